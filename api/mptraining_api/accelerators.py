@@ -1,0 +1,190 @@
+"""The catalogue of accelerators: what a user may ask for, and what each needs of Kubernetes and of a program.
+
+Everything that differs between accelerators is data in `accelerators.toml`; the file is read once, when first asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from mptraining_api.problems import InvalidSpec
+
+TYPE = "spec.accelerator.type"
+TOPOLOGY = "spec.accelerator.topology"
+COUNT = "spec.accelerator.countPerNode"
+
+# GKE: slices of up to 64 chips have sides of 2 or 4; only the smallest, one machine's 2x2x1, breaks that.
+_SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+
+
+@dataclass(frozen=True, slots=True)
+class Cuboid:
+    """Slices of which GKE gives a rule instead of a list.
+
+    To 64 chips sides of 2 or 4 with A<=B<=C, above that multiples of 4 (GKE, "Plan TPUs on GKE").
+    """
+
+    chips_per_pod: int
+    most_chips: int
+
+    def topologies(self) -> Mapping[str, tuple[int, ...]]:
+        """Every topology by size -> chips per pod."""
+        most = self.most_chips // 64
+        large = [
+            (4 * a, 4 * b, 4 * c)
+            for a in range(1, most + 1)
+            for b in range(a, most // a + 1)
+            for c in range(b, most // (a * b) + 1)
+            if a * b * c > 1
+        ]
+        names = [*_SMALL_CUBOIDS, *("x".join(map(str, sides)) for sides in sorted(large, key=math.prod))]
+        return dict.fromkeys(names, (self.chips_per_pod,))
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorType:
+    """One accelerator. `memory_gib` is of one device; `multiple` is what batch, width and channels should divide by."""
+
+    name: str
+    title: str
+    kind: Literal["cpu", "gpu", "tpu"]
+    aliases: tuple[str, ...]
+    policies: tuple[str, ...]
+    multiple: int
+    # Devices that one machine is offered with; empty for cpu and for TPUs, whose topologies say it.
+    counts: tuple[int, ...]
+    # Topology -> chips per pod, the usual one first; empty for cpu and GPUs.
+    topologies: Mapping[str, tuple[int, ...]]
+    replicas_per_device: int
+    compute_capability: float | None
+    memory_gib: int | None
+    node_label: str | None
+    topology_label: str | None
+    resource: str | None
+    taint: str | None
+    notes: tuple[str, ...]
+
+
+@cache
+def catalogue() -> Mapping[str, AcceleratorType]:
+    """Canonical name -> accelerator, in the order of the file."""
+    import tomllib
+
+    document = tomllib.loads(Path(__file__).with_name("accelerators.toml").read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {
+            name: _accelerator(name, document["kind"][block["kind"]] | block)
+            for name, block in document["accelerator"].items()
+        }
+    )
+
+
+def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
+    topologies: Mapping[str, Any] = block.get("topologies", {})
+    if "cuboid" in block:
+        topologies = Cuboid(**block["cuboid"]).topologies()
+    return AcceleratorType(
+        name=name,
+        title=block["title"],
+        kind=block["kind"],
+        aliases=tuple(block.get("aliases", ())),
+        policies=tuple(block["policies"]),
+        multiple=block["multiple"],
+        counts=tuple(block.get("counts", ())),
+        topologies=MappingProxyType({key: tuple(chips) for key, chips in topologies.items()}),
+        replicas_per_device=block.get("replicas_per_device", 1),
+        compute_capability=block.get("compute_capability"),
+        memory_gib=block.get("memory_gib"),
+        node_label=block.get("node_label"),
+        topology_label=block.get("topology_label"),
+        resource=block.get("resource"),
+        taint=block.get("taint"),
+        notes=tuple(block.get("notes", ())),
+    )
+
+
+def canonical(alias: str) -> str:
+    """The catalogue's name for what people say (`t4` -> `nvidia-tesla-t4`); a canonical name stays as it is.
+
+    Raises InvalidSpec naming the nearest one.
+    """
+    word = alias.strip().lower()
+    for accelerator in catalogue().values():
+        if word == accelerator.name or word in accelerator.aliases:
+            return accelerator.name
+    raise _unknown(alias)
+
+
+def lookup(type: str) -> AcceleratorType:
+    """The accelerator with this canonical name. Raises InvalidSpec naming the nearest one."""
+    accelerator = catalogue().get(type)
+    if accelerator is None:
+        raise _unknown(type)
+    return accelerator
+
+
+def _unknown(word: str) -> InvalidSpec:
+    spellings = {name: name for name in catalogue()}
+    for name, accelerator in catalogue().items():
+        spellings |= dict.fromkeys(accelerator.aliases, name)
+    meant = next((spellings[part] for part in word.strip().lower().split("-") if part in spellings), None)
+    if word.strip().lower() in spellings:
+        meant = spellings[word.strip().lower()]
+    if meant is None:
+        # "gpu" is one letter from "cpu" and never means it.
+        close = difflib.get_close_matches(word.lower(), [name for name in spellings if name != "cpu"], n=1)
+        meant = spellings[close[0]] if close else None
+    return InvalidSpec(
+        TYPE,
+        f"unknown accelerator {word!r}",
+        expected=f"one of {', '.join(catalogue())}",
+        next_step=f"Did you mean {meant!r}?" if meant else "",
+    )
+
+
+def chips(topology: str) -> int:
+    """Chips of a whole slice: the product of its sides."""
+    return math.prod(int(side) for side in topology.split("x"))
+
+
+def pods(topology: str, chips_per_pod: int) -> int:
+    """Pods of a slice, one on each machine. Raises InvalidSpec when the chips do not fill them."""
+    total = chips(topology)
+    if chips_per_pod < 1 or total % chips_per_pod or total == 0:
+        raise InvalidSpec(
+            COUNT,
+            f"{chips_per_pod} chips per node",
+            expected=f"a number that divides the {total} chips of {topology}",
+        )
+    return total // chips_per_pod
+
+
+def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...]:
+    """Chips per pod that a slice of this topology comes with, the usual number first; several only for 2x4.
+
+    Raises InvalidSpec with the topologies that exist.
+    """
+    found = accelerator.topologies.get(topology)
+    if found is None:
+        raise InvalidSpec(
+            TOPOLOGY,
+            f"{accelerator.name} has no topology {topology!r}",
+            expected=f"such as {', '.join(nearest_topologies(accelerator, topology))}",
+        )
+    return found
+
+
+def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:
+    """At most `count` topologies of the accelerator closest in number of chips, in the catalogue's order."""
+    wanted = chips(topology)
+    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[
+        :count
+    ]
+    return [name for name in accelerator.topologies if name in close]

@@ -1,0 +1,71 @@
+"""How many examples a step has, and how the learning rate follows."""
+
+from __future__ import annotations
+
+import math
+
+from mptraining_api import accelerators
+from mptraining_api.devices import Devices
+from mptraining_api.job import JobSpec
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved import Choice, LearningRate
+
+# What keras.Model.fit takes, so that a learning rate that worked there works here.
+KERAS_BATCH_SIZE = 32
+
+
+def global_batch_size(spec: JobSpec, asked: Devices) -> tuple[int, tuple[Choice, ...]]:
+    """Examples of one step over all replicas that were asked for. Raises InvalidSpec when they cannot share it evenly.
+
+    Without a size each replica takes Keras' 32, or what fills the matrix units when that is more (128 on a TPU).
+    """
+    written = spec.training.batch_size if spec.training else None
+    replicas = asked.replicas
+    if written is not None and written.global_ is not None:
+        total = written.global_
+        if total % replicas:
+            below, above = total // replicas * replicas, (total // replicas + 1) * replicas
+            nearest = f"{below} or {above}" if below else str(above)
+            raise InvalidSpec(
+                "spec.training.batchSize.global",
+                f"{total} examples cannot be shared evenly by {replicas} replicas",
+                expected=f"a multiple of {replicas}",
+                next_step=f"The nearest: {nearest}.",
+            )
+        because = f"{total // replicas} for each of {replicas} replicas"
+        return total, (Choice(field="spec.training.batchSize", value=f"global {total}", because=because),)
+    if written is not None and written.per_replica is not None:
+        per_replica, because = written.per_replica, f"{written.per_replica} for each of {replicas} replicas"
+    else:
+        multiple = accelerators.lookup(asked.accelerator.type).multiple
+        per_replica = max(KERAS_BATCH_SIZE, multiple)
+        source = (
+            "Keras' default" if per_replica == KERAS_BATCH_SIZE else "what fills the device's matrix units"
+        )
+        because = f"{per_replica} ({source}) for each of {replicas} replicas"
+    total = per_replica * replicas
+    return total, (Choice(field="spec.training.batchSize", value=f"global {total}", because=because),)
+
+
+def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:
+    """The factor on the optimizer's own rate, for `batch_size` examples a step times accumulated steps an update.
+
+    Linear, batch / base: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677. SquareRoot,
+    sqrt(batch / base), which keeps the variance of an update: Krizhevsky 2014, arXiv:1404.5997; Hoffer et al. 2017,
+    arXiv:1705.08741.
+    """
+    training = spec.training
+    scaling = training.learning_rate_scaling if training else None
+    if training is None or scaling is None:
+        return LearningRate(factor=1.0, warmup_steps=0), ()
+    warmup = scaling.warmup_steps or 0
+    base = scaling.base_batch_size
+    if scaling.rule in (None, "None") or base is None:
+        return LearningRate(factor=1.0, warmup_steps=warmup), ()
+    accumulated = training.gradient_accumulation_steps or 1
+    ratio = batch_size * accumulated / base
+    factor = ratio if scaling.rule == "Linear" else math.sqrt(ratio)
+    times = f" x {accumulated} accumulated" if accumulated > 1 else ""
+    because = f"{scaling.rule}: {batch_size}{times} examples an update against {base}"
+    choice = Choice(field="spec.training.learningRateScaling", value=f"x {factor:.6g}", because=because)
+    return LearningRate(factor=factor, warmup_steps=warmup), (choice,)

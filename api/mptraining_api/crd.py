@@ -1,0 +1,192 @@
+"""The models and the rules as a CustomResourceDefinition: `python -m mptraining_api.crd` writes manifests/crd.yaml.
+
+The API server wants a structural schema: no references, no unions, every field typed, and bounds everywhere so that
+the cost of the CEL rules can be estimated. No defaults: the stored object stays what the user wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mptraining_api.job import GROUP, KIND, VERSION, JobSpec
+from mptraining_api.model import Model
+from mptraining_api.rules import Rule, rules
+from mptraining_api.status import JobStatus
+
+PLURAL = "mptrainingjobs"
+SHORT_NAME = "mptj"
+# `kubectl apply` without --server-side keeps the whole object in an annotation, and annotations end at 256 KiB.
+CLIENT_SIDE_APPLY_BYTES = 262_144
+
+# Of JSON schema, what a structural schema knows as well and means alike.
+_KEPT = (
+    "type", "description", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "minItems",
+    "maxItems", "minProperties", "maxProperties", "required",
+)  # fmt: skip
+
+_COLUMNS = (
+    ("Phase", "string", ".status.phase", "One word for people."),
+    ("Accelerator", "string", ".spec.accelerator.type", "What was asked for."),
+    ("Strategy", "string", ".status.strategy", "The tf.distribute strategy."),
+    ("Precision", "string", ".status.precision", "The precision policy."),
+    ("Progress %", "integer", ".status.progress.percentComplete", "Of all steps."),
+    ("Age", "date", ".metadata.creationTimestamp", ""),
+)
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CustomResourceDefinition (apiextensions.k8s.io/v1) as plain mappings and lists."""
+    root: dict[str, Any] = {
+        "type": "object",
+        "description": "A Keras training job: a program, TFRecords, an accelerator.",
+        "properties": {
+            "apiVersion": {"type": "string", "maxLength": 253, "description": f"{GROUP}/{VERSION}"},
+            "kind": {"type": "string", "maxLength": 63, "description": KIND},
+            "metadata": {"type": "object"},
+            "spec": structural(JobSpec),
+            "status": structural(JobStatus),
+        },
+        "required": ["spec"],
+    }
+    for rule in rules():
+        _place(root, rule)
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+        "schema": {"openAPIV3Schema": root},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "shortNames": [SHORT_NAME],
+                "categories": ["all"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def _column(name: str, type: str, path: str, description: str) -> dict[str, Any]:
+    column = {"name": name, "type": type, "jsonPath": path}
+    return column | {"description": description} if description else column
+
+
+def structural(model: type[Model]) -> dict[str, Any]:
+    """The model as a structural schema. Raises ValueError for what such a schema cannot say (a union)."""
+    schema = model.model_json_schema(by_alias=True)
+    return _structural(schema, schema.get("$defs", {}))
+
+
+def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    node = _merged(node, definitions)
+    if node.get("x-kubernetes-int-or-string"):
+        return {"x-kubernetes-int-or-string": True}
+    if "type" not in node:
+        raise ValueError(f"no structural schema for {node}")
+    result = {key: node[key] for key in _KEPT if key in node}
+    if "const" in node:
+        result["enum"] = [node["const"]]
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if exclusive in node:
+            result[limit], result[exclusive] = node[exclusive], True
+    if node["type"] == "integer":
+        result["format"] = "int64"
+    if node["type"] == "string" and "enum" in result:
+        result.pop("maxLength", None)
+    if "items" in node:
+        result["items"] = _structural(node["items"], definitions)
+    if "properties" in node:
+        result["properties"] = {
+            name: _structural(value, definitions) for name, value in node["properties"].items()
+        }
+    elif node["type"] == "object" and isinstance(node.get("additionalProperties"), dict):
+        result["additionalProperties"] = _structural(node["additionalProperties"], definitions)
+    if node["type"] == "object" and node.get("additionalProperties") is True:
+        result["x-kubernetes-preserve-unknown-fields"] = True
+    return result
+
+
+def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The node with its reference inlined and without the null that stands for an absent field."""
+    options = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
+    if len(options) == 1:
+        node = (
+            {key: value for key, value in node.items() if key != "anyOf"}
+            | _merged(options[0], definitions)
+            | {key: node[key] for key in ("description",) if key in node}
+        )
+    if "$ref" in node:
+        target = _merged(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
+        node = target | {key: value for key, value in node.items() if key != "$ref"}
+    return node
+
+
+def _place(root: dict[str, Any], rule: Rule) -> None:
+    """Writes the rule beside the schema of the value that it is about."""
+    node = root
+    for part in rule.at.split(".") if rule.at else []:
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            node = node["items"]
+    validation = {"rule": rule.cel, "message": rule.text}
+    below = rule.field.removeprefix(rule.at)
+    # The API server knows of metadata.name, but its schema here has no such property to point to.
+    if rule.at and below.startswith("."):
+        validation["fieldPath"] = below
+    node.setdefault("x-kubernetes-validations", []).append(validation)
+
+
+class _Text(yaml.SafeDumper):
+    """Without anchors: two equal lists are not one thing."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def to_yaml() -> str:
+    """The CustomResourceDefinition as the text of `manifests/crd.yaml`."""
+    text = yaml.dump(custom_resource_definition(), Dumper=_Text, sort_keys=False, width=110)
+    return f"# Generated by `python -m mptraining_api.crd`: edit the models and the rules, not this file.\n{text}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the file; with --check, 1 when it is stale; with `-`, prints."""
+    parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
+    parser.add_argument(
+        "path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
+    chosen = parser.parse_args(arguments)
+    text = to_yaml()
+    if chosen.path == "-":
+        sys.stdout.write(text)
+        return 0
+    file = Path(chosen.path)
+    if chosen.check:
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{file}: stale. Run `python -m mptraining_api.crd`.", file=sys.stderr)
+        return 1
+    file.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What a trainer process says while it works: one JSON object a line, in its log and in the run folder.
+
+Every reader (the terminal, the operator, `mptj compare`, a notebook) knows a run by these alone. `parse` tells an
+Event from any other line of a log and ignores fields of a newer version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from mptraining_api.model import Model
+
+VERSION = 1
+_MARK = '"mptraining":'
+
+
+class _Event(Model):
+    """`time` in seconds since 1970, `attempt` from 1, `incarnation` the pod's uid or a local run's UUID."""
+
+    mptraining: int = VERSION
+    time: float
+    attempt: int
+    incarnation: str
+    worker: int
+
+    def to_json(self) -> str:
+        """One line; logs are read by people too, so what is not known is left out."""
+        return self.model_dump_json(exclude_none=True)
+
+
+class Started(_Event):
+    """Training is about to take its first step; what only the device could tell."""
+
+    kind: Literal["Started"] = "Started"
+    strategy: str
+    precision: str
+    keras: str
+    tensorflow: str
+    devices: tuple[str, ...]
+    workers: int
+    replicas_in_sync: int
+    # A script batches, counts and stops by itself: None there.
+    global_batch_size: int | None = None
+    total_steps: int | None = None
+    steps_per_epoch: int | None = None
+    first_step: int = 0
+    steps_per_execution: int | None = None
+    train_examples: int | None = None
+    validation_examples: int | None = None
+    parameters: int | None = None
+    features: tuple[str, ...] = ()
+    cache: str | None = None
+    native_bfloat16: bool | None = None
+
+
+class Progress(_Event):
+    """How far training is, at most every few seconds, and whenever there are validation metrics.
+
+    `metrics` holds finite numbers only; `val_` stands before validation's.
+    """
+
+    kind: Literal["Progress"] = "Progress"
+    step: int
+    total_steps: int | None = None
+    epoch: int
+    metrics: dict[str, float]
+    examples_per_second: float | None = None
+    step_seconds: float | None = None
+    estimated_remaining_seconds: float | None = None
+    input_bound_percent: float | None = None
+    learning_rate: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+class Notice(_Event):
+    """Something the user ought to know: each `topic` (CamelCase) is said once."""
+
+    kind: Literal["Notice"] = "Notice"
+    level: Literal["Info", "Warning"] = "Info"
+    topic: str
+    message: str
+
+
+class Saved(_Event):
+    """A checkpoint of this step is complete and published."""
+
+    kind: Literal["Saved"] = "Saved"
+    step: int
+    uri: str
+    bytes: int
+    seconds: float
+
+
+class Recovered(_Event):
+    """Training went back to `to_step` after numbers stopped being finite at `from_step`."""
+
+    kind: Literal["Recovered"] = "Recovered"
+    from_step: int
+    to_step: int
+    precision: str
+    message: str
+
+
+class Finished(_Event):
+    """The process is about to leave; `reason` and `exit_code` are those of `outcomes`."""
+
+    kind: Literal["Finished"] = "Finished"
+    reason: str
+    exit_code: int
+    message: str
+    step: int | None = None
+    metrics: dict[str, float] = {}
+    model: str | None = None
+    seconds: float | None = None
+    training_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+Event = Started | Progress | Notice | Saved | Recovered | Finished
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+
+
+def parse(line: str) -> Event | None:
+    """The Event that stands on this line of a log, or None for any other line and for kinds of a newer version."""
+    text = line.strip()
+    if not text.startswith("{") or _MARK not in text:
+        return None
+    try:
+        return _ADAPTER.validate_json(text, extra="ignore")
+    except ValidationError:
+        return None

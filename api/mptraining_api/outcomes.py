@@ -1,0 +1,71 @@
+"""How a process, an attempt or a job ended: exit code, retry budget and condition reason, once for all.
+
+The trainer leaves with an outcome's exit code, the operator reads the code back and decides by the budget, and the
+condition that a user sees carries the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Budget(StrEnum):
+    """Which counter a failed attempt is charged to."""
+
+    NONE = "None"
+    BACKOFF_LIMIT = "backoffLimit"
+    INFRASTRUCTURE_RETRIES = "infrastructureRetries"
+    NEVER_RETRY = "NeverRetry"
+    UNDECIDED = "Undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One way to end. `exit_code` is the process's; `reason` is the CamelCase word of a condition."""
+
+    reason: str
+    exit_code: int
+    budget: Budget
+    meaning: str
+
+
+SUCCEEDED = Outcome("Succeeded", 0, Budget.NONE, "the job did what it was asked to do")
+PROGRAM_FAILED = Outcome("ProgramFailed", 1, Budget.BACKOFF_LIMIT, "the program raised an error")
+INVALID_SPEC = Outcome("InvalidSpec", 2, Budget.NEVER_RETRY, "the job can never work as it is written")
+INVALID_DATA = Outcome("InvalidData", 2, Budget.NEVER_RETRY, "the records are missing or unreadable")
+INVALID_PROGRAM = Outcome("InvalidProgram", 2, Budget.NEVER_RETRY, "the program cannot be loaded or trained")
+RESUME_REFUSED = Outcome("ResumeRefused", 2, Budget.NEVER_RETRY, "the run folder belongs to other work")
+DIVERGED = Outcome("Diverged", 3, Budget.NEVER_RETRY, "loss or weights are no longer finite numbers")
+PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was taken away")
+STORAGE_UNAVAILABLE = Outcome("StorageUnavailable", 75, Budget.INFRASTRUCTURE_RETRIES, "storage did not answer")
+PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job went away")
+
+OUTCOMES: tuple[Outcome, ...] = (
+    SUCCEEDED,
+    PROGRAM_FAILED,
+    INVALID_SPEC,
+    INVALID_DATA,
+    INVALID_PROGRAM,
+    RESUME_REFUSED,
+    DIVERGED,
+    PREEMPTED,
+    STORAGE_UNAVAILABLE,
+    PEER_LOST,
+)
+
+_BY_REASON = {outcome.reason: outcome for outcome in OUTCOMES}
+_BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
+
+
+def by_reason(reason: str) -> Outcome:
+    """The outcome with that reason; a reason of a newer version counts as a failed program."""
+    return _BY_REASON.get(reason, PROGRAM_FAILED)
+
+
+def by_exit_code(exit_code: int) -> Outcome:
+    """The outcome that a process's exit code stands for when no Event says more.
+
+    Codes that nobody assigned, a signal's negative one included, count as a failed program.
+    """
+    return _BY_EXIT_CODE.get(exit_code, PROGRAM_FAILED)

@@ -1,0 +1,82 @@
+"""What can be wrong, said so that the reader knows what to do next.
+
+Problem                     one line: where, what was found, what was expected, the next step
+├── InvalidSpec             the job file says something that can never work
+├── InvalidData             records, folders or objects that cannot be read as the job says
+├── InvalidProgram          the model or script that the job names cannot be imported or trained
+├── ResumeRefused           the run folder or its checkpoint belongs to other work
+├── StorageUnavailable      a bucket or a file system that does not answer; may heal by itself
+├── Diverged                the loss or the weights stopped being finite numbers
+├── Preempted               this machine is being taken away
+└── PeerLost                another worker of the same job went away
+
+Every class names its `reason`; `outcomes` says which exit code and retry budget a reason has.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class Problem(Exception):
+    """A mistake or a mishap that the user is told about in one line, without a traceback.
+
+    `where` is the field (`spec.accelerator.type`) or the file; `found` quotes the value.
+    """
+
+    reason: ClassVar[str] = "ProgramFailed"
+
+    def __init__(self, where: str, found: str, *, expected: str = "", next_step: str = "") -> None:
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.next_step = next_step
+        super().__init__(where, found)
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.found}" if self.where else self.found
+        if self.expected:
+            line += f"; expected {self.expected}"
+        if self.next_step:
+            line += f". {self.next_step}"
+        return " ".join(line.split())
+
+
+class InvalidSpec(Problem):
+    reason = "InvalidSpec"
+
+
+class InvalidData(Problem):
+    reason = "InvalidData"
+
+
+class InvalidProgram(Problem):
+    reason = "InvalidProgram"
+
+
+class ResumeRefused(Problem):
+    reason = "ResumeRefused"
+
+
+class StorageUnavailable(Problem):
+    reason = "StorageUnavailable"
+
+
+class Diverged(Problem):
+    reason = "Diverged"
+
+
+class Preempted(Problem):
+    reason = "Preempted"
+
+
+class PeerLost(Problem):
+    reason = "PeerLost"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`"Did you mean 'x'?"` for the closest known word, or an empty string when none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,73 @@
+"""What stands in a run folder, and whose run it is.
+
+Everything that compares, resumes, explains or draws a run reads this folder and nothing else.
+"""
+
+from __future__ import annotations
+
+from mptraining_api.model import Model
+from mptraining_api.resolved import ResolvedJob
+
+JOB = "job.json"
+EVENTS = "events"
+CHECKPOINTS = "checkpoints"
+MODEL = "model"
+TENSORBOARD = "tensorboard"
+QUARANTINE = "quarantine"
+RESULT = "result.json"
+
+
+class Result(Model):
+    """How the run ended; `result.json`, written last. Times in seconds, memory in bytes of the chief's process."""
+
+    version: int = 1
+    name: str
+    reason: str
+    exit_code: int
+    message: str
+    attempt: int
+    step: int | None
+    metrics: dict[str, float]
+    strategy: str
+    precision: str
+    keras: str
+    workers: int
+    replicas_in_sync: int
+    global_batch_size: int | None
+    # Median over the attempt's executions, without the first, which compiles.
+    step_seconds: float | None
+    examples_per_second: float | None
+    input_bound_percent: float | None
+    training_seconds: float | None
+    seconds: float
+    peak_memory_bytes: int
+    skipped_steps: int
+    recoveries: int
+    native_bfloat16: bool | None
+    notices: tuple[str, ...]
+    # Path of the exported model below the run folder; None when nothing was exported.
+    model: str | None
+
+
+def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
+    """Name below the run folder of one worker's events; `part` counts from 0."""
+    return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
+
+
+def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
+    """The first field by which `now` is other work than `before`, or None when it may go on in the same folder.
+
+    More epochs, another batch size, precision or number of workers is the same work; another name, program or
+    data is not.
+    """
+    if before.name != now.name:
+        return f"metadata.name was {before.name!r} and is {now.name!r}"
+    if before.program != now.program:
+        return "spec.program is another one"
+    if (before.data is None) != (now.data is None):
+        return "spec.data came or went"
+    if before.data and now.data:
+        for field in ("train", "label", "features"):
+            if getattr(before.data, field) != getattr(now.data, field):
+                return f"spec.data.{field} was {getattr(before.data, field)!r} and is {getattr(now.data, field)!r}"
+    return None

@@ -1,0 +1,353 @@
+"""The rules within one section: fields that need or exclude one another."""
+
+from __future__ import annotations
+
+from mptraining_api.job import (
+    Accelerator,
+    BadRecords,
+    BatchSize,
+    Data,
+    Export,
+    Feature,
+    LearningRateScaling,
+    LossScale,
+    Precision,
+    Profile,
+    Program,
+    Source,
+    Training,
+)
+from mptraining_api.rules import Rule
+
+
+def _given(*values: object) -> int:
+    return sum(value is not None for value in values)
+
+
+def _is_tpu(accelerator: Accelerator) -> bool:
+    return accelerator.type.startswith("tpu-")
+
+
+def _program_count(program: Program) -> bool:
+    return _given(program.application, program.function, program.script) == 1
+
+
+def _tpu_topology(accelerator: Accelerator) -> bool:
+    return not _is_tpu(accelerator) or accelerator.topology is not None
+
+
+def _topology_of_tpu(accelerator: Accelerator) -> bool:
+    return _is_tpu(accelerator) or accelerator.topology is None
+
+
+def _loss_scale_used(precision: Precision) -> bool:
+    return precision.loss_scale is None or precision.policy not in ("float32", "mixed_bfloat16")
+
+
+def _fixed_value(scale: LossScale) -> bool:
+    return scale.mode != "Fixed" or scale.value is not None
+
+
+def _frozen_base(program: Program) -> bool:
+    application = program.application
+    if application is None or not application.freeze_base:
+        return True
+    return application.weights is not None and application.weights != "none"
+
+
+def _own_weights(program: Program) -> bool:
+    application = program.application
+    return application is None or application.name not in ("mlp", "cnn") or application.weights != "imagenet"
+
+
+def _one_source(source: Source) -> bool:
+    return _given(source.config_map, source.archive) <= 1
+
+
+def _requirements(source: Source) -> bool:
+    return source.requirements is None or not source.requirements.startswith("/")
+
+
+def _preprocess(data: Data) -> bool:
+    return data.preprocess is None or data.preprocess in ("auto", "none") or ":" in data.preprocess
+
+
+def _label_known(data: Data) -> bool:
+    if data.label is None or data.features is None:
+        return True
+    return any(feature.name == data.label for feature in data.features)
+
+
+def _names_once(data: Data) -> bool:
+    names = [feature.name for feature in data.features or ()]
+    return len(names) == len(set(names))
+
+
+def _resize(feature: Feature) -> bool:
+    return feature.resize is None or feature.decode in ("jpeg", "png")
+
+
+def _raw(feature: Feature) -> bool:
+    return feature.decode != "raw" or feature.shape is not None
+
+
+def _image(feature: Feature) -> bool:
+    return feature.decode not in ("jpeg", "png") or feature.dtype != "string"
+
+
+def _skip(bad: BadRecords) -> bool:
+    return bad.action != "Skip" or bad.max_skipped is not None
+
+
+def _max_skipped(bad: BadRecords) -> bool:
+    return bad.max_skipped is None or bad.action == "Skip"
+
+
+def _epochs(training: Training) -> bool:
+    return _given(training.epochs, training.total_steps) <= 1
+
+
+def _batch(size: BatchSize) -> bool:
+    return _given(size.per_replica, size.global_) == 1
+
+
+def _base(scaling: LearningRateScaling) -> bool:
+    return scaling.rule not in ("Linear", "SquareRoot") or scaling.base_batch_size is not None
+
+
+def _base_used(scaling: LearningRateScaling) -> bool:
+    return scaling.base_batch_size is None or scaling.rule in ("Linear", "SquareRoot")
+
+
+def _best(export: Export) -> bool:
+    return export.checkpoint != "Best" or export.monitor is not None
+
+
+def _monitor(export: Export) -> bool:
+    return export.monitor is None or export.checkpoint == "Best"
+
+
+def _profile(profile: Profile) -> bool:
+    return profile.first_step <= profile.last_step
+
+
+def _profile_length(profile: Profile) -> bool:
+    return profile.last_step - profile.first_step < 1000
+
+
+def _script_inside(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path
+
+
+SECTION_RULES: tuple[Rule, ...] = (
+    Rule(
+        "spec.program",
+        "spec.program",
+        "(has(self.application) ? 1 : 0) + (has(self.function) ? 1 : 0) + (has(self.script) ? 1 : 0) == 1",
+        "exactly one of application, function and script",
+        "Keep the one that is to be trained.",
+        _program_count,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.topology",
+        "!self.type.startsWith('tpu-') || has(self.topology)",
+        "the slice's topology, such as 2x4",
+        "Add accelerator.topology.",
+        _tpu_topology,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.topology",
+        "self.type.startsWith('tpu-') || !has(self.topology)",
+        "no topology but for a TPU",
+        "Leave it out; countPerNode and nodes say how many there are.",
+        _topology_of_tpu,
+    ),
+    Rule(
+        "spec.precision",
+        "spec.precision.lossScale",
+        "!has(self.lossScale) || !has(self.policy) || !(self.policy in ['float32', 'mixed_bfloat16'])",
+        "no lossScale but for mixed_float16, the only policy that needs one",
+        "Leave it out.",
+        _loss_scale_used,
+    ),
+    Rule(
+        "spec.precision.lossScale",
+        "spec.precision.lossScale.value",
+        "!has(self.mode) || self.mode != 'Fixed' || has(self.value)",
+        "the scale that mode: Fixed keeps",
+        "Add value, such as 1024, or write mode: Dynamic.",
+        _fixed_value,
+    ),
+    Rule(
+        "spec.program",
+        "spec.program.application.weights",
+        "!has(self.application) || !has(self.application.freezeBase) || !self.application.freezeBase"
+        " || (has(self.application.weights) && self.application.weights != 'none')",
+        "imagenet or a weights file under a frozen base, which would stay random",
+        "Add weights, or write freezeBase: false.",
+        _frozen_base,
+    ),
+    Rule(
+        "spec.program",
+        "spec.program.application.weights",
+        "!has(self.application) || !(self.application.name in ['mlp', 'cnn']) || !has(self.application.weights)"
+        " || self.application.weights != 'imagenet'",
+        "none or the URI of a weights file, as mlp and cnn have no imagenet weights",
+        "Write weights: none.",
+        _own_weights,
+    ),
+    Rule(
+        "spec.program.script.path",
+        "spec.program.script.path",
+        "!self.startsWith('/') && !self.contains('..')",
+        "a path inside the source",
+        "Write it relative to the source folder, such as train.py.",
+        _script_inside,
+    ),
+    Rule(
+        "spec.source",
+        "spec.source",
+        "!(has(self.configMap) && has(self.archive))",
+        "one of configMap and archive",
+        "Keep one.",
+        _one_source,
+    ),
+    Rule(
+        "spec.source",
+        "spec.source.requirements",
+        "!has(self.requirements) || !self.requirements.startsWith('/')",
+        "a path inside the source",
+        "Write it relative to the source folder, such as requirements.txt.",
+        _requirements,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.preprocess",
+        "!has(self.preprocess) || self.preprocess in ['auto', 'none'] || self.preprocess.contains(':')",
+        "auto, none or module:function",
+        "Write the module and the function with a colon between them.",
+        _preprocess,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.label",
+        "!has(self.label) || !has(self.features) || self.features.exists(f, f.name == self.label)",
+        "the name of one of data.features",
+        "Add the label to data.features, or mend its name.",
+        _label_known,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.features",
+        "!has(self.features) || self.features.all(f, self.features.exists_one(g, g.name == f.name))",
+        "every name once",
+        "Remove the feature that is listed twice.",
+        _names_once,
+    ),
+    Rule(
+        "spec.data.features[]",
+        "spec.data.features[].resize",
+        "!has(self.resize) || (has(self.decode) && self.decode in ['jpeg', 'png'])",
+        "resize for images only",
+        "Add decode: jpeg or decode: png.",
+        _resize,
+    ),
+    Rule(
+        "spec.data.features[]",
+        "spec.data.features[].shape",
+        "!has(self.decode) || self.decode != 'raw' || has(self.shape)",
+        "the shape of the tensor whose bytes are stored",
+        "Add shape.",
+        _raw,
+    ),
+    Rule(
+        "spec.data.features[]",
+        "spec.data.features[].dtype",
+        "!has(self.decode) || self.decode == 'raw' || self.dtype != 'string'",
+        "the type of the decoded pixels, such as uint8",
+        "Write dtype: uint8.",
+        _image,
+    ),
+    Rule(
+        "spec.data.badRecords",
+        "spec.data.badRecords.maxSkipped",
+        "!has(self.action) || self.action != 'Skip' || has(self.maxSkipped)",
+        "how many records action: Skip may leave out",
+        "Add maxSkipped.",
+        _skip,
+    ),
+    Rule(
+        "spec.data.badRecords",
+        "spec.data.badRecords.action",
+        "!has(self.maxSkipped) || (has(self.action) && self.action == 'Skip')",
+        "Skip beside maxSkipped",
+        "Write action: Skip, or leave maxSkipped out.",
+        _max_skipped,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.totalSteps",
+        "!(has(self.epochs) && has(self.totalSteps))",
+        "epochs or totalSteps, not both",
+        "Keep one.",
+        _epochs,
+    ),
+    Rule(
+        "spec.training.batchSize",
+        "spec.training.batchSize",
+        "has(self.perReplica) != has(self.global)",
+        "exactly one of perReplica and global",
+        "Keep one; the other follows from the number of replicas.",
+        _batch,
+    ),
+    Rule(
+        "spec.training.learningRateScaling",
+        "spec.training.learningRateScaling.baseBatchSize",
+        "!has(self.rule) || self.rule == 'None' || has(self.baseBatchSize)",
+        "the global batch size that the learning rate was found for",
+        "Add baseBatchSize, or write rule: None.",
+        _base,
+    ),
+    Rule(
+        "spec.training.learningRateScaling",
+        "spec.training.learningRateScaling.rule",
+        "!has(self.baseBatchSize) || (has(self.rule) && self.rule != 'None')",
+        "Linear or SquareRoot beside baseBatchSize",
+        "Add rule: Linear (SGD) or rule: SquareRoot (Adam), or leave baseBatchSize out.",
+        _base_used,
+    ),
+    Rule(
+        "spec.export",
+        "spec.export.monitor",
+        "!has(self.checkpoint) || self.checkpoint != 'Best' || has(self.monitor)",
+        "the metric that decides which checkpoint is best",
+        "Add monitor, such as val_loss.",
+        _best,
+    ),
+    Rule(
+        "spec.export",
+        "spec.export.checkpoint",
+        "!has(self.monitor) || (has(self.checkpoint) && self.checkpoint == 'Best')",
+        "Best beside monitor",
+        "Write checkpoint: Best, or leave monitor out.",
+        _monitor,
+    ),
+    Rule(
+        "spec.profile",
+        "spec.profile.lastStep",
+        "self.firstStep <= self.lastStep",
+        "a step not before firstStep",
+        "Exchange the two.",
+        _profile,
+    ),
+    Rule(
+        "spec.profile",
+        "spec.profile.lastStep",
+        "self.lastStep - self.firstStep < 1000",
+        "at most 1000 steps, as a profile grows by megabytes a step",
+        "Ten steps show what a step is made of.",
+        _profile_length,
+    ),
+)

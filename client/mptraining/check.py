@@ -1,0 +1,61 @@
+"""`mptj check FILE`: what a cluster with the accelerators would make of a job, and why; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mptraining.display import program_text
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One job file that can work: what was decided, and what its author may want to change."""
+
+    path: str
+    job: ResolvedJob
+    advice: tuple[str, ...]
+
+
+def check(path: str) -> Report:
+    """Loads, checks and resolves the job in the file at `path`. Raises InvalidSpec for what can never work."""
+    from mptraining_api.advice import advise
+
+    job = resolve(MPTrainingJob.load(Path(path)), ClusterSettings())
+    return Report(path, job, tuple(advise(job)))
+
+
+def summary(report: Report) -> str:
+    """One line: what runs on what."""
+    job = report.job
+    accelerator = job.accelerator
+    nodes = f"{job.processes} nodes with " if job.processes > 1 else ""
+    shape = accelerator.topology or str(accelerator.count_per_node)
+    return f"{report.path}: {job.name} trains {program_text(job)} on {nodes}{shape} x {accelerator.title}"
+
+
+def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
+    """(field, value, reason) of every choice that was made for the user."""
+    return [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints the report for a person."""
+    console.print(Text(summary(report), style="bold"), soft_wrap=True)
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("decided")
+    table.add_column("value", style="green", overflow="fold")
+    table.add_column("because", overflow="fold")
+    for field, value, because in rows(report.job):
+        table.add_row(Text(field), Text(value), Text(because))
+    console.print(table)
+    for each in report.advice:
+        console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)

@@ -1,0 +1,100 @@
+"""How a local run ended, in words: pure functions from what was seen to the last lines a person reads."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mptraining.display import duration, metrics
+from mptraining.verdict import End, GangEnd, Verdict
+from mptraining_api import outcomes
+from mptraining_api.events import Event, Finished, Progress, Saved, Started
+from mptraining_api.outcomes import Budget
+
+
+@dataclass
+class Story:
+    """What the workers' events amount to so far."""
+
+    step: int | None = None
+    saved: int | None = None
+    finished: dict[int, Finished] = field(default_factory=dict)
+
+    def add(self, worker: int, event: Event) -> None:
+        if isinstance(event, Finished):
+            self.finished[worker] = event
+        elif isinstance(event, Saved):
+            self.saved = event.step
+        elif isinstance(event, Progress) and worker == 0:
+            self.step = event.step
+        elif isinstance(event, Started) and worker == 0 and event.first_step:
+            self.saved = event.first_step
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """`said` for standard output, `error` (one line) for standard error."""
+
+    said: tuple[str, ...]
+    error: str | None = None
+
+
+def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
+    """`command` starts the same run again; `folder` is the run folder as the user may type it."""
+    if verdict.exit_code == 0:
+        return Words(_success(story.finished.get(0), folder))
+    where = f"`{command}` goes on from step {story.saved}" if story.saved else f"`{command}` starts anew"
+    if verdict.decided_by is None:
+        at = "" if story.step is None else f" at step {story.step}"
+        killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
+        late = (
+            f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed"
+            if killed
+            else ""
+        )
+        return Words((f"Stopped{at}{late}. {where}.",))
+    outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
+    never = outcome.budget is Budget.NEVER_RETRY
+    return Words((), f"{outcome.reason}: {message.rstrip('. ')}." + ("" if never else f" {where}."))
+
+
+def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
+    if finished is None:
+        return ("Ended without a word about the result.",)
+    first = "Succeeded"
+    if finished.step is not None:
+        first += f": {finished.step} steps"
+    if finished.seconds is not None:
+        first += f" in {duration(finished.seconds)}"
+    rows = [("metrics", metrics(finished.metrics)), ("run folder", folder)]
+    if finished.model is not None:
+        below = "://" not in finished.model and not finished.model.startswith("/")
+        rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
+    rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
+    return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+
+
+def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:
+    """The outcome that an end stands for, and what the worker said of it or what its exit code says."""
+    name, told = _name(end, many=many), finished.get(end.worker)
+    if told is not None and end.code == told.exit_code:
+        return outcomes.by_reason(told.reason), f"{name}: {told.message}" if many else told.message
+    if end.code == -signal.SIGKILL:
+        return outcomes.by_exit_code(end.code), f"{name} was killed (SIGKILL), perhaps because memory ran out"
+    if end.code < 0:
+        return outcomes.by_exit_code(end.code), f"{name} was ended by {_signal_name(-end.code)}"
+    outcome = outcomes.by_exit_code(end.code)
+    return outcome, f"{name} left with exit code {end.code} ({outcome.meaning}); the lines above may say why"
+
+
+def _name(end: End, *, many: bool) -> str:
+    return f"worker {end.worker}" if many else "the trainer"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

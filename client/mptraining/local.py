@@ -1,0 +1,202 @@
+"""`mptj run FILE --local`: one job on this machine, with the processes, variables and run folder of a
+cluster's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from mptraining.display import Display, PlainDisplay, header
+from mptraining.ending import Story, ending
+from mptraining.gang import Stream, Worker, run_gang
+from mptraining.local_job import (
+    Machine,
+    already_finished,
+    at_home,
+    latest_attempt,
+    this_machine,
+    with_output,
+    worker_environment,
+)
+from mptraining.verdict import Patience, verdict
+from mptraining_api import events, run_folder
+from mptraining_api.accelerators import catalogue
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import launch
+from mptraining_api.model import Model
+from mptraining_api.problems import InvalidProgram, ResumeRefused
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.run_folder import Result
+
+M = TypeVar("M", bound=Model)
+
+TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
+
+
+def run_local(
+    path: str | Path,
+    *,
+    output: str | None = None,
+    display: Display | None = None,
+    command: Sequence[str] = TRAINER,
+    patience: Patience | None = None,
+    machine: Machine | None = None,
+    incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> int:
+    """Trains the job in the file at `path` and returns the exit code for a shell.
+
+    0 when it is done (also when it was done before), a worker's own code when one failed, 128 and the number
+    of the signal when it was interrupted or a worker was killed. `output` is the run folder instead of the
+    job's own, `command` what each worker runs, `incarnation` names this launch.
+
+    Raises Problem before any process starts: InvalidSpec, InvalidProgram when TensorFlow is not installed,
+    ResumeRefused when the run folder is another job's.
+    """
+    display = display or PlainDisplay()
+    job = resolved(Path(path), output=output, machine=machine or this_machine())
+    again = shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
+    attempt = _attempt(job, display)
+    if attempt is None:
+        return 0
+    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
+        step = "Install it with: pip install 'mptraining[trainer]'"
+        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+
+    for text in header(job):
+        display.say(text)
+    story = Story()
+
+    def on_line(worker: int, stream: Stream, text: str) -> None:
+        event = events.parse(text) if stream == "stdout" else None
+        if event is None:
+            display.line(worker, stream, text)
+        else:
+            story.add(worker, event)
+            display.event(worker, event)
+
+    said: list[int] = []
+
+    def on_stop(number: int) -> None:
+        said.append(number)
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if len(said) == 1:
+            display.say(f"{name}: saving and stopping; once more ends it at once")
+
+    with ExitStack() as stack:
+        stack.callback(display.close)
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
+        workers = _workers(job, Path(path), temporary / run_folder.JOB, attempt, command, incarnation())
+        end = run_gang(workers, on_line=on_line, on_stop=on_stop, patience=patience or Patience())
+    decided = verdict(end)
+    words = ending(story, end, decided, command=again, folder=_as_typed(job.output or "", Path.cwd()))
+    for text in words.said:
+        display.say(text)
+    if words.error is not None:
+        print(f"mptj: {words.error}", file=sys.stderr)
+    return decided.exit_code
+
+
+def resolved(path: Path, *, output: str | None, machine: Machine) -> ResolvedJob:
+    """The job in the file at `path` as this machine will train it. Raises InvalidSpec."""
+    job = MPTrainingJob.load(path)
+    here = Path.cwd()
+    job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
+    if output is not None:
+        job = with_output(job, output if "://" in output else os.path.abspath(output))
+    # An unknown accelerator is for `resolve` to refuse.
+    accelerator = catalogue().get(job.spec.accelerator.type)
+    return resolve(
+        job, ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+    )
+
+
+def _attempt(job: ResolvedJob, display: Display) -> int | None:
+    """The number of the attempt to start in the job's run folder; None when there is nothing left to do.
+
+    Raises ResumeRefused when the folder is another job's.
+    """
+    from mptraining_records import storage
+
+    assert job.output is not None
+    latest = latest_attempt(
+        [each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))]
+    )
+    job_file = storage.join(job.output, run_folder.JOB)
+    if not storage.exists(job_file):
+        return latest + 1
+    before = _stored(storage.read(job_file), ResolvedJob)
+    if before is None:
+        raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder with --output")
+    difference = run_folder.difference(before, job)
+    if difference is not None:
+        step = "Choose another folder with --output, or delete this one"
+        raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
+    result_file = storage.join(job.output, run_folder.RESULT)
+    # A damaged result is none: training goes on from the checkpoints and writes another.
+    result = _stored(storage.read(result_file), Result) if storage.exists(result_file) else None
+    if result is None or not already_finished(before, result, latest, job):
+        return latest + 1
+    at = "" if result.step is None else f" at step {result.step}"
+    more = "" if job.training is None else " or raise spec.training.epochs (or totalSteps) to train on"
+    display.say(f"already finished{at}: {job.output}; delete the folder{more}")
+    return None
+
+
+def _stored(content: bytes, kind: type[M]) -> M | None:
+    try:
+        return kind.read(content)
+    except ValidationError:
+        return None
+
+
+def _workers(
+    job: ResolvedJob, path: Path, job_file: Path, attempt: int, command: Sequence[str], incarnation: str
+) -> list[Worker]:
+    hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
+    launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command)
+    job_file.write_text(launched.job_file, encoding="utf-8")
+    shares_gpus = job.accelerator.kind == "gpu" and job.processes > 1
+    return [
+        Worker(
+            index,
+            launched.command,
+            worker_environment(
+                launched,
+                index,
+                inherited=dict(os.environ),
+                incarnation=incarnation,
+                folder=path.absolute().parent,
+                gpus=job.accelerator.count_per_node if shares_gpus else None,
+            ),
+        )
+        for index in range(job.processes)
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now; all are held until all are known, so that they differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _as_typed(folder: str, here: Path) -> str:
+    """`folder` as a user in `here` would type it."""
+    below = Path(folder).is_relative_to(here) and "://" not in folder
+    return str(Path(folder).relative_to(here)) if below else folder

@@ -1,0 +1,129 @@
+"""`mptj records convert | verify`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: make them, check them.")
+
+PLAIN_SECONDS = 10.0
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")
+    ],
+    destination: Annotated[
+        str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
+    label: Annotated[str | None, typer.Option(help="Column that is the label.")] = None,
+    validation_fraction: Annotated[
+        float, typer.Option(help="Share of rows for the split 'validation'.")
+    ] = 0.0,
+    image_size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH that images are resized to.")] = None,
+    shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
+    seed: Annotated[int, typer.Option(help="Which rows are for validation.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Write SOURCE as TFRecords, with a manifest, to the folder DEST."""
+    from mptraining.display import size
+    from mptraining_records.convert import convert as run
+
+    height_and_width = parse_size(image_size)
+    with _Meter("rows") as meter:
+        manifests = run(
+            source,
+            destination,
+            name=name,
+            shard_bytes=shard_bytes,
+            label=label,
+            validation_fraction=validation_fraction,
+            seed=seed,
+            image_size=height_and_width,
+            progress=meter.at,
+            notice=meter.say,
+            overwrite=overwrite,
+        )
+    for each in manifests:
+        total = size(sum(file.bytes for file in each.files))
+        typer.echo(f"{each.name}: {each.records:,} records in {len(each.files)} files, {total}")
+    typer.echo(f"next: data.train: [{destination.rstrip('/')}/{name}-*.tfrecord] in a job file")
+
+
+@app.command()
+def verify(
+    patterns: Annotated[
+        list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")
+    ],
+) -> None:
+    """Read every record and list those that are damaged; exit code 2 if there are any."""
+    from mptraining.display import size
+    from mptraining_records.verify import verify as run
+
+    with _Meter("files") as meter:
+        report = run(patterns, meter.at)
+    for bad in report.bad:
+        typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
+    damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
+    typer.echo(f"{report.records:,} records in {report.files} files, {size(report.bytes)}: {damaged}")
+    if report.bad:
+        raise typer.Exit(2)
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """`224x224` as (height, width). Raises InvalidSpec."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        from mptraining_api.problems import InvalidSpec
+
+        raise InvalidSpec("--image-size", repr(text), expected="HEIGHTxWIDTH, such as 224x224")
+    return int(parts[0]), int(parts[1])
+
+
+class _Meter:
+    """How far a long command is: a bar on a terminal, a line every ten seconds elsewhere; on standard error."""
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._unit = unit
+        self._clock = clock
+        self._last = clock()
+        self._bar: RichProgress | None = None
+        self._shown: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        if console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), self._unit, TimeRemainingColumn())
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task(self._unit, total=None)
+            self._shown = self._bar
+        self._shown.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._shown.__exit__(None, None, None)
+
+    def at(self, done: int, total: int | None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        elif self._clock() - self._last >= PLAIN_SECONDS:
+            self._last = self._clock()
+            typer.echo(f"{done:,}{'' if total is None else f' of {total:,}'} {self._unit}", err=True)
+
+    def say(self, line: str) -> None:
+        typer.echo(f"note: {line}", err=True)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import numpy as np
+
+from mptraining_records.hashing import hashed, key
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    # The first outputs of Vigna's splitmix64.c for the seed 1234567.
+    drawn = hashed(np.array([1234567], np.uint64), np.arange(5, dtype=np.uint64))
+    assert drawn.tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_keys_depend_on_every_number_and_their_order() -> None:
+    keys = [key(1, 2), key(2, 1), key(1), key(1, 2, 0), key(-1), key(2**64 + 5)]
+    assert len({int(each[0]) for each in keys}) == len(keys)
+    assert key(-1) == key(2**64 - 1)

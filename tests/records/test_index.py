@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import framing, index, storage
+
+WriteShard = Callable[[str, Sequence[bytes]], str]
+
+
+def _fingerprint(folder: object) -> str:
+    return index.build([f"{folder}/*.tfrecord"]).fingerprint
+
+
+@pytest.fixture
+def two_shards(tmp_path: Path, write_shard: WriteShard) -> Path:
+    data = tmp_path / "data"
+    write_shard(str(data / "a.tfrecord"), [b"one", b"two"])
+    write_shard(str(data / "b.tfrecord"), [b"three"])
+    return data
+
+
+class Test_scan:
+    def test_finds_every_record(self, folder: str, write_shard: WriteShard) -> None:
+        records = [b"", b"a", b"bc" * 500, b"", b"d"]
+        uri = write_shard(storage.join(folder, "x.tfrecord"), records)
+        shard = index.scan(storage.stat(uri))
+        content = storage.read(uri)
+        found = [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
+        assert found == records
+
+    def test_passes_over_records_longer_than_a_remote_range(
+        self, folder: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(index, "WINDOW", 64)
+        sizes = [0, 1, 47, 48, 49, 63, 64, 65, 300, 2, 51]
+        uri = write_shard(storage.join(folder, "x.tfrecord"), [bytes(size) for size in sizes])
+        assert index.scan(storage.stat(uri)).lengths.tolist() == sizes
+
+    def test_an_empty_file_has_no_records(self, folder: str) -> None:
+        uri = storage.join(folder, "x.tfrecord")
+        storage.write(uri, b"")
+        assert index.scan(storage.stat(uri)).count == 0
+
+    def test_a_damaged_length_names_its_place(
+        self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
+    ) -> None:
+        uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one", b"two", b"three"])
+        flip(uri, 19)
+        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the length's checksum"):
+            index.scan(storage.stat(uri))
+
+    @pytest.mark.parametrize("lost", [1, 4, 5, 19, 20])
+    def test_a_truncated_file_names_its_last_record(self, folder: str, lost: int) -> None:
+        uri = storage.join(folder, "x.tfrecord")
+        storage.write(uri, (framing.encode(b"one") + framing.encode(b"three"))[:-lost])
+        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the file ends inside"):
+            index.scan(storage.stat(uri))
+
+    def test_a_file_that_is_no_tfrecord_is_refused(self, folder: str) -> None:
+        uri = storage.join(folder, "x.tfrecord")
+        storage.write(uri, b"label,pixel\n1,2\n")
+        with pytest.raises(InvalidData, match="not a TFRecord file"):
+            index.scan(storage.stat(uri))
+
+    def test_an_object_replaced_since_it_was_listed_is_refused(
+        self, folder: str, write_shard: WriteShard
+    ) -> None:
+        uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one"])
+        listed = storage.stat(uri)
+        write_shard(uri, [b"another"])
+        with pytest.raises(InvalidData, match="was replaced"):
+            index.scan(listed)
+
+
+class Test_build:
+    def test_numbers_records_through_the_shards_in_the_order_of_their_names(
+        self, folder: str, write_shard: WriteShard
+    ) -> None:
+        for name, count in (("c", 1), ("a", 3), ("b", 0), ("d", 2)):
+            write_shard(storage.join(folder, f"{name}.tfrecord"), [name.encode()] * count)
+        dataset = index.build([storage.join(folder, "[bcd]*"), storage.join(folder, "*.tfrecord")])
+        assert [shard.object.name[0] for shard in dataset.shards] == ["a", "b", "c", "d"]
+        assert dataset.count == 6
+        shards, rows = dataset.locate(np.arange(6))
+        assert shards.tolist() == [0, 0, 0, 2, 3, 3]
+        assert rows.tolist() == [0, 1, 2, 0, 0, 1]
+
+    def test_numbers_outside_are_refused(self, two_shards: Path) -> None:
+        dataset = index.build([f"{two_shards}/*"])
+        for number in (-1, 3):
+            with pytest.raises(IndexError):
+                dataset.locate(np.array([number]))
+
+    def test_manifests_are_not_taken_for_shards(self, two_shards: Path) -> None:
+        (two_shards / "a-manifest.json").write_text("{}")
+        assert index.build([f"{two_shards}/a*"]).count == 2
+
+    def test_a_data_set_without_a_record_is_refused(self, folder: str) -> None:
+        storage.write(storage.join(folder, "a.tfrecord"), b"")
+        with pytest.raises(InvalidData, match="no record"):
+            index.build([storage.join(folder, "*")])
+
+
+class Test_fingerprint:
+    def test_stays_when_the_data_set_is_copied_elsewhere(
+        self, two_shards: Path, tmp_path: Path, bucket: str
+    ) -> None:
+        shutil.copytree(two_shards, tmp_path / "other" / "place")
+        for file in two_shards.iterdir():
+            storage.upload(file, f"{bucket}/{file.name}")
+        fingerprint = _fingerprint(two_shards)
+        assert _fingerprint(tmp_path / "other" / "place") == fingerprint == _fingerprint(bucket)
+
+    def test_changes_with_the_content_of_a_record(self, two_shards: Path, write_shard: WriteShard) -> None:
+        before = _fingerprint(two_shards)
+        write_shard(str(two_shards / "a.tfrecord"), [b"one", b"TWO"])
+        assert _fingerprint(two_shards) != before
+
+    def test_changes_when_records_change_places(self, two_shards: Path, write_shard: WriteShard) -> None:
+        before = _fingerprint(two_shards)
+        write_shard(str(two_shards / "a.tfrecord"), [b"two", b"one"])
+        assert _fingerprint(two_shards) != before
+
+    def test_changes_when_a_shard_is_renamed_added_or_removed(
+        self, two_shards: Path, write_shard: WriteShard
+    ) -> None:
+        seen = {_fingerprint(two_shards)}
+        (two_shards / "b.tfrecord").rename(two_shards / "c.tfrecord")
+        seen.add(_fingerprint(two_shards))
+        write_shard(str(two_shards / "d.tfrecord"), [])
+        seen.add(_fingerprint(two_shards))
+        (two_shards / "c.tfrecord").unlink()
+        seen.add(_fingerprint(two_shards))
+        assert len(seen) == 4

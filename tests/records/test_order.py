@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.order import Order, Position, worker_positions
+
+orders = st.builds(
+    Order,
+    count=st.integers(1, 700),
+    seed=st.integers(-(2**63), 2**64),
+    buffer_size=st.integers(1, 900),
+    streams=st.integers(1, 80),
+    block_size=st.none() | st.integers(1, 200),
+)
+epochs = st.integers(0, 5)
+
+
+def _all(order: Order, epoch: int) -> list[int]:
+    return order.records(epoch, np.arange(order.count)).tolist()
+
+
+@given(orders, epochs)
+def test_an_epoch_holds_every_record_exactly_once(order: Order, epoch: int) -> None:
+    assert sorted(_all(order, epoch)) == list(range(order.count))
+
+
+@given(orders, epochs, st.data())
+def test_any_positions_can_be_asked_for_in_any_order(order: Order, epoch: int, data: st.DataObject) -> None:
+    whole = np.array(_all(order, epoch))
+    positions = data.draw(st.lists(st.integers(0, order.count - 1), max_size=50))
+    asked = order.records(epoch, np.array(positions, np.int64))
+    assert asked.tolist() == whole[np.array(positions, np.int64)].tolist()
+
+
+@given(orders, epochs, st.integers(1, 12), st.integers(1, 64))
+def test_the_order_is_the_same_for_any_number_of_workers(
+    order: Order, epoch: int, workers: int, batch: int
+) -> None:
+    together: dict[int, int] = {}
+    for start in range(0, order.count, batch):
+        for worker in range(workers):
+            positions = worker_positions(start, min(batch, order.count - start), worker, workers)
+            assert (positions % workers == worker).all()
+            records = order.records(epoch, positions)
+            together |= dict(zip(positions.tolist(), records.tolist(), strict=True))
+    assert [together[position] for position in range(order.count)] == _all(order, epoch)
+
+
+@given(orders, epochs)
+def test_each_stream_draws_from_its_own_records_window_by_window(order: Order, epoch: int) -> None:
+    whole = _all(order, epoch)
+    streams = [whole[number :: order.stream_count] for number in range(order.stream_count)]
+    unshuffled = Order(
+        order.count, order.seed, 1, order.streams, order.block_size
+    )  # a window of one record leaves the streams as they were cut
+    cut = [_all(unshuffled, epoch)[number :: order.stream_count] for number in range(order.stream_count)]
+    for stream, before in zip(streams, cut, strict=True):
+        for start in range(0, len(stream), order.window):
+            window = slice(start, start + order.window)
+            assert sorted(stream[window]) == sorted(before[window])
+    # One after the other, the streams are the permuted blocks.
+    sequence = np.concatenate([np.array(stream) for stream in cut])
+    starts = np.flatnonzero(np.diff(sequence, prepend=-9) != 1)
+    assert (sequence[starts] % order.block == 0).all()
+
+
+def test_seeds_and_epochs_give_different_orders() -> None:
+    seen = [tuple(_all(Order(500, seed), epoch)) for seed in range(4) for epoch in range(4)]
+    assert len(set(seen)) == len(seen)
+
+
+def test_without_shuffling_it_is_the_order_of_the_index() -> None:
+    assert _all(Order(100, seed=1, shuffle=False), 3) == list(range(100))
+
+
+def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> None:
+    order = Order(20, seed=7, buffer_size=8, streams=4, block_size=3)
+    assert _all(order, 0) == [19, 1, 3, 11, 18, 0, 14, 10, 7, 2, 5, 16, 6, 12, 4, 15, 8, 13, 9, 17]
+    assert _all(order, 1) == [6, 9, 3, 17, 7, 10, 2, 16, 18, 11, 5, 13, 8, 0, 4, 12, 19, 1, 15, 14]
+    assert _all(Order(10, seed=7), 0) == [6, 2, 9, 8, 0, 4, 1, 7, 3, 5]
+
+
+def test_batches_of_a_data_set_sorted_by_class_hold_all_classes() -> None:
+    order = Order(50_000, seed=3)
+    classes = np.array(_all(order, 0)).reshape(-1, 500) // 5_000
+    counts = np.stack([np.bincount(batch, minlength=10) for batch in classes])
+    assert counts.min() > 10  # 50 on average
+
+
+def test_small_data_sets_are_shuffled_record_by_record() -> None:
+    assert Order(500, seed=0).block == 1
+    assert Order(10**7, seed=0).block == 1024
+
+
+def test_a_row_is_what_the_buffer_holds() -> None:
+    assert Order(100_000, seed=0, buffer_size=10_000).row_size == 64 * 156
+    assert Order(3, seed=0, buffer_size=1).row_size == 3
+
+
+def test_an_empty_data_set_has_an_empty_order() -> None:
+    assert _all(Order(0, seed=0), 0) == []
+
+
+@pytest.mark.parametrize("position", [-1, 10])
+def test_positions_outside_the_epoch_are_refused(position: int) -> None:
+    with pytest.raises(IndexError):
+        Order(10, seed=0).records(0, np.array([position]))
+
+
+@pytest.mark.parametrize("wrong", [{"count": -1}, {"buffer_size": 0}, {"streams": 0}, {"block_size": 0}])
+def test_sizes_below_one_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        Order(**{"count": 10, "seed": 0} | wrong)
+
+
+class Test_Position:
+    def test_survives_json(self) -> None:
+        position = Position(seed=7, epoch=2, examples=12_345, fingerprint="ab12")
+        assert Position.from_json(position.to_json()) == position
+
+    def test_ignores_what_a_newer_version_added(self) -> None:
+        text = '{"seed": 1, "epoch": 0, "examples": 5, "fingerprint": "f", "later": true}'
+        assert Position.from_json(text) == Position(1, 0, 5, "f")
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": "x"}'])
+    def test_what_is_no_position_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidData, match="unreadable"):
+            Position.from_json(text)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import framing, index, reader, storage
+from mptraining_records.framing import BadRecord
+from mptraining_records.index import DatasetIndex
+from mptraining_records.reader import RecordReader
+
+WriteShard = Callable[[str, Sequence[bytes]], str]
+RECORDS = [f"record {number}".encode() * (number % 5) for number in range(60)]
+
+
+@pytest.fixture
+def dataset(folder: str, write_shard: WriteShard) -> DatasetIndex:
+    for number in range(3):
+        write_shard(storage.join(folder, f"{number}.tfrecord"), RECORDS[20 * number : 20 * number + 20])
+    return index.build([storage.join(folder, "*.tfrecord")])
+
+
+def _uri(dataset: DatasetIndex, shard: int) -> str:
+    return dataset.shards[shard].object.uri
+
+
+def _damage(dataset: DatasetIndex, record: int, flip: Callable[[str, int], None]) -> DatasetIndex:
+    """Flips a byte of the record's payload, and gives the index of the damaged files."""
+    shards, rows = dataset.locate(np.array([record]))
+    shard = dataset.shards[shards[0]]
+    flip(shard.object.uri, int(shard.offsets[rows[0]]))
+    return index.build([each.object.uri for each in dataset.shards])
+
+
+def test_records_come_in_the_order_asked_for(dataset: DatasetIndex) -> None:
+    wanted = np.random.default_rng(1).integers(0, 60, 200)
+    with RecordReader(dataset) as records:
+        assert records.read(wanted) == [RECORDS[number] for number in wanted]
+        assert records.read(np.array([], np.int64)) == []
+
+
+def test_several_threads_may_read(dataset: DatasetIndex) -> None:
+    rows = np.random.default_rng(2).permutation(60).reshape(12, 5)
+    with RecordReader(dataset, threads=2) as records, ThreadPoolExecutor(6) as pool:
+        for wanted, found in zip(rows, pool.map(records.read, rows), strict=True):
+            assert found == [RECORDS[number] for number in wanted]
+
+
+class Test_damaged_records:
+    def test_fail_by_default_and_name_the_place(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        dataset = _damage(dataset, 23, flip)
+        offset = int(dataset.shards[1].offsets[3]) - 12
+        with RecordReader(dataset) as records:
+            with pytest.raises(InvalidData) as caught:
+                records.read(np.arange(60))
+            said = (
+                f"{_uri(dataset, 1)}: record 3 at byte {offset} is damaged: the payload's checksum is wrong"
+            )
+            assert str(caught.value).startswith(said)
+            assert len(records.read(np.arange(24, 60))) == 36
+
+    def test_cost_one_record_when_skipped(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        dataset = _damage(_damage(dataset, 23, flip), 59, flip)
+        with RecordReader(dataset, bad_records="Skip", max_skipped=2) as records:
+            for _ in range(2):
+                found = records.read(np.arange(60))
+                assert [number for number in range(60) if found[number] is None] == [23, 59]
+            places = [(bad.uri, bad.record) for bad in records.skipped]
+        assert places == [(_uri(dataset, 1), 3), (_uri(dataset, 2), 19)]
+
+    def test_stop_the_job_beyond_the_number_allowed(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        dataset = _damage(_damage(dataset, 23, flip), 59, flip)
+        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as records:
+            with pytest.raises(InvalidData, match=r"2 damaged records.*maxSkipped = 1"):
+                records.read(np.arange(60))
+
+    def test_are_listed_with_their_cause(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        dataset = _damage(dataset, 1, flip)
+        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as records:
+            records.read(np.array([1]))
+            assert records.skipped == (BadRecord(_uri(dataset, 0), 1, 16, framing.BAD_PAYLOAD),)
+
+
+def test_a_shard_replaced_after_it_was_indexed_is_refused(
+    dataset: DatasetIndex, write_shard: WriteShard
+) -> None:
+    write_shard(_uri(dataset, 1), RECORDS[:20])
+    with RecordReader(dataset) as records:
+        assert records.read(np.arange(20)) == RECORDS[:20]
+        with pytest.raises(InvalidData, match="was replaced"):
+            records.read(np.array([25]))
+
+
+def test_a_bucket_that_stops_answering_may_heal(
+    bucket: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shard(f"{bucket}/a.tfrecord", RECORDS)
+    with RecordReader(index.build([f"{bucket}/*.tfrecord"])) as records:
+        with monkeypatch.context() as broken:
+            broken.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
+            with pytest.raises(StorageUnavailable):
+                records.read(np.arange(60))
+        assert records.read(np.arange(60)) == RECORDS
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=60),
+    st.lists(st.integers(0, 59), min_size=1, max_size=60),
+)
+def test_requests_cover_the_rows_within_their_limits(sizes: list[int], wanted: list[int]) -> None:
+    lengths = np.array(sizes, np.int64)
+    shard = index.from_lengths(storage.StoredObject("x", 0, ""), lengths, 0)
+    rows = np.sort(np.array([row % len(sizes) for row in wanted], np.int64))
+    ends = list(reader.request_ends(shard, rows, max_gap=30, max_range=100))
+    assert ends == sorted(set(ends))
+    assert ends[-1] == len(rows)
+    for begin, end in zip([0, *ends], ends, strict=False):
+        part = rows[begin:end]
+        start, stop = shard.offsets[part[0]], shard.offsets[part[-1]] + lengths[part[-1]] + 4
+        assert stop - start <= 100 or len(set(part)) == 1
+        gaps = shard.offsets[part[1:]] - (shard.offsets[part[:-1]] + lengths[part[:-1]] + 4)
+        assert (gaps <= 30).all()

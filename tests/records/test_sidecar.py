@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from mptraining_records import index, sidecar, storage
+
+WriteShard = Callable[[str, Sequence[bytes]], str]
+
+
+@pytest.fixture
+def shard(bucket: str, write_shard: WriteShard) -> index.ShardIndex:
+    uri = write_shard(f"{bucket}/data/a.tfrecord", [b"one", b"", b"three"])
+    return index.scan(storage.stat(uri))
+
+
+def test_a_kept_index_equals_a_new_one(shard: index.ShardIndex) -> None:
+    sidecar.save(shard)
+    kept = sidecar.load(shard.object)
+    assert kept is not None
+    assert kept.object == shard.object
+    assert np.array_equal(kept.offsets, shard.offsets)
+    assert np.array_equal(kept.lengths, shard.lengths)
+    assert kept.checksum == shard.checksum
+
+
+def test_it_spares_streaming_the_shard(shard: index.ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar.save(shard)
+    monkeypatch.setattr(index, "scan", None)
+    assert index.build([shard.object.uri]).count == 3
+
+
+def test_it_is_not_used_for_another_version_of_the_object(
+    shard: index.ShardIndex, write_shard: WriteShard
+) -> None:
+    sidecar.save(shard)
+    write_shard(shard.object.uri, [b"two", b"", b"three"])
+    assert sidecar.load(storage.stat(shard.object.uri)) is None
+    assert index.build([shard.object.uri]).shards[0].checksum != shard.checksum
+
+
+def test_a_damaged_one_is_not_used(shard: index.ShardIndex) -> None:
+    sidecar.save(shard)
+    uri = sidecar.uri_of(shard.object.uri)
+    content = storage.read(uri)
+    for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20]):
+        storage.write(uri, damaged)
+        assert sidecar.load(shard.object) is None
+
+
+def test_no_glob_of_shards_finds_it(bucket: str, shard: index.ShardIndex) -> None:
+    sidecar.save(shard)
+    assert [each.name for each in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]

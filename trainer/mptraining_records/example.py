@@ -1,0 +1,128 @@
+"""tf.train.Example without TensorFlow: one record as named lists of bytes, integers or floats.
+
+Source of the message: tensorflow/core/example/feature.proto and example.proto. It lives in a descriptor pool
+of its own, so that TensorFlow may register its own copy in the same process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from mptraining_api.problems import InvalidData
+
+Kind = Literal["bytes", "int64", "float"]
+Values = list[bytes] | NDArray[np.int64] | NDArray[np.float32]
+Encodable = bytes | str | int | float | NDArray[Any] | Sequence[Any]
+
+_KINDS: dict[str, Kind] = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
+# In the order of _KINDS; TYPE_… is the name of the element's type in descriptor.proto.
+_LISTS = {"BytesList": "TYPE_BYTES", "FloatList": "TYPE_FLOAT", "Int64List": "TYPE_INT64"}
+
+
+def encode(features: Mapping[str, Encodable]) -> bytes:
+    """One record, byte for byte the same for the same features: bytes and text become a bytes list, integers
+    and booleans an int64 list, other numbers a float list; arrays are flattened in C order.
+
+    Raises TypeError for anything else, and for a list of mixed kinds.
+    """
+    example = _example()()
+    for name, value in features.items():
+        feature = example.features.feature[name]
+        if isinstance(value, bytes | str):
+            feature.bytes_list.value.append(_bytes(value))
+            continue
+        if isinstance(value, int):
+            feature.int64_list.value.append(int(value))
+            continue
+        if isinstance(value, float):
+            feature.float_list.value.append(value)
+            continue
+        if isinstance(value, Sequence) and value and all(isinstance(each, bytes | str) for each in value):
+            feature.bytes_list.value.extend(map(_bytes, value))
+            continue
+        array = np.asarray(value).ravel()
+        if array.dtype.kind in "bui":
+            feature.int64_list.value.extend(array.astype(np.int64).tolist())
+        elif array.dtype.kind == "f":
+            feature.float_list.value.extend(array.astype(np.float32).tolist())
+        elif array.dtype.kind in "SUO" and all(isinstance(each, bytes | str) for each in array.tolist()):
+            feature.bytes_list.value.extend(map(_bytes, array.tolist()))
+        else:
+            raise TypeError(f"feature {name!r}: cannot store {array.dtype} values")
+    encoded: bytes = example.SerializeToString(deterministic=True)
+    return encoded
+
+
+def parse(record: bytes) -> dict[str, tuple[Kind, Values]]:
+    """The features by name: bytes as a list, int64 and float as arrays of shape [values].
+
+    A feature without values is left out. Raises InvalidData when the record is no tf.train.Example.
+    """
+    example = _example()()
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError as error:
+        raise InvalidData(
+            "record",
+            "not a tf.train.Example",
+            expected="serialized tf.train.Example records",
+            next_step="Write them with `mptj records convert`",
+        ) from error
+    features: dict[str, tuple[Kind, Values]] = {}
+    for name, feature in example.features.feature.items():
+        which = feature.WhichOneof("kind")
+        if which is None:
+            continue
+        kind = _KINDS[which]
+        values = getattr(feature, which).value
+        if kind == "bytes":
+            features[name] = (kind, list(values))
+        elif kind == "int64":
+            features[name] = (kind, np.array(values, np.int64))
+        else:
+            features[name] = (kind, np.array(values, np.float32))
+    return features
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@functools.cache
+def _example() -> Any:
+    """The message class, built from its description in this module."""
+    field = descriptor_pb2.FieldDescriptorProto
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    file = descriptor_pb2.FileDescriptorProto(
+        name="mptraining/example.proto", package="tensorflow", syntax="proto3"
+    )
+
+    def add(owner: Any, name: str, number: int, label: int, kind: int | str, **more: int) -> None:
+        if isinstance(kind, str):
+            more["type"], kind = field.TYPE_MESSAGE, f".tensorflow.{kind}"
+            owner.field.add(name=name, number=number, label=label, type_name=kind, **more)
+        else:
+            owner.field.add(name=name, number=number, label=label, type=kind, **more)
+
+    for name, kind in _LISTS.items():
+        add(file.message_type.add(name=name), "value", 1, many, getattr(field, kind))
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, list_name) in enumerate(zip(_KINDS, _LISTS, strict=True), 1):
+        add(feature, name, number, one, list_name, oneof_index=0)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", 1, one, field.TYPE_STRING)
+    add(entry, "value", 2, one, "Feature")
+    add(features, "feature", 1, many, "Features.FeatureEntry")
+    add(file.message_type.add(name="Example"), "features", 1, one, "Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

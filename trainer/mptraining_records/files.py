@@ -1,0 +1,159 @@
+"""Files of a mounted disk: the local half of `storage`. Every OSError becomes a Problem here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+
+UNFINISHED = ".part"
+
+
+class Found(NamedTuple):
+    """One file: its path, its size in bytes, and a version that changes when it is written again."""
+
+    path: Path
+    size: int
+    version: str
+
+
+def read(path: Path) -> bytes:
+    """The whole content."""
+    with explained(path):
+        return path.read_bytes()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
+    """A file for reading, and what it is."""
+    with explained(path), path.open("rb") as file:
+        yield file, _found(path, os.fstat(file.fileno()))
+
+
+def write(path: Path, data: bytes) -> None:
+    """Writes or replaces in one step."""
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        file.write(data)
+        _flush(file)
+
+
+def copy(source: Path, destination: Path) -> None:
+    """Copies a file, without holding it in memory, in one step."""
+    with (
+        explained(source),
+        source.open("rb") as reading,
+        replacing(destination) as unfinished,
+        unfinished.open("wb") as writing,
+    ):
+        shutil.copyfileobj(reading, writing, 8 << 20)
+        _flush(writing)
+
+
+def move(source: Path, destination: Path) -> None:
+    """Renames a file within a disk, once its content is safely there."""
+    with explained(destination), source.open("rb+") as file:
+        _flush(file)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(destination)
+
+
+def head(path: Path) -> Found | None:
+    """The file's size and version; None when there is no such file, or it is a folder."""
+    with explained(path):
+        return _found(path, path.stat()) if path.is_file() else None
+
+
+def walk(folder: Path) -> list[Found]:
+    """Every finished file below a folder, at any depth; none when the folder does not exist."""
+    with explained(folder):
+        return _finished(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+
+
+def level(folder: Path) -> tuple[list[str], list[Found]]:
+    """The names of the folders and the finished files directly in `folder`."""
+    with explained(folder):
+        paths = {path: path.is_dir() for path in folder.iterdir()}
+        folders = [path.name for path, is_folder in paths.items() if is_folder]
+        return folders, _finished(path for path, is_folder in paths.items() if not is_folder)
+
+
+def delete(path: Path) -> None:
+    """Deletes one file; nothing happens when it does not exist."""
+    with explained(path):
+        path.unlink(missing_ok=True)
+
+
+def delete_folder(folder: Path) -> None:
+    """Deletes a folder with everything below it; nothing happens when it does not exist."""
+    with explained(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder and those above it where they do not exist."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it at the end, removed after a failure."""
+    # Pods on a shared volume all have low process ids: the host name keeps them apart.
+    writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    unfinished = path.with_name(f".{path.name}.{writer}{UNFINISHED}")
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield unfinished
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns an OSError into one line about `path`."""
+    where = str(path)
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidData(where, "no such file or folder") from error
+    except PermissionError as error:
+        raise InvalidData(where, "no permission to read or write here") from error
+    except IsADirectoryError as error:
+        raise InvalidData(where, "this is a folder", expected="a file") from error
+    except FileExistsError as error:
+        raise InvalidData(where, "a file of this name is in the way", expected="a folder") from error
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        said = "the disk is full" if full else f"the file system failed: {error.strerror or error}"
+        raise StorageUnavailable(where, said) from error
+
+
+def _finished(paths: Iterable[Path]) -> list[Found]:
+    found = []
+    for path in paths:
+        # Others may delete a file, or rename an unfinished one, between listing and asking.
+        with suppress(FileNotFoundError):
+            if not path.name.endswith(UNFINISHED):
+                found.append(_found(path, path.stat()))
+    return found
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _found(path: Path, stat: os.stat_result) -> Found:
+    return Found(path, stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")

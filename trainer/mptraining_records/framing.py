@@ -1,0 +1,111 @@
+"""TFRecord framing: how one record lies in a file.
+
+    uint64 length | uint32 masked CRC32C of those 8 bytes | payload | uint32 masked CRC32C of the payload
+
+all little-endian. Source: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+
+from mptraining_api.problems import InvalidData
+
+HEADER = 12
+FOOTER = 4
+OVERHEAD = HEADER + FOOTER
+header_format = struct.Struct("<QI")
+footer_format = struct.Struct("<I")
+
+BAD_LENGTH = "the length's checksum is wrong"
+BAD_PAYLOAD = "the payload's checksum is wrong"
+TRUNCATED = "the file ends inside the record"
+
+_MASK_DELTA = 0xA282EAD8
+_FOREIGN = {
+    b"\x1f\x8b": "a GZIP file",
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a ZIP or NumPy .npz file",
+    b"\x93NUMPY": "a NumPy file",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+}
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """One damaged record: its number within the object, the byte at which it begins, what is wrong."""
+
+    uri: str
+    record: int
+    offset: int
+    cause: str
+
+    def problem(self) -> InvalidData:
+        """The damage as an error for the user."""
+        return InvalidData(
+            self.uri,
+            f"record {self.record} at byte {self.offset} is damaged: {self.cause}",
+            next_step="Write the file again, see `mptj records verify`, or set data.badRecords.action: Skip",
+        )
+
+
+def masked_crc(data: bytes) -> int:
+    """The CRC32C of `data`, rotated right by 15 bits plus a constant, as TFRecord stores it."""
+    return masked_crc_of(google_crc32c.value(data))
+
+
+def masked_crc_of(crc: int) -> int:
+    """The stored form of a CRC32C that is known already."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def encode(record: bytes) -> bytes:
+    """The record with its frame; `len(record) + 16` bytes."""
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            footer_format.pack(masked_crc(length)),
+            record,
+            footer_format.pack(masked_crc(record)),
+        )
+    )
+
+
+def is_header(header: bytes) -> bool:
+    """Whether these 12 bytes are a length with its right checksum."""
+    return len(header) == HEADER and header_format.unpack(header)[1] == masked_crc(header[:8])
+
+
+def is_payload(payload: bytes, footer: bytes) -> bool:
+    """Whether the 4 bytes that follow a payload are its checksum."""
+    return len(footer) == FOOTER and footer_format.unpack(footer)[0] == masked_crc(payload)
+
+
+def refuse_foreign(uri: str, head: bytes) -> None:
+    """Raises InvalidData when a file that begins with `head` (12 bytes of it) is no TFRecord file."""
+    if is_header(head[:HEADER]) or not head:
+        return
+    compressed = head[:2] == b"\x1f\x8b" or _is_zlib(head)
+    if compressed:
+        raise InvalidData(
+            uri,
+            "the file is compressed (GZIP or ZLIB)",
+            expected="uncompressed TFRecords, which can be read from the middle",
+            next_step="Decompress it (`gunzip`, or write it without TFRecordOptions), then start again",
+        )
+    kind = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), f"begins {head[:8]!r}")
+    raise InvalidData(
+        uri,
+        f"not a TFRecord file: {kind}",
+        next_step="Make TFRecords of it with `mptj records convert`",
+    )
+
+
+def _is_zlib(head: bytes) -> bool:
+    # RFC 1950: method 8 with a window up to 32 KiB, and both bytes together a multiple of 31.
+    return len(head) > 1 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0

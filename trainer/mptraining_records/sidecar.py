@@ -1,0 +1,57 @@
+"""The index of a remote shard, kept beside it in `.index/`, so that only its first reader streams the shard.
+
+A sidecar holds the payload lengths (offsets follow from them) and the version of the object that it
+describes; one of another version is not used. Local files are scanned, which costs less than trusting a
+modification time.
+
+    b"MPTX1\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import framing, index, storage
+from mptraining_records.index import ShardIndex
+from mptraining_records.storage import StoredObject
+
+_MAGIC = b"MPTX1\n"
+
+
+def uri_of(shard_uri: str) -> str:
+    """`folder/.index/shard` for `folder/shard`: a folder of its own, so that no glob takes it for a shard."""
+    folder, _, name = shard_uri.rpartition("/")
+    return f"{folder}/.index/{name}"
+
+
+def save(shard: ShardIndex) -> None:
+    """Writes the sidecar of one shard."""
+    header = {"version": shard.object.version, "size": shard.object.size, "checksum": shard.checksum}
+    lengths = shard.lengths.astype("<i8").tobytes()
+    storage.write(uri_of(shard.object.uri), b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
+
+
+def load(object: StoredObject) -> ShardIndex | None:
+    """The kept index of exactly this version of the object; None when there is none or it does not fit."""
+    try:
+        content = storage.read(uri_of(object.uri))
+    except InvalidData:
+        return None
+    header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
+    try:
+        said = json.loads(header)
+        if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
+            return None
+        shard = index.from_lengths(object, np.frombuffer(lengths, "<i8").astype(np.int64), said["checksum"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return shard if int(np.sum(shard.lengths + framing.OVERHEAD)) == object.size else None
+
+
+def load_or_scan(object: StoredObject) -> ShardIndex:
+    """The index of one shard, from its sidecar where that is possible."""
+    kept = load(object) if storage.is_remote(object.uri) else None
+    return kept or index.scan(object)

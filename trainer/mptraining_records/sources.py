@@ -1,0 +1,88 @@
+"""What can be converted: each kind of source gives rows of named values, and says what they hold.
+
+`images` reads a folder of pictures, `tables` CSV and Parquet, `arrays` NumPy's .npz.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from mptraining_api.problems import InvalidData, nearest
+from mptraining_records import storage
+from mptraining_records.example import Encodable
+from mptraining_records.features import Feature
+
+LABELS = ("label", "y", "target", "class")
+_KINDS = "a folder of images, .csv, .parquet or .npz"
+
+
+class Source(Protocol):
+    """`features` is complete once all rows were read; `notices` are said to the user before that."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def classes(self) -> tuple[str, ...] | None: ...
+    @property
+    def notices(self) -> tuple[str, ...]: ...
+    def rows(self) -> Iterator[Mapping[str, Encodable]]: ...
+    def features(self) -> tuple[Feature, ...]: ...
+
+
+@contextmanager
+def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -> Iterator[Source]:
+    """The source at `uri`, local or remote; `image_size` is (height, width).
+
+    Raises InvalidData when there is nothing, or nothing of a known kind.
+    """
+    suffix = Path(uri).suffix.lower()
+    if suffix not in (".csv", ".parquet", ".npz"):
+        if not storage.is_remote(uri) and storage.exists(uri):
+            raise InvalidData(
+                uri, f"unknown kind of source {suffix or 'without a suffix'!r}", expected=_KINDS
+            )
+        from mptraining_records import images
+
+        yield images.Folder(uri, label=label, size=image_size)
+        return
+    with _local(uri) as path:
+        if suffix == ".npz":
+            from mptraining_records import arrays
+
+            yield arrays.Arrays(uri, path, label=label)
+        else:
+            from mptraining_records import tables
+
+            yield tables.Table(uri, path, label=label)
+
+
+def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
+    """The label's name: the one asked for, else `label`, `y`, `target` or `class` where there is one."""
+    if label is None:
+        return next((name for name in LABELS if name in names), None)
+    if label not in names:
+        raise InvalidData(
+            uri,
+            f"no {label!r} in it",
+            expected="one of " + ", ".join(map(repr, names[:20])),
+            next_step=nearest(label, names),
+        )
+    return label
+
+
+@contextmanager
+def _local(uri: str) -> Iterator[Path]:
+    if not storage.is_remote(uri):
+        storage.stat(uri)
+        yield storage.local_path(uri)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, uri.rpartition("/")[2])
+        storage.download(uri, path)
+        yield path

@@ -1,0 +1,108 @@
+"""Which record stands where in which step: pure arithmetic over the global order.
+
+A pass goes once over the data. Step s of a pass covers the positions s * E … (s + 1) * E - 1 of the pass's order, E
+being the examples per step; worker r of n takes the positions that are r modulo n, in order, and deals them to its
+replicas in equal pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptraining_records.order import Order, Position
+
+# Steps that are numbered at a time: bounds memory for long passes and keeps short ones to one piece.
+_POSITIONS_AT_ONCE = 1 << 17
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's share: worker `worker` of `workers`."""
+
+    worker: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How passes over `count` records become steps of `examples_per_step`."""
+
+    count: int
+    examples_per_step: int
+    remainder: Literal["Drop", "PadAndMask"]
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Steps in a pass that begins at its first record; 0 when Drop leaves nothing."""
+        return self.steps_from(0)
+
+    def steps_from(self, examples: int) -> int:
+        """Steps left in a pass of which `examples` positions are consumed."""
+        left = max(0, self.count - examples)
+        return -(-left // self.examples_per_step) if self.remainder == "PadAndMask" else left // self.examples_per_step
+
+    def advance(self, position: Position, steps: int) -> Position:
+        """The position after `steps` more steps: a pass that cannot fill another step gives way to the next."""
+        while steps > 0:
+            left = self.steps_from(position.examples)
+            if left == 0:
+                position = replace(position, epoch=position.epoch + 1, examples=0)
+                if self.steps_per_pass == 0:
+                    raise ValueError(f"{self.count} records never fill a step of {self.examples_per_step}")
+                continue
+            taken = min(steps, left)
+            position = replace(position, examples=position.examples + taken * self.examples_per_step)
+            steps -= taken
+        return position
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of one worker's share: record numbers, -1 where there is none, and their positions.
+
+    Both of shape [steps * examples_per_step / workers], int64; `epoch` is the pass they belong to.
+    """
+
+    epoch: int
+    records: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+def training_pieces(order: Order, batching: Batching, position: Position, share: Share) -> Iterator[Piece]:
+    """This worker's records from `position` on, pass after pass, without end."""
+    size = batching.examples_per_step
+    at_once = max(1, _POSITIONS_AT_ONCE // size)
+    while True:
+        steps = batching.steps_from(position.examples)
+        if steps == 0:
+            position = replace(position, epoch=position.epoch + 1, examples=0)
+            continue
+        steps = min(steps, at_once)
+        positions = np.arange(position.examples + share.worker, position.examples + steps * size, share.workers)
+        yield _piece(order, position.epoch, positions.astype(np.int64))
+        position = replace(position, examples=position.examples + steps * size)
+
+
+def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:
+    """Every record exactly once over all workers, holes filling the last step; for ever, pass after pass."""
+    order = Order(count=count, seed=0, shuffle=False)
+    steps = -(-count // examples_per_step)
+    while True:
+        for first in range(0, steps, max(1, _POSITIONS_AT_ONCE // examples_per_step)):
+            last = min(steps, first + max(1, _POSITIONS_AT_ONCE // examples_per_step))
+            positions = np.arange(
+                first * examples_per_step + share.worker, last * examples_per_step, share.workers, dtype=np.int64
+            )
+            yield _piece(order, 0, positions)
+
+
+def _piece(order: Order, epoch: int, positions: NDArray[np.int64]) -> Piece:
+    records = np.full(positions.shape, -1, np.int64)
+    there = positions < order.count
+    records[there] = order.records(epoch, positions[there])
+    return Piece(epoch, records, positions)

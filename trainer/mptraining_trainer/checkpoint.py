@@ -1,0 +1,220 @@
+"""Checkpoints: model, inner optimizer, metrics and scaler as separate objects, whole or not there at all.
+
+    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  state.json
+
+The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. Variables are kept
+as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every worker takes
+part in `save` (reading variables that are kept per replica is a collective operation); the chief alone writes, in a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from mptraining_api.events import Saved
+from mptraining_api.model import Model
+from mptraining_api.problems import Diverged, Problem, ResumeRefused
+from mptraining_records import storage
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.telemetry import Telemetry
+
+STATE = "state.json"
+_VERSION = 1
+
+
+class FileState(Model):
+    bytes: int
+    crc32c: int
+
+
+class CheckpointState(Model):
+    """What stands in state.json: `step` steps are done; `epoch` and `examples` are the position in the data."""
+
+    version: int = _VERSION
+    step: int
+    attempt: int
+    incarnation: str
+    seed: int
+    epoch: int
+    examples: int
+    fingerprint: str
+    policy: str
+    replicas: int
+    loss_scale: float | None = None
+    good_steps: int = 0
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    files: dict[str, FileState] = {}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The Keras objects of a checkpoint, by file name; `optimizer` is the inner one."""
+
+    keras: Keras
+    model: Any
+    optimizer: Any
+    metrics: list[Any]
+
+    def variables(self) -> Mapping[str, list[Any]]:
+        """TensorFlow variables in a fixed order, by the file they go to."""
+        of_metrics = [variable for metric in self.metrics for variable in self.keras.variables(metric)]
+        return {
+            "model": self.keras.variables(self.model),
+            "optimizer": self.keras.variables(self.optimizer),
+            "metrics": of_metrics,
+        }
+
+
+class Checkpointer:
+    """Saves to and restores from one run folder, and says so."""
+
+    def __init__(
+        self,
+        folder: str,
+        contents: Contents,
+        *,
+        max_to_keep: int,
+        chief: bool,
+        telemetry: Telemetry,
+    ) -> None:
+        self._folder = folder
+        self._contents = contents
+        self._max_to_keep = max_to_keep
+        self._chief = chief
+        self._telemetry = telemetry
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+        self.last_step: int | None = None
+
+    def save(self, state: CheckpointState) -> None:
+        """Takes a copy of all variables now and writes it while training goes on.
+
+        Raises what the write before this one met: Diverged when its weights were not finite numbers.
+        """
+        arrays = {name: _arrays(variables) for name, variables in self._contents.variables().items()}
+        self.last_step = state.step
+        if not self._chief:
+            return
+        self.wait()
+        self._pending = self._writer.submit(self._write, state, arrays)
+
+    def wait(self) -> None:
+        """Returns when the last save is published; raises what it met."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def restore(self) -> CheckpointState | None:
+        """Loads the newest whole checkpoint into the variables, or returns None when there is none.
+
+        A damaged one is passed over with a warning. Raises ResumeRefused for one of another model or optimizer.
+        """
+        damaged = []
+        for uri in reversed(checkpoints(self._folder)):
+            try:
+                state, arrays = _read(uri)
+            except (Problem, OSError, ValueError) as error:
+                damaged.append(uri)
+                message = f"{uri} cannot be read ({error}); falling back to the one before"
+                self._telemetry.notice("CheckpointDamaged", message, level="Warning")
+                continue
+            for name, variables in self._contents.variables().items():
+                _assign(uri, name, variables, arrays[name])
+            self.last_step = state.step
+            return state
+        if damaged:
+            raise ResumeRefused(
+                damaged[0], "no checkpoint of this run is whole", next_step="Restore it, or set training.resume: Never."
+            )
+        return None
+
+    def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
+        began = self._telemetry.now()
+        for array in arrays["model"].values():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
+        uri = storage.join(self._folder, f"step-{state.step:010d}")
+        files = {}
+        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+            for name, tensors in arrays.items():
+                path = Path(scratch, f"{name}.safetensors")
+                save_file(tensors, path)
+                files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
+                storage.upload(path, storage.join(uri, path.name))
+        storage.write(storage.join(uri, STATE), state.model_copy(update={"files": files}).to_json().encode())
+        self._telemetry.say(
+            Saved,
+            step=state.step,
+            uri=uri,
+            bytes=sum(file.bytes for file in files.values()),
+            seconds=round(self._telemetry.now() - began, 3),
+        )
+        for old in checkpoints(self._folder)[: -self._max_to_keep]:
+            # The state goes first: what is left of a half-deleted one is no checkpoint.
+            storage.delete(storage.join(old, STATE))
+            storage.delete_prefix(old)
+
+
+def checkpoints(folder: str) -> list[str]:
+    """URIs of the published checkpoints below `folder`, oldest first."""
+    ends = f"/{STATE}"
+    return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+
+
+def _arrays(variables: list[Any]) -> dict[str, Any]:
+    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
+    return {
+        f"{number:05d} {variable.name}": np.array(variable.numpy(), copy=True, order="C")
+        for number, variable in enumerate(variables)
+    }
+
+
+def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
+    state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
+    arrays = {}
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        for name, expected in state.files.items():
+            path = Path(scratch, name)
+            storage.download(storage.join(uri, name), path)
+            if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
+                raise ValueError(f"{name} is damaged: its checksum is another one")
+            loaded = load_file(path)
+            arrays[path.stem] = [loaded[key] for key in sorted(loaded)]
+    return state, arrays
+
+
+def _assign(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+    found = [list(array.shape) for array in arrays]
+    wanted = [list(variable.shape) for variable in variables]
+    if found != wanted:
+        differing = next((n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+        if differing is None:
+            what = f"{len(found)} variables where this {name} has {len(wanted)}"
+        else:
+            what = f"shape {found[differing]} where this {name}'s {variables[differing].name!r} has {wanted[differing]}"
+        raise ResumeRefused(
+            uri,
+            f"a checkpoint of another {name}: {what}",
+            next_step="Give another output folder, or set training.resume: Never.",
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def _crc32c(path: Path) -> int:
+    checksum = google_crc32c.Checksum()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            checksum.update(chunk)
+    return int.from_bytes(checksum.digest(), "big")

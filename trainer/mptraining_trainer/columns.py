@@ -1,0 +1,165 @@
+"""Which tensors the records hold: from the job's `data.features`, else the manifest, else the first records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mptraining_api.problems import InvalidData, InvalidSpec, nearest
+from mptraining_api.resolved import ResolvedData
+from mptraining_records import example as records_example
+from mptraining_records import features as records_features
+from mptraining_records.features import Feature
+from mptraining_records.manifest import Manifest
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
+
+# What numbers become in tf.train.Example, by what they are in the tensor.
+_INTEGERS = frozenset({"uint8", "int32", "int64", "bool"})
+_IMAGES = frozenset({"jpeg", "png"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature as it leaves decoding; `shape` is that of the tensor, after `resize` (height, width)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    decode: str | None
+    resize: tuple[int, int] | None
+
+    @property
+    def stored_as(self) -> str:
+        """The list of tf.train.Example that holds it: bytes, int64 or float."""
+        if self.decode is not None or self.dtype == "string":
+            return "bytes"
+        return "int64" if self.dtype in _INTEGERS else "float"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All columns of a data set, which of them is the label, and the label's class names if known."""
+
+    columns: tuple[Column, ...]
+    label: str
+    classes: tuple[str, ...] | None
+
+    def example_spec(self) -> ExampleSpec:
+        """The tensors that one example becomes."""
+        specs = {column.name: TensorSpec(column.name, column.dtype, column.shape) for column in self.columns}
+        label = specs.pop(self.label)
+        return ExampleSpec(tuple(specs.values()), label, self.classes)
+
+    def describe(self) -> tuple[str, ...]:
+        """One phrase a column, such as `image: uint8 [8, 8, 1] from png`."""
+        return tuple(_describe(column, self.label) for column in self.columns)
+
+
+def decide(
+    data: ResolvedData, manifest: Manifest | None, first_records: Sequence[bytes], infer_notice: Callable[[str], None]
+) -> Columns:
+    """The columns of the training data, checked against `first_records`.
+
+    Raises InvalidSpec or InvalidData naming the feature that is missing, of another kind, or of varying size.
+    """
+    if data.features is not None:
+        columns = tuple(
+            Column(
+                feature.name,
+                feature.dtype,
+                tuple(size or None for size in feature.shape or ()),
+                feature.decode,
+                (feature.resize[0], feature.resize[1]) if feature.resize else None,
+            )
+            for feature in data.features
+        )
+    elif manifest is not None:
+        columns = tuple(_column(feature) for feature in manifest.features)
+    else:
+        features = records_features.infer(first_records, data.label)
+        infer_notice("features inferred from the first records: " + "; ".join(records_features.describe(features)))
+        columns = tuple(_column(feature) for feature in features)
+    label = _label(data.label or (manifest.label if manifest else None), columns)
+    columns = tuple(_sized(column) for column in columns)
+    check_records(columns, first_records)
+    return Columns(columns, label, manifest.classes if manifest and manifest.label == label else None)
+
+
+def _column(feature: Feature) -> Column:
+    return Column(feature.name, feature.dtype, tuple(feature.shape), feature.decode, None)
+
+
+def _label(label: str | None, columns: Sequence[Column]) -> str:
+    names = [column.name for column in columns]
+    if label is None:
+        likely = [name for name in names if name in ("label", "labels", "y", "class", "target")]
+        if len(likely) != 1:
+            raise InvalidSpec("spec.data.label", "missing", expected=f"one of {names}", next_step="Add data.label.")
+        label = likely[0]
+    if label not in names:
+        hint = nearest(label, names) or "Name the feature that holds the label."
+        raise InvalidSpec("spec.data.label", f"{label!r} is no feature of the records", expected=f"one of {names}", next_step=hint)
+    if len(names) < 2:
+        raise InvalidSpec("spec.data.features", f"only the label {label!r}", expected="at least one input besides it")
+    return label
+
+
+def _sized(column: Column) -> Column:
+    """The column after resizing; a size that varies and is not resized cannot be batched."""
+    shape = column.shape
+    if column.decode in _IMAGES and len(shape) != 3:
+        if shape:
+            raise InvalidSpec(
+                f"spec.data.features[{column.name}].shape", f"{list(shape)} for an image", expected="[height, width, channels]"
+            )
+        shape = (None, None, 3)
+    if column.resize:
+        shape = (*column.resize, *shape[2:])
+    if column.decode in _IMAGES and shape[2] is None:
+        shape = (*shape[:2], 3)
+    if None in shape:
+        way = (
+            "Give data.features with resize: [height, width] for it."
+            if column.decode in _IMAGES
+            else "Give data.features with a fixed shape, or convert the data to one."
+        )
+        raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=way)
+    return Column(column.name, column.dtype, shape, column.decode, column.resize)
+
+
+def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
+    """Raises InvalidData for the first of `records` that lacks a column or holds another kind or number of values."""
+    for number, record in enumerate(records):
+        found = records_example.parse(record)
+        for column in columns:
+            where = f"feature {column.name!r}"
+            if column.name not in found:
+                hint = nearest(column.name, found) or f"The record has: {', '.join(sorted(found))}."
+                raise InvalidData(where, f"missing in record {number}", next_step=hint)
+            kind, values = found[column.name]
+            if kind != column.stored_as:
+                raise InvalidData(
+                    where,
+                    f"record {number} holds a {kind} list",
+                    expected=f"a {column.stored_as} list for dtype {column.dtype}",
+                    next_step="Mend data.features (dtype, decode) for it.",
+                )
+            wanted = 1
+            for size in column.shape if column.decode is None else ():
+                wanted *= size or 1
+            if len(values) != wanted:
+                raise InvalidData(
+                    where,
+                    f"record {number} holds {len(values)} values",
+                    expected=f"{wanted} for shape {list(column.shape)}",
+                    next_step="Mend data.features (shape) for it.",
+                )
+
+
+def _describe(column: Column, label: str) -> str:
+    text = f"{column.name}: {column.dtype} {list(column.shape)}"
+    if column.decode:
+        text += f" from {column.decode}"
+    if column.resize:
+        text += f" resized to {column.resize[0]}x{column.resize[1]}"
+    return text + (" (label)" if column.name == label else "")

@@ -1,0 +1,159 @@
+"""From a position in the data to the last step: everything that happens between two executions of the loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mptraining_api import events
+from mptraining_api.problems import Diverged, Preempted
+from mptraining_api.resolved import ResolvedTraining
+from mptraining_records.order import Position
+from mptraining_trainer.batching import Batching
+from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.loop import Execution, Loop
+from mptraining_trainer.pace import Boundaries, Pace
+from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.worker import Worker
+
+
+class Course:
+    """The steps from a position to the end, with everything that happens between two executions."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        loop: Loop,
+        scaler: LossScaler | None,
+        checkpointer: Checkpointer,
+        batching: Batching,
+        boundaries: Boundaries,
+        training: ResolvedTraining,
+    ) -> None:
+        self._worker = worker
+        self._loop = loop
+        self._scaler = scaler
+        self._checkpointer = checkpointer
+        self._batching = batching
+        self._boundaries = boundaries
+        self._pace = Pace.begin(training.steps_per_execution)
+        self._validation: tuple[Any, int] | None = None
+        self._said_at = -math.inf
+        self._step_seconds: list[tuple[float, int]] = []
+        self._last_loss: float | None = None
+        self.training_seconds = 0.0
+        self.skipped_steps = 0
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median over executions, weighted by their steps, without the first, which compiles."""
+        ordered = sorted(self._step_seconds)
+        half = sum(steps for _, steps in ordered) / 2
+        for seconds, steps in ordered:
+            half -= steps
+            if half <= 0:
+                return seconds
+        return None
+
+    def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
+        self._validation = iterator_and_steps
+
+    def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
+        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, Diverged."""
+        metrics: dict[str, float] = {}
+        now, ends = self._worker.telemetry.now, self._boundaries
+        recent, warm = 0.0, False
+        while step < ends.total_steps:
+            if step % ends.steps_per_epoch == 0:
+                self._loop.reset_metrics()
+            steps = min(self._pace.steps, ends.until_next(step))
+            before = now()
+            execution = self._loop.execute(
+                iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent
+            )
+            took = now() - before
+            self.training_seconds += took
+            step += steps
+            position = self._batching.advance(position, steps)
+            self._check(execution, step)
+            metrics |= {"loss": self._last_loss or 0.0, **execution.metrics}
+            # The first execution traces and compiles; what it took says nothing about a step.
+            if warm:
+                recent = took / steps
+                self._step_seconds.append((recent, steps))
+                if steps == self._pace.steps:
+                    self._pace = self._pace.after(execution.step_seconds)
+            warm = True
+            if ends.validates(step) and self._validation is not None:
+                validated = self._loop.evaluate(*self._validation)
+                metrics |= {f"val_{name}": value for name, value in validated.items()}
+                self._say(step, metrics, execution, now)
+            elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
+                self._say(step, metrics, execution, now)
+            leave = execution.asked_to_stop > 0
+            if ends.saves(step) or leave:
+                self._checkpointer.save(self._state(step, position))
+            if leave and step < ends.total_steps:
+                self._checkpointer.wait()
+                raise Preempted(
+                    f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
+                )
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _check(self, execution: Execution, step: int) -> None:
+        self.skipped_steps = execution.skipped_steps
+        stuck = execution.skipped_in_a_row >= DIVERGED_AFTER and (execution.loss_scale or 0.0) <= FLOOR
+        if stuck:
+            raise Diverged(
+                f"step {step}",
+                f"gradients overflowed in {execution.skipped_in_a_row} steps in a row with the loss scale at its floor",
+                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or use float32.",
+            )
+        all_skipped = self._scaler is not None and execution.skipped_in_a_row >= execution.steps
+        if math.isfinite(execution.loss):
+            self._last_loss = execution.loss
+        elif not all_skipped:
+            raise Diverged(
+                f"step {step - execution.steps + 1} to {step}",
+                f"the loss is {execution.loss}, no finite number",
+                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
+                "the last checkpoint is from before it.",
+            )
+
+    def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
+        self._said_at = now()
+        speed = self.step_seconds
+        examples = None if speed is None else self._batching.examples_per_step / speed
+        self._worker.telemetry.say(
+            events.Progress,
+            step=step,
+            total_steps=self._boundaries.total_steps,
+            epoch=-(-step // self._boundaries.steps_per_epoch),
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+            examples_per_second=None if examples is None else round(examples, 1),
+            step_seconds=speed,
+            estimated_remaining_seconds=None if speed is None else round(speed * (self._boundaries.total_steps - step), 1),
+            loss_scale=execution.loss_scale,
+            skipped_steps=execution.skipped_steps,
+            peak_memory_bytes=peak_memory_bytes(),
+        )
+
+    def _state(self, step: int, position: Position) -> CheckpointState:
+        scaling = self._scaler.state() if self._scaler else None
+        seat, job = self._worker.seat, self._worker.job
+        return CheckpointState(
+            step=step,
+            attempt=seat.attempt,
+            incarnation=seat.incarnation,
+            seed=position.seed,
+            epoch=position.epoch,
+            examples=position.examples,
+            fingerprint=position.fingerprint,
+            policy=job.precision.policy,
+            replicas=job.replicas,
+            loss_scale=scaling.scale if scaling else None,
+            good_steps=scaling.good_steps if scaling else 0,
+            skipped_steps=scaling.skipped_steps if scaling else 0,
+            skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
+        )

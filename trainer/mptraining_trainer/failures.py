@@ -1,0 +1,56 @@
+"""Errors that TensorFlow or the user's code raised in mid-training, as problems with a next step."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidData, InvalidProgram, PeerLost, Problem
+from mptraining_api.resolved import ResolvedJob
+
+# What the collective operations say when the other end is gone; their error classes vary with who noticed first.
+_PEER = ("collective", "connection reset", "socket closed", "failed to connect", "heartbeat", "peer", "unavailable")
+
+
+def explained(error: BaseException, job: ResolvedJob) -> Problem:
+    """The Problem behind `error`; one that nothing is known about counts as the program's."""
+    found: BaseException | None = error
+    while found is not None:
+        # A problem raised inside a generator of tf.data comes back as text inside TensorFlow's own error.
+        if isinstance(found, Problem):
+            return found
+        found = found.__cause__ or found.__context__
+    text = _last_line(error)
+    if job.processes > 1 and isinstance(
+        error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError | tf.errors.InternalError
+    ):
+        return PeerLost("", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint.")
+    if job.processes > 1 and isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _PEER):
+        return PeerLost("", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint.")
+    if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
+        return Problem(
+            "memory", text, next_step="Lower training.batchSize (with gradientAccumulationSteps to keep the product), "
+            "or use mixed precision, which halves activations."
+        )
+    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError) and _in_input(error):
+        return InvalidData("spec.data", text, next_step="Run `mptj records verify`, and compare data.features with the records.")
+    if isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError) and job.program.function is not None:
+        return InvalidProgram("spec.program.function", text, next_step="`--debug` shows where.") if _in_trace(error) else Problem("", text)
+    return Problem("", f"{type(error).__name__}: {text}")
+
+
+def _in_input(error: BaseException) -> bool:
+    text = str(error)
+    return "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
+
+
+def _in_trace(error: BaseException) -> bool:
+    return "in user code" in str(error)
+
+
+def _last_line(error: BaseException) -> str:
+    """The line of the message that says what is wrong; graph errors begin with where and end with the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    said = [line for line in lines if not line.startswith(("[[{{", "Detected at", "File ", "Stack trace", "[Op:"))]
+    return (said[0] if isinstance(error, tf.errors.OpError) and said else lines[-1])[:500]

@@ -1,0 +1,163 @@
+"""Keras 3 or tf_keras behind one face, so that the loop is written once.
+
+The two differ in how an optimizer applies gradients, in what a loss divides by and in where dropout keeps its seed;
+everything that depends on it stands here. Import this module before `keras` or `tf_keras`: the choice of `load` also
+decides what `tf.keras` is, through TF_USE_LEGACY_KERAS.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidSpec
+
+Generation = Literal["Keras3", "Legacy"]
+
+
+@dataclass(frozen=True)
+class Keras:
+    """One generation of Keras: its module and what differs from the other one."""
+
+    module: ModuleType
+    generation: Generation
+
+    @property
+    def legacy(self) -> bool:
+        return self.generation == "Legacy"
+
+    @property
+    def version(self) -> str:
+        return f"{'tf_keras' if self.legacy else 'keras'} {self.module.__version__}"
+
+    def set_policy(self, policy: str) -> None:
+        """Sets the global precision policy; only models built afterwards follow it."""
+        self.module.mixed_precision.set_global_policy(policy)
+
+    def set_seed(self, seed: int) -> None:
+        """Seeds Python, NumPy and TensorFlow, which every unseeded initializer and dropout draws from."""
+        self.module.utils.set_random_seed(seed)
+
+    def inner_optimizer(self, optimizer: Any) -> Any:
+        """The optimizer without the LossScaleOptimizer that `compile` may have put around it."""
+        return getattr(optimizer, "inner_optimizer", optimizer)
+
+    def apply_gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """One update in replica context: both generations sum the replicas' gradients themselves.
+
+        `variables` are Keras' own, those that `build_optimizer` was given.
+        """
+        if self.legacy:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        else:
+            optimizer.apply(list(gradients))
+
+    def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Makes the slots now, so that a checkpoint can be restored before the first step."""
+        optimizer.build(list(variables))
+
+    def variables(self, owner: Any) -> list[Any]:
+        """All TensorFlow variables of a model, an optimizer or a metric, seeds included, in a fixed order."""
+        return self.variables_of(owner.variables)
+
+    def variables_of(self, variables: Sequence[Any]) -> list[Any]:
+        """The TensorFlow variables behind Keras' own: Keras 3 wraps each, tf_keras does not."""
+        return list(variables) if self.legacy else [variable.value for variable in variables]
+
+    def unreduced(self, loss: Any) -> Any:
+        """The loss as one value an example, so that the loop alone decides what to divide by."""
+        reduction = self.module.losses.Reduction.NONE if self.legacy else "none"
+        if isinstance(loss, self.module.losses.Loss):
+            config = {**loss.get_config(), "reduction": reduction}
+            return type(loss).from_config(config)
+        return loss
+
+    def layers(self, model: Any) -> list[Any]:
+        """The model and every layer inside it, nested ones included."""
+        return list(model._flatten_layers())
+
+    def output_layer(self, model: Any) -> Any:
+        """The layer that makes the model's (first) output, found inside nested models too."""
+        for name in getattr(model, "output_names", None) or ():
+            try:
+                return self._innermost(model.get_layer(name))
+            except ValueError:
+                break
+        return self._innermost(model.layers[-1]) if model.layers else model
+
+    def _innermost(self, layer: Any) -> Any:
+        return self.output_layer(layer) if isinstance(layer, self.module.Model) else layer
+
+    def output_shape(self, model: Any) -> tuple[int | None, ...] | None:
+        """Shape of the one output, batch dimension first; None when only a call of the model tells."""
+        try:
+            shape = model.output_shape
+        except (AttributeError, RuntimeError, ValueError, NotImplementedError):
+            return None
+        if isinstance(shape, list) and len(shape) == 1:
+            (shape,) = shape
+        return shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
+
+    def has_own_train_step(self, model: Any) -> str | None:
+        """`train_step` or `test_step` when the model's class overrides it, else None."""
+        base = self.module.Model
+        for name in ("train_step", "test_step"):
+            defined_by = next(cls for cls in type(model).__mro__ if name in vars(cls))
+            if not issubclass(base, defined_by):
+                return name
+        return None
+
+    def fold_replica_into_seeds(self, model: Any) -> int:
+        """Gives each replica its own dropout masks; returns how many seed generators there are.
+
+        A Keras 3 SeedGenerator draws the same seed on every replica, so its masks are the same there. tf_keras makes
+        one random op a replica, each with its own state.
+        """
+        if self.legacy:
+            return 0
+        generators = {
+            id(value): value
+            for layer in self.layers(model)
+            for value in vars(layer).values()
+            if isinstance(value, self.module.random.SeedGenerator)
+        }
+        for generator in generators.values():
+            generator.next = _with_replica(generator.next)
+        return len(generators)
+
+
+# Odd and far from the increments of a SeedGenerator (1 a draw), so that no two replicas meet the same seed:
+# 2**32 divided by the golden ratio, as in Knuth, The Art of Computer Programming, volume 3, section 6.4.
+_GOLDEN = 2654435769
+
+
+def _with_replica(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def next_seed(ordered: bool = True) -> Any:
+        seed = draw(ordered)
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return seed
+        replica = tf.cast(context.replica_id_in_sync_group, tf.uint32)
+        salt = tf.cast(replica * tf.constant(_GOLDEN, tf.uint32), seed.dtype)
+        return seed + tf.stack([salt, tf.zeros_like(salt)])
+
+    return next_seed
+
+
+def load(generation: Generation) -> Keras:
+    """The Keras of that generation. Raises InvalidSpec when tf_keras is asked for and not installed."""
+    if generation == "Keras3":
+        return Keras(importlib.import_module("keras"), generation)
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    try:
+        return Keras(importlib.import_module("tf_keras"), generation)
+    except ImportError:
+        raise InvalidSpec(
+            "spec.keras", "'Legacy' needs the package tf-keras, which is not installed", next_step="pip install tf-keras"
+        ) from None

@@ -1,0 +1,60 @@
+"""How many steps are fused into one call of the device, and where they must end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Long enough that the host's part of a call (about a millisecond) is lost in it, short enough that a preempted
+# worker saves well within its grace: a call must never take more than about a second.
+TARGET_SECONDS = 0.25
+LIMIT = 4096
+# A measurement of few steps is a noisy one: trust it this far only.
+_GROWTH = 8
+
+
+@dataclass(frozen=True)
+class Pace:
+    """`steps` to fuse next; `fixed` when the job says how many."""
+
+    steps: int
+    fixed: bool
+
+    @classmethod
+    def begin(cls, steps_per_execution: int | None) -> Pace:
+        return cls(steps_per_execution or 1, steps_per_execution is not None)
+
+    def after(self, step_seconds: float) -> Pace:
+        """The pace after a call whose steps took `step_seconds` each (averaged over the workers, so that all agree)."""
+        if self.fixed or step_seconds <= 0:
+            return self
+        wanted = int(TARGET_SECONDS / step_seconds)
+        return Pace(max(1, min(wanted, self.steps * _GROWTH, LIMIT)), False)
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Steps at which training pauses: `every_*` of None never does."""
+
+    total_steps: int
+    steps_per_epoch: int
+    validation_every: int | None
+    checkpoint_every: int | None
+
+    def until_next(self, step: int) -> int:
+        """Steps from `step` to the nearest boundary after it."""
+        ends = [self.total_steps - step]
+        for every in (self.steps_per_epoch, self.validation_every, self.checkpoint_every):
+            if every is not None:
+                ends.append(every - step % every)
+        return min(ends)
+
+    def epoch_ends(self, step: int) -> bool:
+        return step % self.steps_per_epoch == 0 or step == self.total_steps
+
+    def validates(self, step: int) -> bool:
+        """Whether validation is due after `step` steps; always after the last one."""
+        return self.validation_every is not None and (step % self.validation_every == 0 or step == self.total_steps)
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is due after `step` steps; always after the last one."""
+        return step == self.total_steps or (self.checkpoint_every is not None and step % self.checkpoint_every == 0)

@@ -1,0 +1,115 @@
+"""The user's map over examples: an application's own over a batch, a function of the user's over each example.
+
+A user's function takes (inputs, labels) of one example and returns both; when it also names the parameters `seed`
+(an int64 tensor [2] that depends on the record's position and the pass alone, for `tf.image.stateless_random_…`)
+or `training` (a bool), it gets them. So augmentation is the same after a resume and for any number of workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
+
+_FIELD = "spec.data.preprocess"
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What happens between decoding and the model; without functions, nothing."""
+
+    per_example: Callable[..., Any] | None = None
+    per_batch: Callable[[Any], Any] | None = None
+
+    def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int) -> Any:
+        """Maps a dataset of batches (inputs, labels, mask, seeds)."""
+        if self.per_example is not None:
+            call = _caller(self.per_example, training)
+            dataset = dataset.unbatch()
+            dataset = dataset.map(
+                lambda inputs, labels, mask, seed: (*call(inputs, labels, seed), mask, seed),
+                num_parallel_calls=parallel,
+                deterministic=True,
+            )
+            dataset = dataset.batch(batch, drop_remainder=True)
+        if self.per_batch is not None:
+            per_batch = self.per_batch
+            dataset = dataset.map(
+                lambda inputs, labels, mask, seeds: (per_batch(inputs), labels, mask, seeds),
+                num_parallel_calls=parallel,
+                deterministic=True,
+            )
+        return dataset
+
+    def example_after(self, example: ExampleSpec) -> ExampleSpec:
+        """What one example looks like after the per-example function. Raises InvalidProgram when it fails."""
+        if self.per_example is None:
+            return example
+        specs = {each.name: tf.TensorSpec(each.shape, each.dtype) for each in example.inputs}
+        inputs = next(iter(specs.values())) if len(specs) == 1 else specs
+        label = tf.TensorSpec(example.label.shape, example.label.dtype)
+        call = _caller(self.per_example, training=True)
+        seed = tf.TensorSpec([2], tf.int64)
+        try:
+            outputs = tf.function(call).get_concrete_function(inputs, label, seed).structured_outputs
+        except Exception as error:
+            line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            raise InvalidProgram(_FIELD, f"the function failed on one example: {line}") from error
+        new_inputs, new_label = outputs
+        named = new_inputs if isinstance(new_inputs, dict) else {example.inputs[0].name: new_inputs}
+        return ExampleSpec(
+            tuple(_spec(name, tensor) for name, tensor in named.items()), _spec(example.label.name, new_label), example.classes
+        )
+
+
+def load_function(entry_point: str) -> Callable[..., Any]:
+    """The function `module:function`. Raises InvalidProgram naming what is missing."""
+    module_name, _, name = entry_point.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidProgram(_FIELD, f"{entry_point!r} cannot be imported: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        hint = nearest(name, vars(module))
+        raise InvalidProgram(_FIELD, f"{entry_point!r}: no function {name!r} in {module_name}", next_step=hint)
+    return check(function)
+
+
+def check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function if it can be called as `preprocess` is. Raises InvalidProgram quoting its signature."""
+    signature = inspect.signature(function)
+    known = ("seed", "training")
+    others = [parameter for name, parameter in signature.parameters.items() if name not in known]
+    required = [each for each in others if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(required) != 2:
+        raise InvalidProgram(
+            _FIELD, f"{getattr(function, '__name__', function)}{signature}", expected="(inputs, labels[, seed][, training])"
+        )
+    return function
+
+
+def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
+    names = inspect.signature(function).parameters
+
+    def call(inputs: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        extra: dict[str, Any] = {}
+        if "seed" in names:
+            extra["seed"] = seed
+        if "training" in names:
+            extra["training"] = training
+        inputs, labels = function(inputs, labels, **extra)
+        return inputs, labels
+
+    return call
+
+
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    return TensorSpec(name, tf.as_dtype(tensor.dtype).name, tuple(tensor.shape))

@@ -1,0 +1,36 @@
+"""The exported model into the run folder: written whole in a scratch folder, then uploaded, model.json last."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mptraining_api import run_folder
+from mptraining_records import storage
+from mptraining_trainer import export
+from mptraining_trainer.example_spec import ExampleSpec
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.program import Program
+from mptraining_trainer.worker import Worker
+
+
+def publish(
+    worker: Worker,
+    program: Program,
+    keras: Keras,
+    example: ExampleSpec | None,
+    step: int,
+    metrics: Mapping[str, float],
+    weights: Sequence[Any],
+) -> str:
+    """Exports the model with these weights (arrays as `model.get_weights` gives them); its path in the run folder."""
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        folder = Path(scratch, run_folder.MODEL)
+        export.export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: path == folder / "model.json"):
+            uri = storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
+            storage.upload(path, uri)
+    return run_folder.MODEL

@@ -1,0 +1,88 @@
+"""Around `train`: how an error becomes an outcome, the last Event, and result.json."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import MutableMapping
+
+from mptraining_api import events, launch, outcomes, run_folder
+from mptraining_api.launch import Seat
+from mptraining_api.outcomes import Outcome
+from mptraining_api.problems import Problem
+from mptraining_api.resolved import ResolvedJob
+from mptraining_records import storage
+from mptraining_trainer import preflight
+from mptraining_trainer.failures import explained
+from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
+from mptraining_trainer.train import train
+from mptraining_trainer.worker import Trained, Worker
+
+
+def run(
+    job: ResolvedJob, seat: Seat, folder: str, preemption: Preemption, environment: MutableMapping[str, str]
+) -> Outcome:
+    """Trains and says how it ended; only what ends the interpreter escapes."""
+    telemetry = Telemetry(seat, folder)
+    seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
+    worker = Worker(job, seat, telemetry, preemption, folder, seconds)
+    debug = bool(environment.get(launch.DEBUG))
+    trained: Trained | None = None
+    try:
+        trained = train(worker, environment)
+        outcome, message = outcomes.SUCCEEDED, trained.message
+        if seat.is_chief:
+            _publish_result(worker, trained, outcome, message)
+    except Exception as error:
+        problem = error if isinstance(error, Problem) else explained(error, job)
+        outcome, message = outcomes.by_reason(problem.reason), str(problem)
+        # A user's mistake is one line; an error of their program or of ours needs the place where it happened.
+        if debug or outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem):
+            traceback.print_exc()
+    telemetry.say(
+        events.Finished,
+        reason=outcome.reason,
+        exit_code=outcome.exit_code,
+        message=message,
+        step=trained.step if trained else None,
+        metrics=trained.metrics if trained else {},
+        model=trained.model if trained else None,
+        seconds=round(telemetry.seconds(), 3),
+        training_seconds=trained.training_seconds if trained else None,
+        peak_memory_bytes=peak_memory_bytes(),
+    )
+    telemetry.close()
+    return outcome
+
+
+def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
+    job = worker.job
+    speed = trained.step_seconds
+    examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
+    result = run_folder.Result(
+        name=job.name,
+        reason=outcome.reason,
+        exit_code=outcome.exit_code,
+        message=message,
+        attempt=worker.seat.attempt,
+        step=trained.step,
+        metrics=trained.metrics,
+        strategy=job.strategy,
+        precision=job.precision.policy,
+        keras=job.keras,
+        workers=job.processes,
+        replicas_in_sync=job.replicas,
+        global_batch_size=job.global_batch_size,
+        step_seconds=speed,
+        examples_per_second=examples / speed if speed and examples else None,
+        input_bound_percent=None,
+        training_seconds=trained.training_seconds,
+        seconds=worker.telemetry.seconds(),
+        peak_memory_bytes=peak_memory_bytes(),
+        skipped_steps=trained.skipped_steps,
+        recoveries=0,
+        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+        notices=tuple(worker.telemetry.notices),
+        model=trained.model,
+    )
+    storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())

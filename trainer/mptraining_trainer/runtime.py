@@ -1,0 +1,84 @@
+"""This process's devices, and the tf.distribute strategy over them."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.launch import Seat, tf_config
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved import ResolvedJob
+
+# Lower-case proxy variables make gRPC send the workers' own traffic to the proxy, which hangs.
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    """The strategy over this process's devices; the first thing TensorFlow is asked to do.
+
+    Raises InvalidSpec when the accelerators that the job was promised are not here.
+    """
+    if job.processes > 1:
+        for name in _PROXIES:
+            environment.pop(name, None)
+    if job.accelerator.kind == "cpu":
+        return _on_cpu(job, seat, environment)
+    if job.accelerator.kind == "tpu":
+        return _on_tpu(job)
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < job.replicas_per_process:
+        raise _missing(job, f"{len(gpus)} GPUs")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if job.strategy == "None":
+        return tf.distribute.get_strategy()
+    if job.strategy == "MultiWorkerMirrored":
+        return _multi_worker(seat, environment)
+    return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(job.replicas_per_process)])
+
+
+def devices(strategy: Any) -> tuple[str, ...]:
+    """Short names of the devices that compute, such as GPU:0."""
+    names = getattr(strategy.extended, "worker_devices", None) or ("/device:CPU:0",)
+    return tuple(":".join(name.split(":")[-2:]) for name in names)
+
+
+def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    tf.config.set_visible_devices([], "GPU")
+    if job.strategy == "MultiWorkerMirrored":
+        return _multi_worker(seat, environment)
+    if job.replicas_per_process > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_process)]
+        )
+    if job.strategy == "None":
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(job.replicas_per_process)])
+
+
+def _multi_worker(seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    environment["TF_CONFIG"] = tf_config(seat)
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _on_tpu(job: ResolvedJob) -> Any:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise _missing(job, "no TPU") from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _missing(job: ResolvedJob, found: str) -> InvalidSpec:
+    promised = job.accelerator
+    return InvalidSpec(
+        "spec.accelerator",
+        f"promised {promised.count_per_node} x {promised.type} and sees {found}",
+        next_step="Check the node's drivers and the image's variant, or allow the CPU: cpuFallback in the operator's "
+        "settings, `mptj run --local` on a laptop.",
+    )

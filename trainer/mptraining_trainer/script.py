@@ -1,0 +1,219 @@
+"""Runs an unmodified training script: policy, strategy, telemetry and epoch checkpoints are set up around it.
+
+The script's own `model.fit` trains. For the time of the run `fit` is wrapped: it gets one more callback, and after a
+restart begins at the epoch that was reached. That is resuming by epoch, not bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.job import Script
+from mptraining_api.problems import InvalidProgram, Preempted, Problem
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.keras_generation import Keras, load
+
+_PATH = "spec.program.script.path"
+_SECONDS_BETWEEN_PROGRESS = 1.0
+
+
+class Context(Protocol):
+    """What the trainer lends a script. Steps and epochs count over all of its fits; an epoch from 1 when it is done."""
+
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Told about once a second and at every epoch's end, then with validation's metrics."""
+
+    def save(self, model: Any, epoch: int) -> None:
+        """Saves a checkpoint after that many epochs; every worker calls it."""
+
+    def restore(self, model: Any) -> int | None:
+        """Restores model and optimizer before the first fit; the epochs they have done, None without a checkpoint."""
+
+    def stop_requested(self) -> bool:
+        """Whether the machine is being taken away: training stops after the batch at hand."""
+
+
+def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, folder: Path | None = None) -> Any:
+    """Runs the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
+
+    `strategy` is None for one device or a script that makes its own. Returns the model that its last `fit` trained,
+    None when there was none. Raises InvalidProgram for a script that cannot work here, Preempted when `context` asked
+    to stop, and Problem (reason ProgramFailed) for an error of the script's own, whose traceback is on stderr then.
+    """
+    script = job.program.script
+    assert script is not None
+    folder = (folder or Path.cwd()).resolve()
+    path = folder / script.path
+    if not path.is_file():
+        known = ", ".join(sorted(one.name for one in folder.glob("*.py"))) or "no Python files"
+        raise InvalidProgram(_PATH, f"no file {script.path!r} in {folder}", expected=f"one of: {known}")
+    fits = _Fits(strategy, context)
+    generations = [keras, load("Keras3")] if keras.legacy else [keras]
+    with contextlib.ExitStack() as around:
+        for generation in generations:
+            generation.set_policy(job.precision.policy)
+            around.enter_context(_wrapped_fit(generation, fits))
+        around.enter_context(_as_main(path, folder, script))
+        if strategy is not None:
+            around.enter_context(strategy.scope())
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except _Stop:
+            raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise Problem(script.path, f"the script left with {end.code!r}") from None
+        except Problem:
+            raise
+        except Exception as error:
+            raise _failed(script, folder, error) from error
+    return fits.model
+
+
+class _Stop(BaseException):
+    """Leaves the script at once; no `except Exception` of its own may keep it."""
+
+
+class _Fits:
+    """What happened in the script's fits so far."""
+
+    def __init__(self, strategy: Any, context: Context) -> None:
+        self.strategy = strategy
+        self.context = context
+        self.model: Any = None
+        self.steps = 0
+        self.epochs = 0
+        self.done_before: int | None = None
+
+    def epochs_to_skip(self, model: Any, planned: int) -> int:
+        """How many of this fit's epochs an earlier attempt has done already."""
+        if self.done_before is None:
+            self.done_before = self.context.restore(model) or 0
+        return max(0, min(planned, self.done_before - self.epochs))
+
+
+@contextlib.contextmanager
+def _wrapped_fit(keras: Keras, fits: _Fits) -> Iterator[None]:
+    original = keras.module.Model.fit
+    signature = inspect.signature(original)
+
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not keras.legacy and isinstance(fits.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise InvalidProgram(
+                "spec.keras",
+                "model.fit of Keras 3 does not work over several workers",
+                next_step="Set keras: Legacy and import tf_keras (or tf.keras) in the script.",
+            )
+        call = signature.bind(model, *args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        _build_from(model, given["x"], keras)
+        first = given["initial_epoch"]
+        skipped = fits.epochs_to_skip(model, given["epochs"] - first)
+        fits.model = model
+        fits.epochs += skipped
+        given["initial_epoch"] = first + skipped
+        given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
+        # A progress bar in a pod's log is one line of many kilobytes.
+        if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
+            given["verbose"] = 2
+        return original(*call.args, **call.kwargs)
+
+    keras.module.Model.fit = fit
+    try:
+        yield
+    finally:
+        keras.module.Model.fit = original
+
+
+def _with(callbacks: Any, ours: Any) -> Any:
+    if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
+        callbacks.append(ours)
+        return callbacks
+    # After the user's own, so that what they add to the logs is reported too.
+    return [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []), ours]
+
+
+def _callback(keras: Keras, fits: _Fits) -> Any:
+    class Telemetry(keras.module.callbacks.Callback):  # type: ignore[name-defined, misc]
+        # tf_keras then leaves the logs on the device, and only what is reported is waited for.
+        _supports_tf_logs = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches = 0
+            self.told = 0.0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.batches = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            fits.steps += batch + 1 - self.batches
+            self.batches = batch + 1
+            if fits.context.stop_requested():
+                raise _Stop
+            if time.monotonic() - self.told >= _SECONDS_BETWEEN_PROGRESS:
+                self.told = time.monotonic()
+                fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            fits.epochs += 1
+            fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
+            fits.context.save(self.model, fits.epochs)
+
+    return Telemetry()
+
+
+def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+    values = {name: np.asarray(value) for name, value in (logs or {}).items()}
+    return {name: float(value) for name, value in values.items() if value.ndim == 0 and np.isfinite(value)}
+
+
+def _build_from(model: Any, data: Any, keras: Keras) -> None:
+    """Builds a model that has no input layer, so that a checkpoint can be restored into it."""
+    if model.built and model.variables:
+        return
+    if isinstance(data, tf.data.Dataset):
+        first = next(iter(data.take(1)))
+        model(first[0] if isinstance(first, tuple) else first, training=False)
+    elif isinstance(data, np.ndarray) or tf.is_tensor(data):
+        model(data[:1], training=False)
+
+
+@contextlib.contextmanager
+def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
+    before = list(sys.argv), list(sys.path), Path.cwd()
+    sys.argv = [str(path), *(script.arguments or ())]
+    sys.path[:0] = list(dict.fromkeys([str(path.parent), str(folder)]))
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before[0], before[1]
+        os.chdir(before[2])
+
+
+def _failed(script: Script, folder: Path, error: Exception) -> Problem:
+    if "Mixing different tf.distribute.Strategy" in str(error):
+        return InvalidProgram(
+            "spec.strategy",
+            f"{script.path} opens a tf.distribute strategy of its own inside the job's",
+            next_step="Set strategy: None, or take the strategy out of the script.",
+        )
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    print("Traceback (most recent call last):\n" + "".join(lines), file=sys.stderr, end="", flush=True)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else script.path
+    return Problem(place, f"{type(error).__name__}: {error}")

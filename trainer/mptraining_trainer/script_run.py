@@ -1,0 +1,136 @@
+"""A script program's run: its own `model.fit` trains, with our policy, strategy, telemetry and epoch checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api import events, run_folder
+from mptraining_api.launch import SOURCE_FOLDER
+from mptraining_records import storage
+from mptraining_trainer import preflight
+from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.program import Program
+from mptraining_trainer.publish import publish
+from mptraining_trainer.runtime import devices
+from mptraining_trainer.script import run_script
+from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.worker import Trained, Worker
+
+
+def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
+    """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
+    job, telemetry = worker.job, worker.telemetry
+    telemetry.say(
+        events.Started,
+        strategy=job.strategy,
+        precision=job.precision.policy,
+        keras=keras.version,
+        tensorflow=tf.__version__,
+        devices=devices(strategy),
+        workers=job.processes,
+        replicas_in_sync=strategy.num_replicas_in_sync,
+        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+    )
+    context = _Script(worker, keras)
+    began = telemetry.now()
+    model = run_script(
+        job, keras, None if job.strategy == "None" else strategy, context, Path(environment.get(SOURCE_FOLDER, "."))
+    )
+    seconds = telemetry.now() - began
+    context.finish()
+    exported = None
+    if model is None:
+        telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
+    elif worker.seat.is_chief:
+        wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
+        exported = publish(worker, wrapped, keras, None, context.step, context.metrics, model.get_weights())
+    return Trained(
+        step=context.step,
+        metrics=context.metrics,
+        model=exported,
+        step_seconds=seconds / context.step if context.step else None,
+        training_seconds=seconds,
+        skipped_steps=0,
+        message="the script ran to its end",
+    )
+
+
+class _Script:
+    """What the script's fits tell us and ask of us; see `script.Context`."""
+
+    def __init__(self, worker: Worker, keras: Keras) -> None:
+        self._worker = worker
+        self._keras = keras
+        self._checkpointer: Checkpointer | None = None
+        self._said_at = -math.inf
+        self.step = 0
+        self.metrics: dict[str, float] = {}
+
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        telemetry = self._worker.telemetry
+        self.step, self.metrics = step, dict(metrics)
+        validated = any(name.startswith("val_") for name in metrics)
+        if not validated and telemetry.now() - self._said_at < self._worker.progress_seconds:
+            return
+        self._said_at = telemetry.now()
+        telemetry.say(
+            events.Progress, step=step, epoch=epoch, metrics=self.metrics, peak_memory_bytes=peak_memory_bytes()
+        )
+
+    def save(self, model: Any, epoch: int) -> None:
+        job, seat = self._worker.job, self._worker.seat
+        self._checkpoints(model).save(
+            CheckpointState(
+                step=self.step,
+                attempt=seat.attempt,
+                incarnation=seat.incarnation,
+                seed=0,
+                epoch=epoch,
+                examples=0,
+                fingerprint="",
+                policy=job.precision.policy,
+                replicas=job.replicas,
+            )
+        )
+
+    def restore(self, model: Any) -> int | None:
+        if not model.built:
+            self._worker.telemetry.notice(
+                "NotResumable",
+                "the model has no variables before its first fit, so a restart begins anew; give it a keras.Input",
+                level="Warning",
+            )
+            return None
+        self._keras.build_optimizer(model.optimizer, model.trainable_variables)
+        state = self._checkpoints(model).restore()
+        if state is None:
+            return None
+        self.step = state.step
+        self._worker.telemetry.notice("Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch")
+        return state.epoch
+
+    def stop_requested(self) -> bool:
+        return self._worker.preemption.asked()
+
+    def finish(self) -> None:
+        """Waits for the last checkpoint to be published."""
+        if self._checkpointer is not None:
+            self._checkpointer.wait()
+
+    def _checkpoints(self, model: Any) -> Checkpointer:
+        if self._checkpointer is None:
+            worker, telemetry = self._worker, self._worker.telemetry
+            self._checkpointer = Checkpointer(
+                storage.join(worker.folder, run_folder.CHECKPOINTS),
+                Contents(self._keras, model, model.optimizer, []),
+                max_to_keep=worker.job.checkpoint.max_to_keep,
+                chief=worker.seat.is_chief,
+                telemetry=telemetry,
+            )
+        return self._checkpointer

@@ -1,0 +1,114 @@
+"""What this process says: Events to standard output and into the run folder, and the figures of the result.
+
+Every clock of the trainer is read here or handed in from here.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from mptraining_api.events import Event, Notice
+from mptraining_api.launch import Seat
+from mptraining_api.run_folder import events_file
+from mptraining_records import storage
+
+# A bucket cannot be appended to: events gather this long and become the next part.
+_PART_SECONDS = 30.0
+
+
+class Telemetry:
+    """Says events for one worker. `output` is the run folder, or None when nothing is kept."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        output: str | None,
+        *,
+        stream: TextIO = sys.stdout,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seat = seat
+        self._output = output
+        self._stream = stream
+        self._wall = wall
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._part = 0
+        self._part_began = self._began
+        self._lines: list[str] = []
+        self._topics: set[str] = set()
+        self.notices: list[str] = []
+
+    def now(self) -> float:
+        """Seconds on a clock that only goes forward."""
+        return self._monotonic()
+
+    def seconds(self) -> float:
+        """Seconds since this process began to speak."""
+        return self._monotonic() - self._began
+
+    def say(self, kind: type[Event], **fields: Any) -> None:
+        """One event: a line on standard output, a line in the run folder."""
+        event = kind(
+            time=round(self._wall(), 3),
+            attempt=self._seat.attempt,
+            incarnation=self._seat.incarnation,
+            worker=self._seat.index,
+            **fields,
+        )
+        line = event.to_json()
+        print(line, file=self._stream, flush=True)
+        self._keep(line)
+
+    def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
+        """Says `message` once a topic and message; warnings are what the result lists."""
+        if f"{topic}: {message}" in self._topics:
+            return
+        self._topics.add(f"{topic}: {message}")
+        self.notices.append(f"{topic}: {message}")
+        self.say(Notice, level=level, topic=topic, message=message)
+
+    def close(self) -> None:
+        """Writes what is still held back."""
+        if self._output is not None and self._lines:
+            self._upload()
+
+    def forget_output(self) -> None:
+        """Nothing more goes into the run folder: it turned out to be somebody else's."""
+        self._output = None
+
+    def _keep(self, line: str) -> None:
+        if self._output is None:
+            return
+        if storage.is_remote(self._output):
+            self._lines.append(line)
+            if self._monotonic() - self._part_began >= _PART_SECONDS:
+                self._upload()
+            return
+        path = storage.local_path(self._file())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _upload(self) -> None:
+        storage.write(self._file(), ("\n".join(self._lines) + "\n").encode())
+        self._lines.clear()
+        self._part += 1
+        self._part_began = self._monotonic()
+
+    def _file(self) -> str:
+        assert self._output is not None
+        seat = self._seat
+        return storage.join(self._output, events_file(seat.attempt, seat.incarnation, seat.index, self._part))
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has had resident, as the kernel counts it (ru_maxrss is in KiB on Linux)."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,266 @@
+"""One worker's run from job file to model, in labelled sections; read this to follow a job.
+
+The decisions stand elsewhere: what runs where in `runtime`, which examples in `batching` and `input`, what is trained
+in `program`, a step in `loop`, how many at once in `pace`, what happens between them in `course`. Here they only meet.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api import events, run_folder
+from mptraining_api.launch import SOURCE_FOLDER
+from mptraining_api.problems import InvalidData, ResumeRefused
+from mptraining_api.resolved import ResolvedData, ResolvedJob, ResolvedTraining
+from mptraining_records import storage
+from mptraining_records.order import Order, Position
+from mptraining_trainer import input, preflight, program
+from mptraining_trainer.batching import Batching, Share
+from mptraining_trainer.checkpoint import Checkpointer, Contents, checkpoints
+from mptraining_trainer.course import Course
+from mptraining_trainer.input import Split
+from mptraining_trainer.keras_generation import load
+from mptraining_trainer.loop import Loop
+from mptraining_trainer.optimizer import scale_learning_rate
+from mptraining_trainer.pace import Boundaries
+from mptraining_trainer.precision import LossScaler, ScalerState
+from mptraining_trainer.preprocess import Preprocess, load_function
+from mptraining_trainer.publish import publish
+from mptraining_trainer.runtime import devices, make_strategy
+from mptraining_trainer.script_run import train_script
+from mptraining_trainer.worker import Trained, Worker
+from mptraining_trainer.xla import compiles
+
+
+def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
+    """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
+    job, telemetry = worker.job, worker.telemetry
+
+    # Whose folder is it?
+    claim_folder(worker)
+
+    # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
+    strategy = make_strategy(job, worker.seat, environment)
+    keras = load(job.keras)
+    keras.set_policy(job.precision.policy)
+    if source := environment.get(SOURCE_FOLDER):
+        sys.path.insert(0, source)
+    if job.program.script is not None:
+        return train_script(worker, strategy, keras, environment)
+    assert job.data is not None and job.training is not None and job.global_batch_size is not None
+    keras.set_seed(job.training.seed)
+
+    # Data
+    data, validation, cache, preprocess = _open(worker, job.data)
+    share = Share(worker.seat.index, job.processes)
+    accumulation = job.training.gradient_accumulation_steps
+    batching = Batching(data.count, job.global_batch_size * accumulation, job.data.remainder)
+    if batching.steps_per_pass == 0:
+        raise InvalidData(
+            "spec.training.batchSize",
+            f"{batching.examples_per_step} examples a step and {data.count} in the training data: zero steps",
+            next_step="Lower the batch size, or set data.remainder: PadAndMask.",
+        )
+    boundaries = _boundaries(job, job.training, batching, with_validation=validation is not None)
+    masked = job.data.remainder == "PadAndMask" or job.data.bad_records == "Skip"
+
+    # Model
+    example = preprocess.example_after(data.columns.example_spec())
+    with strategy.scope():
+        built = program.build(job, keras, example, telemetry.notice)
+        optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
+        scaler = None
+        if job.precision.policy == "mixed_float16":
+            scaler = LossScaler(initial=job.precision.loss_scale, dynamic=job.precision.loss_scale_mode == "Dynamic")
+        loop = Loop(
+            keras=keras,
+            strategy=strategy,
+            model=built.model,
+            loss=built.loss,
+            optimizer=optimizer,
+            metrics=built.metrics,
+            examples_per_step=batching.examples_per_step,
+            masked=masked,
+            accumulation=accumulation,
+            scaler=scaler,
+            jit=compiles(job, keras, built.model, telemetry.notice),
+            workers=job.processes,
+        )
+        if job.replicas > 1:
+            keras.fold_replica_into_seeds(built.model)
+    if preprocess.per_example is None and built.preprocess is not None:
+        per_batch = job.program.application is not None
+        preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
+
+    # What cannot work is refused before the first step.
+    order = Order(
+        count=data.count,
+        seed=job.training.seed,
+        buffer_size=max(1, job.data.shuffle_buffer_size),
+        shuffle=job.data.shuffle_buffer_size > 0,
+    )
+    replica_batch = batching.examples_per_step // job.replicas
+
+    def pipeline(position: Position) -> Any:
+        return data.training(
+            order=order, batching=batching, position=position, share=share, batch=replica_batch, masked=masked,
+            preprocess=preprocess,
+        )
+
+    first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
+    for finding in preflight.warnings(preflight.gather(built.model, built.loss, _look(pipeline(first)), keras, job)):
+        telemetry.notice(finding.topic, finding.message, level="Warning")
+
+    # Where an earlier attempt left off
+    checkpointer = Checkpointer(
+        storage.join(worker.folder, run_folder.CHECKPOINTS),
+        Contents(keras, built.model, optimizer, loop.metrics),
+        max_to_keep=job.checkpoint.max_to_keep,
+        chief=worker.seat.is_chief,
+        telemetry=telemetry,
+    )
+    step, position = _resume(worker, checkpointer, first, scaler, loop)
+
+    telemetry.say(
+        events.Started,
+        strategy=job.strategy,
+        precision=job.precision.policy,
+        keras=keras.version,
+        tensorflow=tf.__version__,
+        devices=devices(strategy),
+        workers=job.processes,
+        replicas_in_sync=strategy.num_replicas_in_sync,
+        global_batch_size=job.global_batch_size,
+        total_steps=boundaries.total_steps,
+        steps_per_epoch=boundaries.steps_per_epoch,
+        first_step=step,
+        steps_per_execution=job.training.steps_per_execution,
+        train_examples=data.count,
+        validation_examples=validation.count if validation else None,
+        parameters=int(sum(math.prod(variable.shape) for variable in built.model.trainable_variables)),
+        features=data.columns.describe(),
+        cache=cache,
+        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+    )
+
+    # Training
+    course = Course(worker, loop, scaler, checkpointer, batching, boundaries, job.training)
+    if validation is not None:
+        course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
+    iterator = iter(strategy.distribute_datasets_from_function(lambda context: pipeline(position)))
+    metrics = course.run(iterator, step, position)
+    checkpointer.wait()
+
+    # The model, for people. Reading variables that are kept per replica takes every worker.
+    weights, exported = built.model.get_weights(), None
+    if worker.seat.is_chief:
+        exported = publish(worker, built, keras, example, boundaries.total_steps, metrics, weights)
+    return Trained(
+        step=boundaries.total_steps,
+        metrics=metrics,
+        model=exported,
+        step_seconds=course.step_seconds,
+        training_seconds=course.training_seconds,
+        skipped_steps=course.skipped_steps,
+        message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
+    )
+
+
+def claim_folder(worker: Worker) -> None:
+    """The chief writes job.json; everyone refuses a folder that another job has. Raises ResumeRefused."""
+    uri = storage.join(worker.folder, run_folder.JOB)
+    if storage.exists(uri):
+        other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
+        if other is not None:
+            worker.telemetry.forget_output()
+            raise ResumeRefused(
+                worker.folder, f"the run folder of another job: {other}", next_step="Give another output folder, or delete it."
+            )
+    if worker.seat.is_chief:
+        storage.write(uri, worker.job.to_json().encode())
+        if worker.job.training and worker.job.training.resume == "Never":
+            old = storage.join(worker.folder, run_folder.CHECKPOINTS)
+            if checkpoints(old):
+                worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
+                storage.delete_prefix(old)
+
+
+def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str, Preprocess]:
+    notice = worker.telemetry.notice
+    split = input.open_data(data.train, data, like=None, notice=notice)
+    validation = None
+    if data.validation:
+        validation = input.open_data(data.validation, data, like=split.columns, notice=notice)
+    if data.cache == "Disk":
+        notice("DiskCache", "data.cache: Disk is not there yet; examples are read and decoded in every epoch", level="Warning")
+    split, cache = input.with_cache(split, data.cache)
+    if validation is not None:
+        validation, _ = input.with_cache(validation, data.cache)
+    named = data.preprocess not in ("auto", "none")
+    return split, validation, cache, Preprocess(per_example=load_function(data.preprocess) if named else None)
+
+
+def _look(dataset: Any) -> tuple[Any, Any]:
+    """Inputs and labels of the first few examples, as NumPy arrays."""
+    inputs, labels, *_ = next(iter(dataset))
+    return tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), (inputs, labels))
+
+
+def _boundaries(job: ResolvedJob, training: ResolvedTraining, batching: Batching, *, with_validation: bool) -> Boundaries:
+    per_epoch = training.steps_per_epoch or batching.steps_per_pass
+    total = training.total_steps or (training.epochs or 1) * per_epoch
+    return Boundaries(
+        total_steps=total,
+        steps_per_epoch=per_epoch,
+        validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
+        checkpoint_every=job.checkpoint.every_steps or per_epoch,
+    )
+
+
+def _validation_iterator(
+    strategy: Any, validation: Split, preprocess: Preprocess, job: ResolvedJob, share: Share
+) -> tuple[Any, int]:
+    """An endless iterator over masked batches, and the steps that count every example once."""
+    assert job.global_batch_size is not None
+    size = job.global_batch_size
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: validation.validation(
+            examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
+        )
+    )
+    return iter(dataset), -(-validation.count // size)
+
+
+def _resume(
+    worker: Worker, checkpointer: Checkpointer, first: Position, scaler: LossScaler | None, loop: Loop
+) -> tuple[int, Position]:
+    """Step and position to begin with. Raises ResumeRefused."""
+    job = worker.job
+    assert job.training is not None and job.data is not None
+    state = None if job.training.resume == "Never" else checkpointer.restore()
+    if state is None:
+        if job.training.resume == "Required":
+            raise ResumeRefused(
+                worker.folder, "no checkpoint", next_step="training.resume: Required needs one; Auto begins without."
+            )
+        return 0, first
+    if state.fingerprint != first.fingerprint and job.data.on_change == "Refuse":
+        raise ResumeRefused(
+            "spec.data.train",
+            f"the records changed since the checkpoint of step {state.step}",
+            next_step="Restore them, train in another folder, or set data.onChange: Accept.",
+        )
+    if scaler is not None and state.loss_scale is not None:
+        scaler.restore(
+            ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row)
+        )
+    loop.restored()
+    worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
+    return state.step, Position(
+        seed=state.seed, epoch=state.epoch, examples=state.examples, fingerprint=first.fingerprint
+    )

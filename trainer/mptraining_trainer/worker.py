@@ -1,0 +1,35 @@
+"""What every part of a worker's run needs to know of it, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mptraining_api.launch import Seat
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.telemetry import Telemetry
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What every section needs: the job, this process's seat, its voice, and the run folder."""
+
+    job: ResolvedJob
+    seat: Seat
+    telemetry: Telemetry
+    preemption: Preemption
+    folder: str
+    progress_seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How training ended, for the result."""
+
+    step: int | None
+    metrics: dict[str, float]
+    model: str | None
+    step_seconds: float | None
+    training_seconds: float | None
+    skipped_steps: int
+    message: str
