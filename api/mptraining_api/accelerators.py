@@ -1,6 +1,7 @@
 """The catalogue of accelerators: what a user may ask for, and what each needs of Kubernetes and of a program.
 
-Everything that differs between accelerators is data in `accelerators.toml`; the file is read once, when first asked.
+Everything that differs between accelerators is data in `accelerators.toml`; the file is read once, when first
+asked.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Cuboid:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """One accelerator. `memory_gib` is of one device; `multiple` is what batch, width and channels should divide by."""
+    """One accelerator. `memory_gib` is of one device; batch, width and channels should be multiples "
+    "of `multiple`."""
 
     name: str
     title: str
@@ -184,7 +186,5 @@ def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...
 def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:
     """At most `count` topologies of the accelerator closest in number of chips, in the catalogue's order."""
     wanted = chips(topology)
-    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[
-        :count
-    ]
+    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[:count]
     return [name for name in accelerator.topologies if name in close]

@@ -10,14 +10,17 @@ from mptraining_api.job import JobSpec
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, LearningRate
 
+SCALING = "spec.training.learningRateScaling"
+
 # What keras.Model.fit takes, so that a learning rate that worked there works here.
 KERAS_BATCH_SIZE = 32
 
 
 def global_batch_size(spec: JobSpec, asked: Devices) -> tuple[int, tuple[Choice, ...]]:
-    """Examples of one step over all replicas that were asked for. Raises InvalidSpec when they cannot share it evenly.
+    """Examples of one step over all replicas asked for. Raises InvalidSpec when they cannot share it evenly.
 
-    Without a size each replica takes Keras' 32, or what fills the matrix units when that is more (128 on a TPU).
+    Without a size each replica takes Keras' 32, or what fills the matrix units when that is more (128 on a
+    TPU).
     """
     written = spec.training.batch_size if spec.training else None
     replicas = asked.replicas
@@ -39,20 +42,18 @@ def global_batch_size(spec: JobSpec, asked: Devices) -> tuple[int, tuple[Choice,
     else:
         multiple = accelerators.lookup(asked.accelerator.type).multiple
         per_replica = max(KERAS_BATCH_SIZE, multiple)
-        source = (
-            "Keras' default" if per_replica == KERAS_BATCH_SIZE else "what fills the device's matrix units"
-        )
+        source = "Keras' default" if per_replica == KERAS_BATCH_SIZE else "what fills the device's matrix units"
         because = f"{per_replica} ({source}) for each of {replicas} replicas"
     total = per_replica * replicas
     return total, (Choice(field="spec.training.batchSize", value=f"global {total}", because=because),)
 
 
 def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:
-    """The factor on the optimizer's own rate, for `batch_size` examples a step times accumulated steps an update.
+    """The factor on the optimizer's own rate: `batch_size` examples a step, times the steps accumulated.
 
     Linear, batch / base: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677. SquareRoot,
-    sqrt(batch / base), which keeps the variance of an update: Krizhevsky 2014, arXiv:1404.5997; Hoffer et al. 2017,
-    arXiv:1705.08741.
+    sqrt(batch / base), which keeps the variance of an update: Krizhevsky 2014, arXiv:1404.5997; Hoffer et al.
+    2017, arXiv:1705.08741.
     """
     training = spec.training
     scaling = training.learning_rate_scaling if training else None
@@ -61,11 +62,12 @@ def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[C
     warmup = scaling.warmup_steps or 0
     base = scaling.base_batch_size
     if scaling.rule in (None, "None") or base is None:
-        return LearningRate(factor=1.0, warmup_steps=warmup), ()
+        unscaled = Choice(field=SCALING, value="None", because="asked for: the learning rate stays as written")
+        return LearningRate(factor=1.0, warmup_steps=warmup), (unscaled,) if scaling.rule else ()
     accumulated = training.gradient_accumulation_steps or 1
     ratio = batch_size * accumulated / base
     factor = ratio if scaling.rule == "Linear" else math.sqrt(ratio)
     times = f" x {accumulated} accumulated" if accumulated > 1 else ""
     because = f"{scaling.rule}: {batch_size}{times} examples an update against {base}"
-    choice = Choice(field="spec.training.learningRateScaling", value=f"x {factor:.6g}", because=because)
+    choice = Choice(field=SCALING, value=f"x {factor:.6g}", because=because)
     return LearningRate(factor=factor, warmup_steps=warmup), (choice,)

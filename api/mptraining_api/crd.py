@@ -1,7 +1,7 @@
-"""The models and the rules as a CustomResourceDefinition: `python -m mptraining_api.crd` writes manifests/crd.yaml.
+"""The models and rules as a CustomResourceDefinition; `python -m mptraining_api.crd` writes crd.yaml.
 
-The API server wants a structural schema: no references, no unions, every field typed, and bounds everywhere so that
-the cost of the CEL rules can be estimated. No defaults: the stored object stays what the user wrote.
+The API server wants a structural schema: no references, no unions, every field typed, and bounds everywhere
+so that the cost of the CEL rules can be estimated. No defaults: the stored object stays what the user wrote.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from mptraining_api.status import JobStatus
 
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
-# `kubectl apply` without --server-side keeps the whole object in an annotation, and annotations end at 256 KiB.
+# `kubectl apply` without --server-side keeps the whole object in an annotation, and annotations end at 256
+# KiB.
 CLIENT_SIDE_APPLY_BYTES = 262_144
 
 # Of JSON schema, what a structural schema knows as well and means alike.
 _KEPT = (
-    "type", "description", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "minItems",
-    "maxItems", "minProperties", "maxProperties", "required",
-)  # fmt: skip
+    *("type", "description", "enum", "pattern", "format", "required"),
+    *("minimum", "maximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+)
 
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "One word for people."),
@@ -113,9 +115,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     if "items" in node:
         result["items"] = _structural(node["items"], definitions)
     if "properties" in node:
-        result["properties"] = {
-            name: _structural(value, definitions) for name, value in node["properties"].items()
-        }
+        result["properties"] = {name: _structural(value, definitions) for name, value in node["properties"].items()}
     elif node["type"] == "object" and isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     if node["type"] == "object" and node.get("additionalProperties") is True:
@@ -156,7 +156,7 @@ def _place(root: dict[str, Any], rule: Rule) -> None:
 class _Text(yaml.SafeDumper):
     """Without anchors: two equal lists are not one thing."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
 
 
@@ -169,9 +169,7 @@ def to_yaml() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Writes the file; with --check, 1 when it is stale; with `-`, prints."""
     parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
-    parser.add_argument(
-        "path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output"
-    )
+    parser.add_argument("path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
     chosen = parser.parse_args(arguments)
     text = to_yaml()
@@ -182,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.check:
         if file.exists() and file.read_text(encoding="utf-8") == text:
             return 0
-        print(f"{file}: stale. Run `python -m mptraining_api.crd`.", file=sys.stderr)
+        sys.stderr.write(f"{file}: stale. Run `python -m mptraining_api.crd`.\n")
         return 1
     file.write_text(text, encoding="utf-8")
     return 0

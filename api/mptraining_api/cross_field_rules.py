@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.job import JOB_NAME, Accelerator, JobSpec, MPTrainingJob, RunPolicy
-from mptraining_api.rules import Rule
+from mptraining_api.rule import Rule
 
 
 def _is_tpu(accelerator: Accelerator) -> bool:
@@ -23,8 +23,8 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
 def _unchanged_after_start() -> str:
     """CEL: once an attempt exists, the spec stays as it was but for runPolicy.suspend.
 
-    At the root, because a rule on a subtree is bypassed by removing and adding it; field by field, because CEL
-    cannot compare objects but for one field.
+    At the root, because a rule on a subtree is bypassed by removing and adding it; field by field, because
+    CEL cannot compare objects but for one field.
     """
     same = [
         _same("spec", to_camel(name), required=about.is_required())
@@ -35,8 +35,7 @@ def _unchanged_after_start() -> str:
     none = [f"!has(VALUE.spec.runPolicy.{to_camel(name)})" for name in RunPolicy.model_fields if name != "suspend"]
     # A runPolicy that comes or goes may bring or take suspend alone.
     came_or_went = " && ".join(
-        f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy)"
-        f" || ({' && '.join(none).replace('VALUE', here)}))"
+        f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy) || ({' && '.join(none).replace('VALUE', here)}))"
         for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
     )
     both = f"(!has(self.spec.runPolicy) || !has(oldSelf.spec.runPolicy) || ({' && '.join(policy)}))"
@@ -60,7 +59,7 @@ _ROOT = (
         message="no change but runPolicy.suspend after the job has started",
         next_step="Make a new job under another name.",
         # One object alone has no past.
-        holds=lambda job: True,
+        holds=lambda _: True,
     ),
 )
 
@@ -168,7 +167,8 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.data.preprocess",
-        "!has(self.program.function) || !has(self.data) || !has(self.data.preprocess) || self.data.preprocess != 'auto'",
+        "!has(self.program.function) || !has(self.data) || !has(self.data.preprocess) || "
+        "self.data.preprocess != 'auto'",
         "none or module:function for a function, which has no preprocessing known by name",
         "Write preprocess: none, or name a function of your own.",
         _preprocess_of_function,
@@ -210,7 +210,8 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.accelerator.countPerNode",
-        "self.accelerator.type != 'cpu' || !has(self.nodes) || self.nodes == 1 || !has(self.accelerator.countPerNode)"
+        "self.accelerator.type != 'cpu' || !has(self.nodes) || self.nodes == 1 || "
+        "!has(self.accelerator.countPerNode)"
         " || self.accelerator.countPerNode == 1",
         "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",
         "Leave countPerNode out, or take nodes: 1.",

@@ -1,4 +1,4 @@
-"""Which devices a job computes on: processes, replicas in each, and what becomes of them on a cluster without any.
+"""Which devices a job computes on: processes, replicas in each, and what is left without accelerators.
 
 `asked` is what the user wants; `on_cpu` is the same job where there are no accelerators (CPU fallback).
 """
@@ -54,9 +54,7 @@ def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...
     count = type.counts[0] if type.counts else 1
     thing = "logical device" if type.kind == "cpu" else type.title
     because = (
-        f"the smallest machine with {type.title}"
-        if type.kind == "gpu"
-        else f"one {thing} unless more are asked for"
+        f"the smallest machine with {type.title}" if type.kind == "gpu" else f"one {thing} unless more are asked for"
     )
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
@@ -82,7 +80,9 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
     if wanted.count_per_node is None:
         because = f"a machine of a {wanted.topology} slice has {chips} chips"
         if len(options) > 1:
-            because = f"{wanted.topology} comes with {_either(options)} chips on a machine; {chips} keeps it on one host"
+            because = (
+                f"{wanted.topology} comes with {_either(options)} chips on a machine; {chips} keeps it on one host"
+            )
         choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
     if pods > 1 and not multi_host:
         single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
@@ -90,7 +90,9 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
             accelerators.TOPOLOGY,
             f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
             expected=f"one host: {_either(single)}" if single else "an accelerator that fits on one host",
-            next_step="Take a smaller topology; only the operator's setting experimentalMultiHostTPU schedules this one.",
+            next_step=(
+                "Take a smaller topology; only the operator's setting experimentalMultiHostTPU schedules this one."
+            ),
         )
     return Devices(_resolved(wanted, type, chips), pods, chips * type.replicas_per_device, choices)
 
@@ -110,26 +112,30 @@ def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> Resolve
 def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
     """The same job without accelerators: two logical devices on one host, or one on each of several.
 
-    `splits_in_two`: whether the job can have two replicas (its global batch divides by 2, it wants a strategy).
-    A TPU slice of several hosts becomes one host: MultiWorkerMirroredStrategy would be another program.
+    `splits_in_two`: whether the job can have two replicas (its global batch divides by 2, it wants a
+    strategy). A TPU slice of several hosts becomes one host: MultiWorkerMirroredStrategy would be another
+    program.
     """
     before = devices.accelerator
     if before.kind == "cpu":
         return devices
     cpu = accelerators.lookup("cpu")
     processes = devices.processes if before.kind == "gpu" else 1
-    # Several virtual devices keep the strategy real; MultiWorkerMirroredStrategy would ignore all but one of them.
+    # Several virtual devices keep the strategy real; MultiWorkerMirroredStrategy would ignore all but one of
+    # them.
     count = 2 if processes == 1 and splits_in_two else 1
     accelerator = ResolvedAccelerator(
         type=cpu.name, kind="cpu", title=cpu.title, count_per_node=count, asked_for=before.type
     )
-    because = f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
+    because = (
+        f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
+    )
     choice = Choice(field=accelerators.TYPE, value="cpu", because=because)
     return Devices(accelerator, processes, count, (*devices.choices, choice))
 
 
 def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
-    """The tf.distribute strategy for these devices. Raises InvalidSpec when None is asked for several devices."""
+    """The tf.distribute strategy for these devices. Raises InvalidSpec for None on several devices."""
     if spec.strategy == "None":
         return _no_strategy(spec, devices)
     kind, title = devices.accelerator.kind, devices.accelerator.title

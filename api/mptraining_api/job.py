@@ -40,10 +40,12 @@ class Accelerator(Model):
     count_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="Accelerators on each node; for cpu, the number of logical devices."
     )
-    topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = Field(
-        None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4."
+    topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = (
+        Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
     )
-    provisioning: Provisioning | None = Field(None, description="OnDemand, or Spot for machines that may be taken away.")
+    provisioning: Provisioning | None = Field(
+        None, description="OnDemand, or Spot for machines that may be taken away."
+    )
 
 
 class LossScale(Model):
@@ -61,7 +63,8 @@ class Precision(Model):
     """Which numbers the model computes with."""
 
     policy: Literal["Auto", "Measure", "float32", "mixed_float16", "mixed_bfloat16"] | None = Field(
-        None, description="Auto follows the accelerator; Measure lets the real model on the real device decide."
+        None,
+        description="Auto follows the accelerator; Measure lets the real model on the real device decide.",
     )
     loss_scale: LossScale | None = Field(None, description="Loss scaling under mixed_float16.")
 
@@ -172,11 +175,11 @@ class Data(Model):
         None, description="Absent: from the manifest, else inferred from the first records, and said."
     )
     label: Name | None = Field(None, description="Name of the feature that is the label. Absent: the manifest's.")
-    preprocess: EntryPoint | None = Field(
-        None, description="auto (the application's own), none, or module:function."
-    )
+    preprocess: EntryPoint | None = Field(None, description="auto (the application's own), none, or module:function.")
     shuffle: Shuffle | None = Field(None, description="How far records are mixed.")
-    cache: Literal["Auto", "Memory", "Disk", "None"] | None = Field(None, description="Where decoded examples are kept.")
+    cache: Literal["Auto", "Memory", "Disk", "None"] | None = Field(
+        None, description="Where decoded examples are kept."
+    )
     bad_records: BadRecords | None = Field(None, description="What happens to a record that cannot be read.")
     remainder: Literal["Drop", "PadAndMask"] | None = Field(
         None, description="The last, smaller batch of an epoch: dropped, or padded with masked examples."
@@ -228,7 +231,9 @@ class Training(Model):
     steps_per_execution: Annotated[int, Field(ge=1, le=10000)] | None = Field(
         None, description="Steps fused into one call of the device. Absent: measured."
     )
-    on_non_finite: Literal["Recover", "Fail"] | None = Field(None, description="When loss or weights stop being numbers.")
+    on_non_finite: Literal["Recover", "Fail"] | None = Field(
+        None, description="When loss or weights stop being numbers."
+    )
     seed: NonNegative | None = Field(None, description="Seed of weights, dropout and record order.")
     resume: Literal["Auto", "Never", "Required"] | None = Field(None, description="Whether to go on from a checkpoint.")
 
@@ -264,14 +269,18 @@ class Output(Model):
 class RunPolicy(Model):
     """How often and how long the job may try."""
 
-    backoff_limit: Annotated[int, Field(ge=0, le=1000)] | None = Field(None, description="Retries after program errors.")
+    backoff_limit: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        None, description="Retries after program errors."
+    )
     infrastructure_retries: Annotated[int, Field(ge=0, le=10000)] | None = Field(
         None, description="Retries after lost machines."
     )
     active_deadline_seconds: Count | None = Field(None, description="Running longer than this fails the job.")
     pending_timeout_seconds: Count | None = Field(None, description="Waiting longer for machines fails the job.")
     progress_deadline_seconds: Count | None = Field(None, description="No step for this long restarts the job.")
-    ttl_seconds_after_finished: NonNegative | None = Field(None, description="The job is deleted this long after it ended.")
+    ttl_seconds_after_finished: NonNegative | None = Field(
+        None, description="The job is deleted this long after it ended."
+    )
     suspend: bool | None = Field(None, description="Stop at a checkpoint and give the machines back.")
 
 
@@ -286,7 +295,8 @@ class Scheduling(Model):
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
 # A quantity (8, "500m", "16Gi") is the one value that Kubernetes itself writes as a number or a string.
 Quantity = Annotated[
-    int | Annotated[str, StringConstraints(max_length=64)], Field(json_schema_extra={"x-kubernetes-int-or-string": True})
+    int | Annotated[str, StringConstraints(max_length=64)],
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
 # Kubernetes' own objects inside the closed list; the API server checks them when the pod is made.
@@ -298,7 +308,9 @@ _NAME = {"properties": {"name": {"type": "string", "maxLength": 253}}}
 Volumes = Annotated[
     list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_HOST_PATH)]], Field(max_length=64)
 ]
-Variables = Annotated[list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)]
+Variables = Annotated[
+    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)
+]
 
 
 class Resources(Model):
@@ -335,7 +347,8 @@ class JobSpec(Model):
         None, description="Machines of the job; a TPU's topology decides its own."
     )
     strategy: Literal["Auto", "None"] | None = Field(
-        None, description="Auto picks the tf.distribute strategy; None for one device or a script that makes its own."
+        None,
+        description="Auto picks the tf.distribute strategy; None for one device or a script that makes its own.",
     )
     precision: Precision | None = Field(None, description="Which numbers the model computes with.")
     jit_compile: Literal["Auto", "Always", "Never"] | None = Field(None, description="XLA.")
@@ -394,7 +407,9 @@ class MPTrainingJob(Model):
             documents = [document for document in yaml.safe_load_all(text) if document is not None]
         except yaml.YAMLError as error:
             line = str(error).replace("\n", " ")
-            raise InvalidSpec(where, f"not YAML: {line}", next_step="Mend the indentation or quote the value.") from None
+            raise InvalidSpec(
+                where, f"not YAML: {line}", next_step="Mend the indentation or quote the value."
+            ) from None
         if len(documents) != 1 or not isinstance(documents[0], dict):
             raise InvalidSpec(where, f"{len(documents)} documents", expected="exactly one MPTrainingJob")
         document = {key: value for key, value in documents[0].items() if key != "status"}

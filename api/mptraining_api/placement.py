@@ -1,4 +1,4 @@
-"""Where Kubernetes puts each pod: node selector, accelerator resource and tolerations, from the catalogue's data."""
+"""Where Kubernetes puts each pod: node selector, accelerator resource, tolerations, from the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules about what a job may say of its pods: no host access, and nothing that the operator decides itself."""
+"""The rules about what a job may say of its pods: no host access, nothing that the operator decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.job import PodTemplate, Resources
-from mptraining_api.rules import Rule
+from mptraining_api.rule import Rule
 
 # Set by the launch (`launch`) for each process; a job's own value would break the gang.
 _SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS")
@@ -65,8 +65,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.env",
         "spec.podTemplate.env",
-        "self.all(e, !has(e.name) || (!(e.name in "
-        f"{_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
+        f"self.all(e, !has(e.name) || (!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which the launch sets",
         "Leave them out; keras: Legacy chooses tf_keras.",
         _free_names,

@@ -16,15 +16,16 @@ JitCompile = Literal["Always", "WherePossible", "Never"]
 
 # Where Keras' own LossScaleOptimizer begins (keras.optimizers.LossScaleOptimizer, initial_scale).
 INITIAL_LOSS_SCALE = 32768.0
-# Tensor Cores came with Volta: float16 below 7.0 is no faster than float32 (NVIDIA, Mixed Precision Training guide).
+# Tensor Cores came with Volta: float16 below 7.0 is no faster than float32 (NVIDIA, Mixed Precision Training
+# guide).
 FLOAT16_CAPABILITY = 7.0
 
 
 def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
     """Keras 3 or tf_keras, by the devices that were asked for, so that a fallback runs the same program.
 
-    Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under MultiWorkerMirroredStrategy
-    (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
+    Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under
+    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
     """
     tpu = asked.accelerator.kind == "tpu"
     several_hosts = spec.program.script is not None and asked.processes > 1
@@ -42,18 +43,14 @@ def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
     elif tpu or several_hosts:
         picked = "Legacy"
         because = (
-            "Keras 3 has no TPUStrategy"
-            if tpu
-            else "a script's model.fit on several hosts works in tf_keras only"
+            "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
         )
     else:
         picked, because = "Keras3", "the current Keras works here"
     return picked, Choice(field="spec.keras", value=picked, because=because)
 
 
-def precision(
-    spec: JobSpec, asked: Devices, devices: Devices, keras: Keras
-) -> tuple[ResolvedPrecision, Choice]:
+def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> tuple[ResolvedPrecision, Choice]:
     """The policy and how the loss is scaled under mixed_float16.
 
     `asked` decides what may be written, `devices` (other than `asked` after a CPU fallback) what Auto means.
@@ -87,7 +84,9 @@ def _automatic(devices: Devices, *, own_scaling: bool) -> tuple[Policy, str]:
     if capability < FLOAT16_CAPABILITY:
         return "float32", f"compute capability {capability} has no Tensor Cores (from {FLOAT16_CAPABILITY})"
     if own_scaling and devices.replicas > 1:
-        cause = f"Keras 3's own loss scaling is wrong with {devices.replicas} replicas, so a script gets no mixed_float16"
+        cause = (
+            f"Keras 3's own loss scaling is wrong with {devices.replicas} replicas, so a script gets no mixed_float16"
+        )
         return ("mixed_bfloat16" if "mixed_bfloat16" in accelerator.policies else "float32"), cause
     return "mixed_float16", f"compute capability {capability} has Tensor Cores"
 
@@ -114,7 +113,7 @@ def _refuse_impossible(policy: Policy, asked: Devices, *, own_scaling: bool) -> 
 
 
 def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCompile, Choice]:
-    """Whether XLA compiles the step; WherePossible leaves out, aloud, a model with something it cannot compile."""
+    """Whether XLA compiles the step; WherePossible leaves out, aloud, a model that it cannot compile."""
     picked: JitCompile
     if spec.jit_compile in ("Always", "Never"):
         picked, because = ("Always" if spec.jit_compile == "Always" else "Never"), "asked for"

@@ -28,8 +28,8 @@ from mptraining_api.training_defaults import resolve_data, resolve_training
 class ClusterSettings:
     """What `resolve` must know about where the job runs.
 
-    `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the namespace
-    in a local run.
+    `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
+    namespace in a local run.
     """
 
     cpu_fallback: bool = False
@@ -53,9 +53,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         rate, rate_choices = learning_rate(spec, batch_size)
         batch_choices += rate_choices
 
-    devices = (
-        on_cpu(wanted, splits_in_two=_splits_in_two(spec, batch_size)) if settings.cpu_fallback else wanted
-    )
+    devices = on_cpu(wanted, splits_in_two=_splits_in_two(spec, batch_size)) if settings.cpu_fallback else wanted
     # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
     strategy(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
@@ -151,6 +149,4 @@ def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, 
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
     parts = [settings.default_output.rstrip("/"), job.metadata.namespace or "", job.metadata.name]
     folder = "/".join(part for part in parts if part)
-    return folder, (
-        Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),
-    )
+    return folder, (Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),)

@@ -1,14 +1,11 @@
-"""The rules within one section: fields that need or exclude one another."""
+"""The rules within one section, data aside: fields that need or exclude one another."""
 
 from __future__ import annotations
 
 from mptraining_api.job import (
     Accelerator,
-    BadRecords,
     BatchSize,
-    Data,
     Export,
-    Feature,
     LearningRateScaling,
     LossScale,
     Precision,
@@ -17,7 +14,7 @@ from mptraining_api.job import (
     Source,
     Training,
 )
-from mptraining_api.rules import Rule
+from mptraining_api.rule import Rule
 
 
 def _given(*values: object) -> int:
@@ -66,41 +63,6 @@ def _one_source(source: Source) -> bool:
 
 def _requirements(source: Source) -> bool:
     return source.requirements is None or not source.requirements.startswith("/")
-
-
-def _preprocess(data: Data) -> bool:
-    return data.preprocess is None or data.preprocess in ("auto", "none") or ":" in data.preprocess
-
-
-def _label_known(data: Data) -> bool:
-    if data.label is None or data.features is None:
-        return True
-    return any(feature.name == data.label for feature in data.features)
-
-
-def _names_once(data: Data) -> bool:
-    names = [feature.name for feature in data.features or ()]
-    return len(names) == len(set(names))
-
-
-def _resize(feature: Feature) -> bool:
-    return feature.resize is None or feature.decode in ("jpeg", "png")
-
-
-def _raw(feature: Feature) -> bool:
-    return feature.decode != "raw" or feature.shape is not None
-
-
-def _image(feature: Feature) -> bool:
-    return feature.decode not in ("jpeg", "png") or feature.dtype != "string"
-
-
-def _skip(bad: BadRecords) -> bool:
-    return bad.action != "Skip" or bad.max_skipped is not None
-
-
-def _max_skipped(bad: BadRecords) -> bool:
-    return bad.max_skipped is None or bad.action == "Skip"
 
 
 def _epochs(training: Training) -> bool:
@@ -192,7 +154,8 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.program",
         "spec.program.application.weights",
-        "!has(self.application) || !(self.application.name in ['mlp', 'cnn']) || !has(self.application.weights)"
+        "!has(self.application) || !(self.application.name in ['mlp', 'cnn']) || "
+        "!has(self.application.weights)"
         " || self.application.weights != 'imagenet'",
         "none or the URI of a weights file, as mlp and cnn have no imagenet weights",
         "Write weights: none.",
@@ -221,70 +184,6 @@ SECTION_RULES: tuple[Rule, ...] = (
         "a path inside the source",
         "Write it relative to the source folder, such as requirements.txt.",
         _requirements,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.preprocess",
-        "!has(self.preprocess) || self.preprocess in ['auto', 'none'] || self.preprocess.contains(':')",
-        "auto, none or module:function",
-        "Write the module and the function with a colon between them.",
-        _preprocess,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.label",
-        "!has(self.label) || !has(self.features) || self.features.exists(f, f.name == self.label)",
-        "the name of one of data.features",
-        "Add the label to data.features, or mend its name.",
-        _label_known,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.features",
-        "!has(self.features) || self.features.all(f, self.features.exists_one(g, g.name == f.name))",
-        "every name once",
-        "Remove the feature that is listed twice.",
-        _names_once,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].resize",
-        "!has(self.resize) || (has(self.decode) && self.decode in ['jpeg', 'png'])",
-        "resize for images only",
-        "Add decode: jpeg or decode: png.",
-        _resize,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].shape",
-        "!has(self.decode) || self.decode != 'raw' || has(self.shape)",
-        "the shape of the tensor whose bytes are stored",
-        "Add shape.",
-        _raw,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].dtype",
-        "!has(self.decode) || self.decode == 'raw' || self.dtype != 'string'",
-        "the type of the decoded pixels, such as uint8",
-        "Write dtype: uint8.",
-        _image,
-    ),
-    Rule(
-        "spec.data.badRecords",
-        "spec.data.badRecords.maxSkipped",
-        "!has(self.action) || self.action != 'Skip' || has(self.maxSkipped)",
-        "how many records action: Skip may leave out",
-        "Add maxSkipped.",
-        _skip,
-    ),
-    Rule(
-        "spec.data.badRecords",
-        "spec.data.badRecords.action",
-        "!has(self.maxSkipped) || (has(self.action) && self.action == 'Skip')",
-        "Skip beside maxSkipped",
-        "Write action: Skip, or leave maxSkipped out.",
-        _max_skipped,
     ),
     Rule(
         "spec.training",

@@ -30,7 +30,9 @@ class Phase(StrEnum):
 class Condition(Model):
     """As metav1.Condition. Finished stands beside Succeeded and Failed so that one `kubectl wait` catches both."""
 
-    type: Literal["Running", "Suspended", "Finished", "Succeeded", "Failed"] = Field(description="Running, ..., Failed.")
+    type: Literal["Running", "Suspended", "Finished", "Succeeded", "Failed"] = Field(
+        description="Running, ..., Failed."
+    )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: Word = Field(description="One CamelCase word for the cause.")
     message: Message = Field(description="The cause and the next step, in words.")
@@ -78,7 +80,9 @@ class JobStatus(Model):
     observed_generation: NonNegative | None = Field(None, description="metadata.generation last acted on.")
     start_time: Time | None = Field(None, description="When the first attempt's pods ran.")
     completion_time: Time | None = Field(None, description="When the job ended.")
-    conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(None, description="As metav1.Condition.")
+    conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(
+        None, description="As metav1.Condition."
+    )
     strategy: Word | None = Field(None, description="The tf.distribute strategy that was picked.")
     precision: Word | None = Field(None, description="The precision policy that was picked.")
     workers: NonNegative | None = Field(None, description="Processes, one a pod.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from mptraining_api.job import Data, JobSpec, KerasObject, Program, Training
 from mptraining_api.resolved import Choice, ResolvedData, ResolvedTraining
 
-# What an application is trained with: a classifier over integer labels whose model ends in logits. 1e-3 is Adam's
-# own default (Kingma & Ba 2015, arXiv:1412.6980) and Keras'.
+# What an application is trained with: a classifier over integer labels whose model ends in logits. 1e-3 is
+# Adam's own default (Kingma & Ba 2015, arXiv:1412.6980) and Keras'.
 ADAM = KerasObject(class_name="Adam", config={"learning_rate": 1e-3})
 LOSS = KerasObject(class_name="SparseCategoricalCrossentropy", config={"from_logits": True})
-METRICS = (KerasObject(class_name="SparseCategoricalAccuracy"),)
+METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "accuracy"}),)
 
 # Enough to break up runs of one class in most data sets, small enough for JPEGs of 100 KB (1 GB).
 SHUFFLE_BUFFER_SIZE = 10_000

@@ -1,4 +1,6 @@
-"""`mptj check FILE`: what a cluster with the accelerators would make of a job, and why; nothing is started."""
+"""`mptj check FILE`: what a cluster with the accelerators would make of a job, and why; nothing is
+started.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Report:
 
 
 def check(path: str) -> Report:
-    """Loads, checks and resolves the job in the file at `path`. Raises InvalidSpec for what can never work."""
+    """Loads, checks and resolves the job in the file at `path`. Raises InvalidSpec for what can never
+    work.
+    """
     from mptraining_api.advice import advise
 
     job = resolve(MPTrainingJob.load(Path(path)), ClusterSettings())

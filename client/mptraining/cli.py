@@ -58,9 +58,7 @@ def options(
 def run(
     file: Annotated[str, typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE")],
     local: Annotated[bool, typer.Option("--local", help="Train on this machine, without a cluster.")] = False,
-    output: Annotated[
-        str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")
-    ] = None,
+    output: Annotated[str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
 ) -> None:
     """Train the job in FILE on this machine.

@@ -67,25 +67,21 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
         better: Better = None,
     ) -> Row:
         values = tuple(value(run) for run in runs)
-        texts = tuple("–" if each is None else text(each) for each in values)
+        texts = tuple("-" if each is None else text(each) for each in values)
         return Row(key, title, values, texts, _best(runs, values, better))
 
     base = _base(runs)
     # A step of another batch is another amount of work.
     same_batch = len({_told(run, "global_batch_size") for run in runs}) == 1
     rows = [row("outcome", "outcome", outcome)]
-    rows += [
-        row(name, metric_title(name), _metric(name), number, better(name)) for name in metric_names(runs)
-    ]
+    rows += [row(name, metric_title(name), _metric(name), number, better(name)) for name in metric_names(runs)]
     rows += [
         row("step_seconds", "time per step", _step_seconds, short_time, "lower" if same_batch else None),
         row("examples_per_second", "examples/s", _examples_per_second, lambda each: f"{each:,.0f}", "higher"),
     ]
     if len(runs) > 1:
         against = f"speed against {labels(runs)[base]}"
-        rows.append(
-            row("speed", against, lambda run: _ratio(run, runs[base]), lambda each: f"{each:.2f}×", "higher")
-        )
+        rows.append(row("speed", against, lambda run: _ratio(run, runs[base]), lambda each: f"{each:.2f}x", "higher"))
     rows += [
         row("seconds", "total time", _seconds, duration, "lower"),
         row("peak_memory_bytes", "peak memory", _peak_memory, size, "lower"),
@@ -123,9 +119,7 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
 
 def metric_title(name: str) -> str:
     return (
-        name.replace("val_", "validation ", 1).replace("_", " ")
-        if name.startswith("val_")
-        else name.replace("_", " ")
+        name.replace("val_", "validation ", 1).replace("_", " ") if name.startswith("val_") else name.replace("_", " ")
     )
 
 
@@ -138,7 +132,7 @@ def better(name: str) -> Better:
 
 
 def outcome(run: Run) -> str:
-    if run.result is not None and not _superseded(run):
+    if run.result is not None:
         return run.result.reason
     if run.history.finished is not None:
         return run.history.finished.reason
@@ -156,9 +150,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
         if run.precision == "mixed_bfloat16" and native is False:
             found.append(f"{label}: no speed-up to be expected: this CPU has no native bfloat16")
         if run.precision == "mixed_float16" and on_cpu:
-            found.append(
-                f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32"
-            )
+            found.append(f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32")
         if run.job is not None and run.job.accelerator.asked_for:
             found.append(f"{label}: ran on the CPU instead of {run.job.accelerator.asked_for}")
         told = dict.fromkeys((*(run.result.notices if run.result else ()), *run.history.warnings))
@@ -201,12 +193,6 @@ def _base(runs: Sequence[Run]) -> int:
     """The run whose speed is 1: the only one in float32, else the first."""
     plain = [at for at, run in enumerate(runs) if run.precision == "float32"]
     return plain[0] if len(plain) == 1 else 0
-
-
-def _superseded(run: Run) -> bool:
-    """Whether a later attempt began after the result was written."""
-    started = run.history.started
-    return run.result is not None and started is not None and started.attempt > run.result.attempt
 
 
 def _metric(name: str) -> Callable[[Run], Value]:

@@ -14,7 +14,8 @@ _LIGHT = ("#0072b2", "#d55e00", "#00805c", "#b8478a", "#8a6d00", "#2b8fc9", "#7a
 _DARK = ("#56b4e9", "#ff9248", "#2fd0a0", "#f09cc9", "#e3c04b", "#9ad1f5", "#b79cf0", "#b8b8b8")
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2024;--dim:#5d6670;--paper:#fff;--rule:#dfe3e8;--best:#00703c;--bestpaper:#e7f6ee}
+:root{color-scheme:light dark;--ink:#1c2024;--dim:#5d6670;--paper:#fff;
+--rule:#dfe3e8;--best:#00703c;--bestpaper:#e7f6ee}
 @media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--dim:#9aa4af;--paper:#15181c;--rule:#30363d;--best:#5fe0a4;
 --bestpaper:#12301f}}
 *{box-sizing:border-box}
@@ -32,14 +33,20 @@ ul.notes{margin:12px 0 0;padding-left:1.2em;color:var(--dim)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:20px 28px}
 figure{margin:0;min-width:0}figcaption{font-weight:600;margin-bottom:2px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;margin:0 0 6px;color:var(--dim);font-size:.85rem}
-.legend i{display:inline-block;width:22px;border-top:2.5px solid var(--c);margin-right:6px;vertical-align:middle}
+.legend i{display:inline-block;width:22px;border-top:2.5px solid var(--c);
+margin-right:6px;vertical-align:middle}
 .legend i.dashed{border-top-style:dashed}.any{--c:var(--dim)}
 svg{display:block;width:100%;height:auto}
 svg text{fill:var(--dim);font-size:12px}.grid{stroke:var(--rule);stroke-width:1}
-.line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.line.dashed{stroke-dasharray:6 4}
-.reach{fill:transparent}.mark{fill:var(--c);opacity:0}.dot .mark,.point:hover .mark{opacity:1}
-@media(max-width:600px){th,td{padding:6px 9px}svg text{font-size:14px}th{white-space:normal}tbody th{min-width:7.5em}}
+.line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}
+.line.dashed{stroke-dasharray:6 4}
+.reach{fill:transparent}.mark{fill:var(--c);opacity:0}
+.dot .mark,.point:hover .mark{opacity:1}
+@media(max-width:600px){th,td{padding:6px 9px}svg text{font-size:14px}
+th{white-space:normal}tbody th{min-width:7.5em}}
 """
+
+_NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(comparison: Comparison, *, title: str = "Comparison of runs") -> str:
@@ -47,7 +54,7 @@ def page(comparison: Comparison, *, title: str = "Comparison of runs") -> str:
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_NOTHING_ELSE}">'
         f"<title>{escape(title)}</title><style>{_STYLE}{_colours()}</style></head>"
     )
     body = f"<h1>{escape(title)}</h1>{_table(comparison)}{_notes(comparison.notes)}{_charts(comparison)}"
@@ -92,9 +99,7 @@ def _charts(comparison: Comparison) -> str:
         ("step", lambda point: float(point.step)),
         (unit, lambda point: point.seconds / seconds),
     ]
-    figures = [
-        _figure(comparison, metric, x_label, x) for metric in _charted(comparison.runs) for x_label, x in axes
-    ]
+    figures = [_figure(comparison, metric, x_label, x) for metric in _charted(comparison.runs) for x_label, x in axes]
     drawn = "".join(figures)
     return f'<h2>Curves</h2><div class="charts">{drawn}</div>' if drawn else ""
 
@@ -109,9 +114,7 @@ def _figure(comparison: Comparison, metric: str, x_label: str, x: Callable[[Poin
     curves = []
     for at, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True)):
         for name, dashed in ((metric, False), (f"val_{metric}", True)):
-            points = tuple(
-                (x(point), point.metrics[name]) for point in run.history.points if name in point.metrics
-            )
+            points = tuple((x(point), point.metrics[name]) for point in run.history.points if name in point.metrics)
             if points:
                 curves.append(Curve(label, points, at, dashed))
     title = f"{metric_title(metric)} against {x_label}"

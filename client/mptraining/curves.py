@@ -98,7 +98,9 @@ def chart(
     y_label: str,
     point_text: Callable[[Curve, float, float], str],
 ) -> str:
-    """An `<svg>` of the curves; empty when they have no points. `point_text` is shown when hovering over one."""
+    """An `<svg>` of the curves; empty when they have no points. `point_text` is shown when hovering over
+    one.
+    """
     everything = [point for curve in curves for point in curve.points]
     if not everything:
         return ""
@@ -117,20 +119,14 @@ def chart(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_at(tick):.1f}" y2="{y_at(tick):.1f}"/>'
         )
         text = tick_text(tick, y_axis)
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y_at(tick) + 4:.1f}" text-anchor="end">{text}</text>'
-        )
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y_at(tick) + 4:.1f}" text-anchor="end">{text}</text>')
     for tick in x_axis.ticks:
         at = f"{x_at(tick):.1f}"
         parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         below = HEIGHT - BOTTOM + 16
-        parts.append(
-            f'<text class="tick" x="{at}" y="{below}" text-anchor="middle">{tick_text(tick, x_axis)}</text>'
-        )
+        parts.append(f'<text class="tick" x="{at}" y="{below}" text-anchor="middle">{tick_text(tick, x_axis)}</text>')
     middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text class="axis" x="{middle_x}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
-    )
+    parts.append(f'<text class="axis" x="{middle_x}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
     parts.append(
         f'<text class="axis" x="14" y="{middle_y}" text-anchor="middle" '
         f'transform="rotate(-90 14 {middle_y})">{escape(y_label)}</text>'
@@ -147,7 +143,8 @@ def chart(
         for left, top, x, y in placed:
             hover = escape(point_text(curve, x, y))
             marks.append(
-                f'<g class="point{seen} {colour}"><circle class="reach" cx="{left:.1f}" cy="{top:.1f}" r="7"/>'
+                f'<g class="point{seen} {colour}">'
+                f'<circle class="reach" cx="{left:.1f}" cy="{top:.1f}" r="7"/>'
                 f'<circle class="mark" cx="{left:.1f}" cy="{top:.1f}" r="2.5"/><title>{hover}</title></g>'
             )
     return "".join([*parts, *marks, "</svg>"])

@@ -6,6 +6,7 @@ pipes.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, 
 from mptraining_api.resolved import ResolvedJob
 
 PLAIN_SECONDS = 10.0
+BRIEF_SECONDS = 1.0
 # The choices that a person looks for first; `mptj check` shows all.
 _SHORT = (
     "spec.accelerator.type",
@@ -99,8 +101,9 @@ def speed_text(event: Progress) -> str:
         parts.append(f"{event.skipped_steps} skipped")
     if event.input_bound_percent is not None and event.input_bound_percent >= 20:
         parts.append(f"waits for data {event.input_bound_percent:.0f}%")
-    if event.estimated_remaining_seconds is not None and event.step != event.total_steps:
-        parts.append(f"{duration(event.estimated_remaining_seconds)} left")
+    left = event.estimated_remaining_seconds
+    if left is not None and left >= 1:
+        parts.append(f"{duration(left)} left")
     return "  ".join(parts)
 
 
@@ -132,9 +135,7 @@ def lines(event: Event) -> list[str]:
             begin = f"goes on from step {event.first_step}" if event.first_step else "training starts"
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
-            return [
-                "  ".join(part for part in (place(event), metrics(event.metrics), speed_text(event)) if part)
-            ]
+            return ["  ".join(part for part in (place(event), metrics(event.metrics), speed_text(event)) if part)]
         case Notice():
             return [f"{'warning' if event.level == 'Warning' else 'note'}: {event.message}"]
         case Saved():
@@ -180,19 +181,21 @@ def is_shown(worker: int, event: Event) -> bool:
 
 
 class PlainDisplay:
-    """Lines for a log or a pipe: progress at most every `seconds`, and whenever there are validation metrics."""
+    """Lines for a log or a pipe: progress and saves at most every `seconds`, sooner with validation metrics or in a
+    new epoch, the last step always. Epochs shorter than BRIEF_SECONDS do not get a line each.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._last: float | None = None
+        self._last = self._last_saved = -math.inf
         self._epoch: int | None = None
 
     def say(self, text: str) -> None:
         print(text, flush=True)
 
     def event(self, worker: int, event: Event) -> None:
-        if is_shown(worker, event) and (not isinstance(event, Progress) or self._is_due(event)):
+        if is_shown(worker, event) and self._is_due(event):
             for text in lines(event):
                 self.say(prefixed(worker, text))
 
@@ -202,10 +205,17 @@ class PlainDisplay:
     def close(self) -> None:
         pass
 
-    def _is_due(self, event: Progress) -> bool:
+    def _is_due(self, event: Event) -> bool:
         now = self._clock()
-        waited = self._last is None or now - self._last >= self._seconds
-        if waited or is_validation(event) or event.epoch != self._epoch or event.step == event.total_steps:
-            self._last, self._epoch = now, event.epoch
+        if isinstance(event, Saved):
+            due = now - self._last_saved >= self._seconds
+            self._last_saved = now if due else self._last_saved
+            return due
+        if not isinstance(event, Progress):
             return True
-        return False
+        eventful = is_validation(event) or event.epoch != self._epoch
+        wait = BRIEF_SECONDS if eventful else self._seconds
+        if now - self._last < wait and event.step != event.total_steps:
+            return False
+        self._last, self._epoch = now, event.epoch
+        return True

@@ -49,11 +49,7 @@ def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder
     if verdict.decided_by is None:
         at = "" if story.step is None else f" at step {story.step}"
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
-        late = (
-            f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed"
-            if killed
-            else ""
-        )
+        late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
         return Words((f"Stopped{at}{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY

@@ -91,7 +91,7 @@ class _Signals:
         self.received: list[int] = []
         self._stack = ExitStack()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)
 
     def __enter__(self) -> Self:
@@ -121,7 +121,7 @@ class _Gang:
     told_at: float | None = None
 
     def start(self, worker: Worker) -> None:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - the trainer's command, no shell
             worker.command,
             env=dict(worker.environment),
             stdin=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ def run_gang(
     the number of a signal this program gets (SIGINT, SIGTERM, SIGHUP): the first is passed on as SIGTERM,
     with SIGKILL after `patience.stop` seconds, the second kills at once.
     """
-    watching = subprocess.Popen(
+    watching = subprocess.Popen(  # noqa: S603 - our own file
         [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(patience.stop)],
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -235,7 +235,7 @@ def run_gang(
                 gang.signal_due(told)
         finally:
             # Only an error of ours leaves anyone here; they still get the time to save.
-            gang.on_line = lambda worker, stream, line: None
+            gang.on_line = lambda *_: None
             if gang.going():
                 gang.tell(signal.SIGTERM)
             while gang.going():

@@ -24,6 +24,7 @@ from mptraining.ending import Story, ending
 from mptraining.gang import Stream, Worker, run_gang
 from mptraining.local_job import (
     Machine,
+    absolute,
     already_finished,
     at_home,
     latest_attempt,
@@ -99,7 +100,14 @@ def run_local(
     with ExitStack() as stack:
         stack.callback(display.close)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
-        workers = _workers(job, Path(path), temporary / run_folder.JOB, attempt, command, incarnation())
+        workers = _workers(
+            job,
+            Path(path),
+            temporary / run_folder.JOB,
+            attempt=attempt,
+            command=command,
+            incarnation=incarnation(),
+        )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, patience=patience or Patience())
     decided = verdict(end)
     words = ending(story, end, decided, command=again, folder=_as_typed(job.output or "", Path.cwd()))
@@ -116,12 +124,10 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> ResolvedJob
     here = Path.cwd()
     job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
-        job = with_output(job, output if "://" in output else os.path.abspath(output))
+        job = with_output(job, absolute(output, here))
     # An unknown accelerator is for `resolve` to refuse.
     accelerator = catalogue().get(job.spec.accelerator.type)
-    return resolve(
-        job, ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
-    )
+    return resolve(job, ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind)))
 
 
 def _attempt(job: ResolvedJob, display: Display) -> int | None:
@@ -132,9 +138,7 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
     from mptraining_records import storage
 
     assert job.output is not None
-    latest = latest_attempt(
-        [each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))]
-    )
+    latest = latest_attempt([each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))])
     job_file = storage.join(job.output, run_folder.JOB)
     if not storage.exists(job_file):
         return latest + 1
@@ -164,7 +168,7 @@ def _stored(content: bytes, kind: type[M]) -> M | None:
 
 
 def _workers(
-    job: ResolvedJob, path: Path, job_file: Path, attempt: int, command: Sequence[str], incarnation: str
+    job: ResolvedJob, path: Path, job_file: Path, *, attempt: int, command: Sequence[str], incarnation: str
 ) -> list[Worker]:
     hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
     launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command)

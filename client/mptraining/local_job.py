@@ -45,9 +45,7 @@ def at_home(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
     program, application = spec.program, spec.program.application
     if application is not None and application.weights not in (None, "none", "imagenet"):
         weights = absolute(application.weights or "", folder)
-        program = program.model_copy(
-            update={"application": application.model_copy(update={"weights": weights})}
-        )
+        program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
     uri = absolute(spec.output.uri, folder) if spec.output else output
     update = {"data": data, "program": program, "output": Output(uri=uri), "source": None}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})

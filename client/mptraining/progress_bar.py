@@ -50,7 +50,7 @@ class TerminalDisplay:
         self._live.stop()
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(text, style=style))
 
 
 def kept(event: Event) -> list[str]:

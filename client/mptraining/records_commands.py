@@ -19,17 +19,11 @@ PLAIN_SECONDS = 10.0
 
 @app.command()
 def convert(
-    source: Annotated[
-        str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")
-    ],
-    destination: Annotated[
-        str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")
-    ],
+    source: Annotated[str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")],
+    destination: Annotated[str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")],
     name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
     label: Annotated[str | None, typer.Option(help="Column that is the label.")] = None,
-    validation_fraction: Annotated[
-        float, typer.Option(help="Share of rows for the split 'validation'.")
-    ] = 0.0,
+    validation_fraction: Annotated[float, typer.Option(help="Share of rows for the split 'validation'.")] = 0.0,
     image_size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH that images are resized to.")] = None,
     shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
     seed: Annotated[int, typer.Option(help="Which rows are for validation.")] = 0,
@@ -62,9 +56,7 @@ def convert(
 
 @app.command()
 def verify(
-    patterns: Annotated[
-        list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")
-    ],
+    patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:
     """Read every record and list those that are damaged; exit code 2 if there are any."""
     from mptraining.display import size
@@ -93,7 +85,9 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 class _Meter:
-    """How far a long command is: a bar on a terminal, a line every ten seconds elsewhere; on standard error."""
+    """How far a long command is: a bar on a terminal, a line every ten seconds elsewhere; on standard
+    error.
+    """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit

@@ -46,7 +46,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """None stands for what the folder does not hold (yet); `gaps` names what is there and cannot be read."""
+    """None stands for what the folder does not hold (yet); `gaps` names what is missing or cannot be read."""
 
     folder: str
     job: ResolvedJob | None
@@ -127,10 +127,15 @@ def load_run(folder: str) -> Run:
     if job is None and result is None and not names:
         found = f"holds no run: {gaps[0] if gaps else f'there is no {run_folder.JOB} in it'}"
         raise InvalidData(folder, found, expected="the run folder of a job")
-    if job is None and not gaps:
-        gaps.append(f"{storage.join(folder, run_folder.JOB)} is missing")
+    job_file = storage.join(folder, run_folder.JOB)
+    if job is None and not any(job_file in gap for gap in gaps):
+        gaps.append(f"{job_file} is missing")
     attempts = _attempts((name, storage.read(name)) for name in _of_the_chief(names))
-    return Run(folder, job, result, history(attempts), tuple(gaps))
+    told = history(attempts)
+    if result is not None and told.started is not None and told.started.attempt > result.attempt:
+        # Training went on after that end: the result of an earlier attempt says nothing of where it is now.
+        result = None
+    return Run(folder, job, result, told, tuple(gaps))
 
 
 def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str]) -> T | None:

@@ -1,4 +1,6 @@
-"""Job files, run folders and a trainer that only speaks: real files and real processes, without TensorFlow."""
+"""Job files, run folders and a trainer that only speaks: real files and real processes, without
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -95,22 +97,17 @@ def run_in(tmp_path: Path) -> Callable[..., Path]:
     unfinished.
     """
 
-    def write(
-        name: str = "plain", *, steps: int = 30, result: dict[str, Any] | None = None, done: bool = True
-    ) -> Path:
+    def write(name: str = "plain", *, steps: int = 30, result: dict[str, Any] | None = None, done: bool = True) -> Path:
         folder = tmp_path / "runs" / name
         (folder / run_folder.EVENTS).mkdir(parents=True)
-        job = resolve(
-            MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")), ClusterSettings()
-        )
-        (folder / run_folder.JOB).write_text(job.model_dump_json())
+        job = resolve(MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")), ClusterSettings())
+        (folder / run_folder.JOB).write_text(job.to_json())
         (folder / run_folder.events_file(1, "a-b", 0, 0)).write_text(
             "\n".join(event.to_json() for event in story(steps=steps)) + "\n"
         )
         if done:
-            (folder / run_folder.RESULT).write_text(
-                Result(**(RESULT | {"step": steps} | (result or {}))).model_dump_json()
-            )
+            told = Result(**(RESULT | {"step": steps} | (result or {})))
+            (folder / run_folder.RESULT).write_text(told.to_json())
         return folder
 
     return write
@@ -120,7 +117,8 @@ RESULT: dict[str, Any] = {
     "name": "flowers", "reason": "Succeeded", "exit_code": 0, "message": "", "attempt": 1,
     "metrics": {"loss": 0.5, "val_loss": 0.6, "val_accuracy": 0.8}, "strategy": "Mirrored",
     "precision": "float32", "keras": "Keras3", "workers": 1, "replicas_in_sync": 1, "global_batch_size": 64,
-    "step_seconds": 0.004, "examples_per_second": 16000.0, "input_bound_percent": 3.0, "training_seconds": 30.0,
+    "step_seconds": 0.004, "examples_per_second": 16000.0, "input_bound_percent": 3.0,
+    "training_seconds": 30.0,
     "seconds": 33.0, "peak_memory_bytes": 900_000_000, "skipped_steps": 0, "recoveries": 0,
     "native_bfloat16": False, "notices": (), "model": "model/flowers.keras",
 }  # fmt: skip
@@ -135,13 +133,9 @@ def story(*, steps: int, first: int = 0, attempt: int = 1, begin: float = 1000.0
     )  # fmt: skip
     told: list[Event] = [started]
     for step in range(first + 1, steps + 1):
-        metrics = {"loss": 1 / step} | (
-            {"val_loss": 1.1 / step, "val_accuracy": 0.8} if step % 10 == 0 else {}
-        )
+        metrics = {"loss": 1 / step} | ({"val_loss": 1.1 / step, "val_accuracy": 0.8} if step % 10 == 0 else {})
         told.append(
-            Progress(
-                time=begin + step - first, step=step, total_steps=steps, epoch=1, metrics=metrics, **common
-            )
+            Progress(time=begin + step - first, step=step, total_steps=steps, epoch=1, metrics=metrics, **common)
         )
     return told
 

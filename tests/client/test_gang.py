@@ -23,9 +23,7 @@ def gang(*codes: str, seen: Seen | None = None, patience: Patience = QUICK) -> G
     """Runs one worker a piece of Python."""
     seen = [] if seen is None else seen
     workers = [
-        Worker(
-            index, (sys.executable, "-u", "-c", "import os,signal,subprocess,sys,time\n" + code), os.environ
-        )
+        Worker(index, (sys.executable, "-u", "-c", "import os,signal,subprocess,sys,time\n" + code), os.environ)
         for index, code in enumerate(codes)
     ]
     return run_gang(
@@ -96,9 +94,7 @@ def test_the_others_are_ended_when_one_fails() -> None:
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     begin = time.monotonic()
-    end = gang(
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", "time.sleep(0.2); sys.exit(1)"
-    )
+    end = gang("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", "time.sleep(0.2); sys.exit(1)")
     assert end.ends[-1].code == -signal.SIGKILL
     assert time.monotonic() - begin < 5
 
@@ -116,9 +112,7 @@ def test_an_error_of_the_reader_leaves_no_worker_behind() -> None:
         pids.append(int(text))
         raise BrokenPipeError
 
-    worker = Worker(
-        0, (sys.executable, "-uc", "import os,time; print(os.getpid()); time.sleep(60)"), os.environ
-    )
+    worker = Worker(0, (sys.executable, "-uc", "import os,time; print(os.getpid()); time.sleep(60)"), os.environ)
     with pytest.raises(BrokenPipeError):
         run_gang([worker], on_line=read, on_stop=lambda number: None, patience=QUICK)
     assert not is_alive(pids[0])
@@ -143,9 +137,7 @@ run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],
          on_stop=lambda number: None, patience=Patience(stop=0.3))
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as starter:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as starter:
         assert starter.stdout
         pids = [int(each) for each in starter.stdout.readline().split()]
         starter.kill()

@@ -14,15 +14,9 @@ from mptraining.verdict import End, GangEnd, Patience, due, verdict
     [
         pytest.param([(0, 0, False), (1, 0, False)], None, 0, None, id="all done"),
         pytest.param([(1, 2, False), (0, 76, False)], None, 2, 1, id="the first failure decides"),
-        pytest.param(
-            [(1, 76, False), (0, 1, False)], None, 1, 0, id="a lost peer decides nothing, even first"
-        ),
-        pytest.param(
-            [(1, 76, False), (0, -9, True)], None, 76, 1, id="what we ended ourselves decides nothing"
-        ),
-        pytest.param(
-            [(0, -9, False)], None, 137, 0, id="a killed worker is 128 and the signal, as in a shell"
-        ),
+        pytest.param([(1, 76, False), (0, 1, False)], None, 1, 0, id="a lost peer decides nothing, even first"),
+        pytest.param([(1, 76, False), (0, -9, True)], None, 76, 1, id="what we ended ourselves decides nothing"),
+        pytest.param([(0, -9, False)], None, 137, 0, id="a killed worker is 128 and the signal, as in a shell"),
         pytest.param([(0, 75, True)], signal.SIGINT, 130, None, id="Ctrl-C"),
         pytest.param([(0, 75, True)], signal.SIGTERM, 143, None, id="SIGTERM"),
         pytest.param([(0, 0, True)], signal.SIGINT, 0, None, id="Ctrl-C when the work was done already"),
@@ -58,6 +52,4 @@ def test_due(
     expected: signal.Signals | None,
 ) -> None:
     patience = Patience(stop=20, peers=15)
-    assert (
-        due(now, interrupts=interrupts, failed_at=failed_at, told_at=told_at, patience=patience) == expected
-    )
+    assert due(now, interrupts=interrupts, failed_at=failed_at, told_at=told_at, patience=patience) == expected

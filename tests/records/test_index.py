@@ -68,9 +68,7 @@ class Test_scan:
         with pytest.raises(InvalidData, match="not a TFRecord file"):
             index.scan(storage.stat(uri))
 
-    def test_an_object_replaced_since_it_was_listed_is_refused(
-        self, folder: str, write_shard: WriteShard
-    ) -> None:
+    def test_an_object_replaced_since_it_was_listed_is_refused(self, folder: str, write_shard: WriteShard) -> None:
         uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one"])
         listed = storage.stat(uri)
         write_shard(uri, [b"another"])
@@ -108,9 +106,7 @@ class Test_build:
 
 
 class Test_fingerprint:
-    def test_stays_when_the_data_set_is_copied_elsewhere(
-        self, two_shards: Path, tmp_path: Path, bucket: str
-    ) -> None:
+    def test_stays_when_the_data_set_is_copied_elsewhere(self, two_shards: Path, tmp_path: Path, bucket: str) -> None:
         shutil.copytree(two_shards, tmp_path / "other" / "place")
         for file in two_shards.iterdir():
             storage.upload(file, f"{bucket}/{file.name}")
@@ -127,9 +123,7 @@ class Test_fingerprint:
         write_shard(str(two_shards / "a.tfrecord"), [b"two", b"one"])
         assert _fingerprint(two_shards) != before
 
-    def test_changes_when_a_shard_is_renamed_added_or_removed(
-        self, two_shards: Path, write_shard: WriteShard
-    ) -> None:
+    def test_changes_when_a_shard_is_renamed_added_or_removed(self, two_shards: Path, write_shard: WriteShard) -> None:
         seen = {_fingerprint(two_shards)}
         (two_shards / "b.tfrecord").rename(two_shards / "c.tfrecord")
         seen.add(_fingerprint(two_shards))

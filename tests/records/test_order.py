@@ -37,9 +37,7 @@ def test_any_positions_can_be_asked_for_in_any_order(order: Order, epoch: int, d
 
 
 @given(orders, epochs, st.integers(1, 12), st.integers(1, 64))
-def test_the_order_is_the_same_for_any_number_of_workers(
-    order: Order, epoch: int, workers: int, batch: int
-) -> None:
+def test_the_order_is_the_same_for_any_number_of_workers(order: Order, epoch: int, workers: int, batch: int) -> None:
     together: dict[int, int] = {}
     for start in range(0, order.count, batch):
         for worker in range(workers):

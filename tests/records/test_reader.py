@@ -52,23 +52,17 @@ def test_several_threads_may_read(dataset: DatasetIndex) -> None:
 
 
 class Test_damaged_records:
-    def test_fail_by_default_and_name_the_place(
-        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
-    ) -> None:
+    def test_fail_by_default_and_name_the_place(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         dataset = _damage(dataset, 23, flip)
         offset = int(dataset.shards[1].offsets[3]) - 12
         with RecordReader(dataset) as records:
             with pytest.raises(InvalidData) as caught:
                 records.read(np.arange(60))
-            said = (
-                f"{_uri(dataset, 1)}: record 3 at byte {offset} is damaged: the payload's checksum is wrong"
-            )
+            said = f"{_uri(dataset, 1)}: record 3 at byte {offset} is damaged: the payload's checksum is wrong"
             assert str(caught.value).startswith(said)
             assert len(records.read(np.arange(24, 60))) == 36
 
-    def test_cost_one_record_when_skipped(
-        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
-    ) -> None:
+    def test_cost_one_record_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         dataset = _damage(_damage(dataset, 23, flip), 59, flip)
         with RecordReader(dataset, bad_records="Skip", max_skipped=2) as records:
             for _ in range(2):
@@ -81,22 +75,20 @@ class Test_damaged_records:
         self, dataset: DatasetIndex, flip: Callable[[str, int], None]
     ) -> None:
         dataset = _damage(_damage(dataset, 23, flip), 59, flip)
-        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as records:
-            with pytest.raises(InvalidData, match=r"2 damaged records.*maxSkipped = 1"):
-                records.read(np.arange(60))
+        with (
+            RecordReader(dataset, bad_records="Skip", max_skipped=1) as records,
+            pytest.raises(InvalidData, match=r"2 damaged records.*maxSkipped = 1"),
+        ):
+            records.read(np.arange(60))
 
-    def test_are_listed_with_their_cause(
-        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
-    ) -> None:
+    def test_are_listed_with_their_cause(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         dataset = _damage(dataset, 1, flip)
         with RecordReader(dataset, bad_records="Skip", max_skipped=1) as records:
             records.read(np.array([1]))
             assert records.skipped == (BadRecord(_uri(dataset, 0), 1, 16, framing.BAD_PAYLOAD),)
 
 
-def test_a_shard_replaced_after_it_was_indexed_is_refused(
-    dataset: DatasetIndex, write_shard: WriteShard
-) -> None:
+def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex, write_shard: WriteShard) -> None:
     write_shard(_uri(dataset, 1), RECORDS[:20])
     with RecordReader(dataset) as records:
         assert records.read(np.arange(20)) == RECORDS[:20]

@@ -32,9 +32,7 @@ def test_it_spares_streaming_the_shard(shard: index.ShardIndex, monkeypatch: pyt
     assert index.build([shard.object.uri]).count == 3
 
 
-def test_it_is_not_used_for_another_version_of_the_object(
-    shard: index.ShardIndex, write_shard: WriteShard
-) -> None:
+def test_it_is_not_used_for_another_version_of_the_object(shard: index.ShardIndex, write_shard: WriteShard) -> None:
     sidecar.save(shard)
     write_shard(shard.object.uri, [b"two", b"", b"three"])
     assert sidecar.load(storage.stat(shard.object.uri)) is None

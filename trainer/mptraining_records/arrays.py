@@ -51,9 +51,7 @@ class Arrays:
 
     def rows(self) -> Iterator[Mapping[str, Encodable]]:
         for row in range(self.count):
-            yield {
-                feature.name: _stored(feature, self._arrays[feature.name][row]) for feature in self._features
-            }
+            yield {feature.name: _stored(feature, self._arrays[feature.name][row]) for feature in self._features}
 
     def features(self) -> tuple[Feature, ...]:
         return self._features
@@ -62,9 +60,10 @@ class Arrays:
 def _load(uri: str, path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidData(uri, f"not a readable .npz file: {error}") from error
+    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
 
 
 def _feature(name: str, array: NDArray[Any]) -> Feature:

@@ -91,7 +91,7 @@ def _default_credentials(bucket: str) -> Callable[[], Any]:
     request = Request()
 
     def token() -> dict[str, Any]:
-        credentials.refresh(request)  # type: ignore[no-untyped-call]
+        credentials.refresh(request)
         expiry = credentials.expiry
         if expiry is not None and expiry.tzinfo is None:
             expiry = expiry.replace(tzinfo=UTC)

@@ -51,7 +51,7 @@ def encode(features: Mapping[str, Encodable]) -> bytes:
             feature.int64_list.value.extend(array.astype(np.int64).tolist())
         elif array.dtype.kind == "f":
             feature.float_list.value.extend(array.astype(np.float32).tolist())
-        elif array.dtype.kind in "SUO" and all(isinstance(each, bytes | str) for each in array.tolist()):
+        elif array.dtype.kind in "SU" and isinstance(value, np.ndarray):
             feature.bytes_list.value.extend(map(_bytes, array.tolist()))
         else:
             raise TypeError(f"feature {name!r}: cannot store {array.dtype} values")
@@ -99,9 +99,7 @@ def _example() -> Any:
     """The message class, built from its description in this module."""
     field = descriptor_pb2.FieldDescriptorProto
     one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
-    file = descriptor_pb2.FileDescriptorProto(
-        name="mptraining/example.proto", package="tensorflow", syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name="mptraining/example.proto", package="tensorflow", syntax="proto3")
 
     def add(owner: Any, name: str, number: int, label: int, kind: int | str, **more: int) -> None:
         if isinstance(kind, str):

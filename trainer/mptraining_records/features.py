@@ -49,9 +49,7 @@ def infer(records: Sequence[bytes], label: str | None = None) -> tuple[Feature, 
     for number, features in enumerate(parsed):
         for name in names:
             if name not in features:
-                raise InvalidData(
-                    f"record {number}", f"feature {name!r} is missing", next_step=_GIVE_FEATURES
-                )
+                raise InvalidData(f"record {number}", f"feature {name!r} is missing", next_step=_GIVE_FEATURES)
     if label is not None and label not in names:
         raise InvalidData(
             "data.label",

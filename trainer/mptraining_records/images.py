@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mptraining_api.problems import InvalidData
 from mptraining_records import features, storage
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
 
 _SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 _IMAGE = "image"
+_THREADS = 8
+_AHEAD = 32
+
+
+class _Image(NamedTuple):
+    content: bytes
+    kind: Decode
+    shape: tuple[int, int, int]
 
 
 class Folder:
@@ -48,39 +58,46 @@ class Folder:
 
     def rows(self) -> Iterator[Mapping[str, Encodable]]:
         numbers = {name: number for number, name in enumerate(self.classes or ())}
-        for uri, path in self._images:
-            row: dict[str, Encodable] = {_IMAGE: self._checked(uri)}
-            if self.label:
-                row[self.label] = numbers[path[0]]
-            yield row
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="images") as pool:
+            coming = deque[Future[_Image]]()
+            try:
+                for at, (_, path) in enumerate(self._images):
+                    for uri, _ in self._images[at + len(coming) : at + _AHEAD]:
+                        coming.append(pool.submit(_checked, uri, self._size))
+                    image = coming.popleft().result()
+                    self._kinds.add(image.kind)
+                    self._shapes.add(image.shape)
+                    row: dict[str, Encodable] = {_IMAGE: image.content}
+                    if self.label:
+                        row[self.label] = numbers[path[0]]
+                    yield row
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def features(self) -> tuple[Feature, ...]:
         image = features.images(_IMAGE, self._kinds, self._shapes)
         return (image, Feature(name=self.label, dtype="int64")) if self.label else (image,)
 
-    def _checked(self, uri: str) -> bytes:
-        """The encoded image, decoded once to be sure that it can be; raises InvalidData when it cannot."""
-        from PIL import Image
 
-        content = storage.read(uri)
-        kind = features.image_kind(content)
-        try:
-            with Image.open(io.BytesIO(content)) as image:
-                if kind and not self._size:
-                    # An eighth of the size is enough to find a damaged JPEG, in a third of the time.
-                    shape = features.image_shape(content)
-                    image.draft(None, (image.width // 8, image.height // 8))
-                    image.load()
-                else:
-                    content, kind = _encoded(image, kind, self._size)
-                    shape = features.image_shape(content)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise InvalidData(
-                uri, f"a damaged image: {error}", next_step="Repair or remove it, then convert again"
-            ) from error
-        self._kinds.add(kind)
-        self._shapes.add(shape)
-        return content
+def _checked(uri: str, size: tuple[int, int] | None) -> _Image:
+    """The encoded image, decoded once to be sure that it can be; raises InvalidData when it cannot."""
+    from PIL import Image
+
+    content = storage.read(uri)
+    kind = features.image_kind(content)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if kind is None or size:
+                content, kind = _encoded(image, kind, size)
+            else:
+                # An eighth of the size is enough to find a damaged JPEG, in a third of the time.
+                image.draft(None, (image.width // 8, image.height // 8))
+                image.load()
+        return _Image(content, kind, features.image_shape(content))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InvalidData(
+            uri, f"a damaged image: {error}", next_step="Repair or remove it, then convert again"
+        ) from error
 
 
 def _is_image(path: list[str]) -> bool:

@@ -97,8 +97,6 @@ def _parts(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
         folder, _, name = pattern.rpartition("/")
         for found in storage.matching(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
             manifest = load(found.uri)
-            files = tuple(
-                file for file in manifest.files if file.name == name or fnmatch.fnmatchcase(file.name, name)
-            )
+            files = tuple(file for file in manifest.files if file.name == name or fnmatch.fnmatchcase(file.name, name))
             if files:
                 yield found.uri, manifest.model_copy(update={"files": files})

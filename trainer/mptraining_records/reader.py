@@ -129,9 +129,7 @@ class RecordReader:
                 self._maps[number] = storage.mapped(self._dataset.shards[number].object)
             return self._maps[number]
 
-    def _deliver(
-        self, wanted: _Range, content: bytes | mmap.mmap, start: int, results: list[bytes | None]
-    ) -> None:
+    def _deliver(self, wanted: _Range, content: bytes | mmap.mmap, start: int, results: list[bytes | None]) -> None:
         """Cuts the records out of `content`, which begins at byte `start` of the shard, and checks them."""
         shard = self._dataset.shards[wanted.shard]
         begins = shard.offsets[wanted.rows] - start

@@ -44,9 +44,9 @@ def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -
     suffix = Path(uri).suffix.lower()
     if suffix not in (".csv", ".parquet", ".npz"):
         if not storage.is_remote(uri) and storage.exists(uri):
-            raise InvalidData(
-                uri, f"unknown kind of source {suffix or 'without a suffix'!r}", expected=_KINDS
-            )
+            raise InvalidData(uri, f"unknown kind of source {suffix or 'without a suffix'!r}", expected=_KINDS)
+        if not storage.is_remote(uri) and not storage.local_path(uri).exists():
+            raise InvalidData(uri, "no such file or folder", expected=_KINDS)
         from mptraining_records import images
 
         yield images.Folder(uri, label=label, size=image_size)

@@ -19,15 +19,17 @@ class Table:
     """Numbers, text and lists of numbers of one length; a text label becomes classes, float64 float32."""
 
     def __init__(self, uri: str, path: Path, *, label: str | None) -> None:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.dataset as ds  # type: ignore[import-untyped]
+        import pyarrow as pa
+        import pyarrow.dataset as ds
 
         self._uri = uri
         try:
             self._table = ds.dataset(path, format="csv" if path.suffix.lower() == ".csv" else "parquet")
             self.count = self._table.count_rows()
         except (pa.ArrowException, OSError) as error:
-            raise InvalidData(uri, f"unreadable: {_first_line(error)}") from error
+            raise InvalidData(uri, f"unreadable: {_said(error)}") from error
+        if not self.count:
+            raise InvalidData(uri, "no row in it")
         schema = self._table.schema
         repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if repeated:
@@ -63,7 +65,7 @@ class Table:
         return Feature(name=name, dtype=self._dtypes[name], shape=shape)
 
     def _dtype(self, field: Any) -> Dtype:
-        import pyarrow.types as kinds  # type: ignore[import-untyped]
+        import pyarrow.types as kinds
 
         type = field.type
         if field.name == self.label and self.classes is not None:
@@ -72,6 +74,8 @@ class Table:
             type = type.value_type
         elif _is_text(type) or kinds.is_binary(type) or kinds.is_large_binary(type):
             return "string"
+        if kinds.is_null(type):
+            raise self._missing(field.name, 0)
         if kinds.is_boolean(type):
             return "bool"
         if kinds.is_integer(type):
@@ -86,7 +90,7 @@ class Table:
         )
 
     def _classes(self) -> tuple[str, ...] | None:
-        import pyarrow.compute as pc  # type: ignore[import-untyped]
+        import pyarrow.compute as pc
 
         if self.label is None or not _is_text(self._table.schema.field(self.label).type):
             return None
@@ -101,7 +105,7 @@ class Table:
         try:
             yield from self._table.to_batches(columns=columns, batch_size=8192)
         except (pa.ArrowException, OSError) as error:
-            raise InvalidData(self._uri, f"unreadable: {_first_line(error)}") from error
+            raise InvalidData(self._uri, f"unreadable: {_said(error)}") from error
 
     def _values(self, name: str, column: Any, done: int) -> list[Encodable]:
         """One value for each row of a batch that begins at row `done`."""
@@ -166,5 +170,6 @@ def _is_text(type: Any) -> bool:
     return bool(kinds.is_string(text) or kinds.is_large_string(text))
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _said(error: Exception) -> str:
+    # Arrow wraps the cause in the names of everything that it passed through.
+    return str(error).partition("\n")[0].rpartition("Invalid: ")[2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mptraining_api import launch, outcomes
@@ -12,6 +14,7 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Problem
 from mptraining_api.resolved import ResolvedJob
 
+_NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = "usage: python -m mptraining_trainer train    (the job comes from the environment: see mptraining_api.launch)"
 
 
@@ -33,7 +36,8 @@ def main(arguments: list[str]) -> int:
     preemption = Preemption(lambda: os._exit(outcomes.PREEMPTED.exit_code))
     preemption.watch()
 
-    from mptraining_trainer import run
+    with _quiet_start():
+        from mptraining_trainer import run
 
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, seat, folder, preemption, environment)
@@ -41,9 +45,29 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Keeps what TensorFlow's C++ says of itself while it loads out of the log; it has no setting for these lines."""
+    said = os.dup(2)
+    with tempfile.TemporaryFile() as lines:
+        os.dup2(lines.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(said, 2)
+            os.close(said)
+            lines.seek(0)
+            for line in lines:
+                if not any(noise in line for noise in _NOISE):
+                    sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+
+
 def _job(path: str | None) -> ResolvedJob:
     if path is None:
-        raise InvalidSpec(launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run.")
+        raise InvalidSpec(
+            launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run."
+        )
     try:
         return ResolvedJob.read(Path(path).read_bytes())
     except OSError as error:

@@ -44,7 +44,11 @@ class Batching:
     def steps_from(self, examples: int) -> int:
         """Steps left in a pass of which `examples` positions are consumed."""
         left = max(0, self.count - examples)
-        return -(-left // self.examples_per_step) if self.remainder == "PadAndMask" else left // self.examples_per_step
+        return (
+            -(-left // self.examples_per_step)
+            if self.remainder == "PadAndMask"
+            else left // self.examples_per_step
+        )
 
     def advance(self, position: Position, steps: int) -> Position:
         """The position after `steps` more steps: a pass that cannot fill another step gives way to the next."""
@@ -83,7 +87,9 @@ def training_pieces(order: Order, batching: Batching, position: Position, share:
             position = replace(position, epoch=position.epoch + 1, examples=0)
             continue
         steps = min(steps, at_once)
-        positions = np.arange(position.examples + share.worker, position.examples + steps * size, share.workers)
+        positions = np.arange(
+            position.examples + share.worker, position.examples + steps * size, share.workers
+        )
         yield _piece(order, position.epoch, positions.astype(np.int64))
         position = replace(position, examples=position.examples + steps * size)
 
@@ -96,7 +102,10 @@ def validation_pieces(count: int, examples_per_step: int, share: Share) -> Itera
         for first in range(0, steps, max(1, _POSITIONS_AT_ONCE // examples_per_step)):
             last = min(steps, first + max(1, _POSITIONS_AT_ONCE // examples_per_step))
             positions = np.arange(
-                first * examples_per_step + share.worker, last * examples_per_step, share.workers, dtype=np.int64
+                first * examples_per_step + share.worker,
+                last * examples_per_step,
+                share.workers,
+                dtype=np.int64,
             )
             yield _piece(order, 0, positions)
 

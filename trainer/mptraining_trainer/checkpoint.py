@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
 from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, Problem, ResumeRefused
+from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
@@ -54,26 +54,39 @@ class CheckpointState(Model):
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
+    # Of the epoch under way, so that its mean goes on where it was.
+    loss_sum: float = 0.0
+    loss_steps: int = 0
     files: dict[str, FileState] = {}
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The Keras objects of a checkpoint, by file name; `optimizer` is the inner one."""
+    """The Keras objects of a checkpoint, by file name; `optimizer` is the inner one.
+
+    With `rate_from_job` the learning rate is the job's to say and no part of the checkpoint: it may change from one
+    attempt to the next, as may the batch size that scales it.
+    """
 
     keras: Keras
     model: Any
     optimizer: Any
     metrics: list[Any]
+    rate_from_job: bool = True
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
         of_metrics = [variable for metric in self.metrics for variable in self.keras.variables(metric)]
         return {
             "model": self.keras.variables(self.model),
-            "optimizer": self.keras.variables(self.optimizer),
+            "optimizer": self.keras.variables_of(self._of_optimizer()),
             "metrics": of_metrics,
         }
+
+    def _of_optimizer(self) -> list[Any]:
+        # Keras 3 counts a constant rate among the variables, tf_keras does not.
+        rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
+        return [variable for variable in self.optimizer.variables if variable is not rate]
 
 
 class Checkpointer:
@@ -124,6 +137,9 @@ class Checkpointer:
         for uri in reversed(checkpoints(self._folder)):
             try:
                 state, arrays = _read(uri)
+            except StorageUnavailable:
+                # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
+                raise
             except (Problem, OSError, ValueError) as error:
                 damaged.append(uri)
                 message = f"{uri} cannot be read ({error}); falling back to the one before"
@@ -135,7 +151,9 @@ class Checkpointer:
             return state
         if damaged:
             raise ResumeRefused(
-                damaged[0], "no checkpoint of this run is whole", next_step="Restore it, or set training.resume: Never."
+                damaged[0],
+                "no checkpoint of this run is whole",
+                next_step="Restore it, or set training.resume: Never.",
             )
         return None
 
@@ -169,7 +187,9 @@ class Checkpointer:
 def checkpoints(folder: str) -> list[str]:
     """URIs of the published checkpoints below `folder`, oldest first."""
     ends = f"/{STATE}"
-    return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+    return sorted(
+        found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends)
+    )
 
 
 def _arrays(variables: list[Any]) -> dict[str, Any]:
@@ -198,7 +218,9 @@ def _assign(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> Non
     found = [list(array.shape) for array in arrays]
     wanted = [list(variable.shape) for variable in variables]
     if found != wanted:
-        differing = next((n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+        differing = next(
+            (n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None
+        )
         if differing is None:
             what = f"{len(found)} variables where this {name} has {len(wanted)}"
         else:

@@ -41,7 +41,7 @@ class Course:
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._step_seconds: list[tuple[float, int]] = []
-        self._last_loss: float | None = None
+        self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
         self.skipped_steps = 0
 
@@ -64,9 +64,15 @@ class Course:
         metrics: dict[str, float] = {}
         now, ends = self._worker.telemetry.now, self._boundaries
         recent, warm = 0.0, False
+        if step >= ends.total_steps:
+            # Nothing is left to train; what came of it an earlier attempt may not have lived to say.
+            execution = self._loop.execute(iterator, 0)
+            metrics = self._epoch_loss() | execution.metrics | self._validated()
+            self.skipped_steps = execution.skipped_steps
         while step < ends.total_steps:
-            if step % ends.steps_per_epoch == 0:
+            if ends.epoch_begins(step):
                 self._loop.reset_metrics()
+                self._loss_sum, self._loss_steps = 0.0, 0
             steps = min(self._pace.steps, ends.until_next(step))
             before = now()
             execution = self._loop.execute(
@@ -77,7 +83,7 @@ class Course:
             step += steps
             position = self._batching.advance(position, steps)
             self._check(execution, step)
-            metrics |= {"loss": self._last_loss or 0.0, **execution.metrics}
+            metrics |= self._epoch_loss() | execution.metrics
             # The first execution traces and compiles; what it took says nothing about a step.
             if warm:
                 recent = took / steps
@@ -85,9 +91,8 @@ class Course:
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
             warm = True
-            if ends.validates(step) and self._validation is not None:
-                validated = self._loop.evaluate(*self._validation)
-                metrics |= {f"val_{name}": value for name, value in validated.items()}
+            if ends.validates(step):
+                metrics |= self._validated()
                 self._say(step, metrics, execution, now)
             elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
                 self._say(step, metrics, execution, now)
@@ -97,9 +102,16 @@ class Course:
             if leave and step < ends.total_steps:
                 self._checkpointer.wait()
                 raise Preempted(
-                    f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
+                    f"step {step}",
+                    "this machine is being taken away; saved",
+                    next_step="The next attempt goes on from here.",
                 )
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _validated(self) -> dict[str, float]:
+        if self._validation is None:
+            return {}
+        return {f"val_{name}": value for name, value in self._loop.evaluate(*self._validation).items()}
 
     def _check(self, execution: Execution, step: int) -> None:
         self.skipped_steps = execution.skipped_steps
@@ -110,16 +122,25 @@ class Course:
                 f"gradients overflowed in {execution.skipped_in_a_row} steps in a row with the loss scale at its floor",
                 next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or use float32.",
             )
-        all_skipped = self._scaler is not None and execution.skipped_in_a_row >= execution.steps
-        if math.isfinite(execution.loss):
-            self._last_loss = execution.loss
-        elif not all_skipped:
+        if execution.applied_steps == 0:
+            return
+        self._loss_sum += execution.loss * execution.applied_steps
+        self._loss_steps += execution.applied_steps
+        if not math.isfinite(execution.loss):
             raise Diverged(
-                f"step {step - execution.steps + 1} to {step}",
-                f"the loss is {execution.loss}, no finite number",
+                f"step {step}",
+                f"the loss became {execution.loss}, no finite number",
                 next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
                 "the last checkpoint is from before it.",
             )
+
+    def _epoch_loss(self) -> dict[str, float]:
+        """The mean over the epoch's steps so far, as `fit` reports it."""
+        return {"loss": self._loss_sum / self._loss_steps} if self._loss_steps else {}
+
+    def resume(self, loss_sum: float, loss_steps: int) -> None:
+        """Goes on with an epoch whose first `loss_steps` steps had losses that add up to `loss_sum`."""
+        self._loss_sum, self._loss_steps = loss_sum, loss_steps
 
     def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._said_at = now()
@@ -129,11 +150,13 @@ class Course:
             events.Progress,
             step=step,
             total_steps=self._boundaries.total_steps,
-            epoch=-(-step // self._boundaries.steps_per_epoch),
+            epoch=self._boundaries.epoch(step),
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
-            estimated_remaining_seconds=None if speed is None else round(speed * (self._boundaries.total_steps - step), 1),
+            estimated_remaining_seconds=None
+            if speed is None
+            else round(speed * (self._boundaries.total_steps - step), 1),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
@@ -156,4 +179,6 @@ class Course:
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
+            loss_sum=self._loss_sum,
+            loss_steps=self._loss_steps,
         )

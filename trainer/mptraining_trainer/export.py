@@ -19,7 +19,8 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def load(folder: Path) -> Any:
     same = keras.__version__ == about["keras"]["version"]
     if (folder / "model.keras").exists() and (same or about["rebuild"].get("builder") in (None, "script")):
         # A class of the user's own opens only through the program that defines it.
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError), _under_float32(keras):
             return keras.models.load_model(folder / "model.keras", compile=False)
     return load_model(folder)
 
@@ -126,24 +127,30 @@ def float32_copy(model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: S
     From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is
     returned as it is.
     """
-    before = keras.module.mixed_precision.global_policy()
-    keras.set_policy("float32")
-    try:
+    with _under_float32(keras.module) as before:
         with contextlib.suppress(Exception):
             copy = type(model).from_config(without_mixed(model.get_config()))
             copy.set_weights(list(arrays))
             if len(copy.weights) == len(arrays):
                 return copy, "float32"
         if rebuild.get("builder", "script") == "script":
-            return model, before.name
+            return model, before
         copy = build_model(keras.module, rebuild)
         try:
             copy.set_weights(list(arrays))
         except ValueError as error:
             raise Problem("spec.program", f"built again under float32, the model has other weights: {error}") from error
         return copy, "float32"
+
+
+@contextlib.contextmanager
+def _under_float32(keras: Any) -> Iterator[str]:
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("float32")
+    try:
+        yield before.name
     finally:
-        keras.module.mixed_precision.set_global_policy(before)
+        keras.mixed_precision.set_global_policy(before)
 
 
 def without_mixed(config: Any) -> Any:
@@ -197,7 +204,8 @@ def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:
     # tf_keras announces what it wrote on standard output, where the events go.
     with contextlib.redirect_stdout(io.StringIO()):
         # A model that Keras cannot serialize travels as weights and the program that builds it.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             model.save(str(part / "unfinished.keras"))
             (part / "unfinished.keras").replace(part / "model.keras")
         (part / "unfinished.keras").unlink(missing_ok=True)
@@ -226,7 +234,9 @@ def _copy_source(name: str, target: Path) -> None:
     if file.suffix != ".py" or "site-packages" in file.parts:
         return
     root = file.parents[name.count(".") + (file.name == "__init__.py")]
-    beside = [path for path in root.rglob("*.py") if not any(word.startswith(".") for word in path.relative_to(root).parts)]
+    beside = [
+        path for path in root.rglob("*.py") if not any(word.startswith(".") for word in path.relative_to(root).parts)
+    ]
     if len(beside) > 200 or sum(path.stat().st_size for path in beside) > _LARGEST_SOURCE:
         package = root / name.partition(".")[0]
         beside = [*package.rglob("*.py")] if package.is_dir() else [file]

@@ -8,7 +8,21 @@ from mptraining_api.problems import InvalidData, InvalidProgram, PeerLost, Probl
 from mptraining_api.resolved import ResolvedJob
 
 # What the collective operations say when the other end is gone; their error classes vary with who noticed first.
-_PEER = ("collective", "connection reset", "socket closed", "failed to connect", "heartbeat", "peer", "unavailable")
+_PEER = (
+    "collective",
+    "connection reset",
+    "socket closed",
+    "failed to connect",
+    "heartbeat",
+    "peer",
+    "unavailable",
+)
+
+
+# What surrounds the cause in an error of a graph.
+_NOISE = ("[[{{", "Detected at", "File ", "Stack trace", "[Op:", "Graph execution error", "(0) ", "(1) ")
+# The CPU's kernel of the sparse losses; a GPU's makes NaN of such a label.
+_LABEL = "Received a label value of"
 
 
 def explained(error: BaseException, job: ResolvedJob) -> Problem:
@@ -21,26 +35,64 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:
         found = found.__cause__ or found.__context__
     text = _last_line(error)
     if job.processes > 1 and isinstance(
-        error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError | tf.errors.InternalError
+        error,
+        tf.errors.UnavailableError
+        | tf.errors.AbortedError
+        | tf.errors.CancelledError
+        | tf.errors.InternalError,
     ):
-        return PeerLost("", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint.")
-    if job.processes > 1 and isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _PEER):
-        return PeerLost("", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint.")
+        return PeerLost(
+            "",
+            f"another worker went away: {text}",
+            next_step="The whole gang starts again from the checkpoint.",
+        )
+    if (
+        job.processes > 1
+        and isinstance(error, RuntimeError)
+        and any(word in str(error).lower() for word in _PEER)
+    ):
+        return PeerLost(
+            "",
+            f"another worker went away: {text}",
+            next_step="The whole gang starts again from the checkpoint.",
+        )
+    if isinstance(error, tf.errors.InvalidArgumentError) and _LABEL in str(error):
+        said = next(line for line in str(error).splitlines() if _LABEL in line)
+        return InvalidData(
+            "spec.data.label",
+            said[said.index(_LABEL) :].split(". ")[0].rstrip(".")[:500],
+            next_step="Give the head as many classes as there are labels, or count the labels from 0.",
+        )
     if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
         return Problem(
-            "memory", text, next_step="Lower training.batchSize (with gradientAccumulationSteps to keep the product), "
-            "or use mixed precision, which halves activations."
+            "memory",
+            text,
+            next_step="Lower training.batchSize (with gradientAccumulationSteps to keep the product), "
+            "or use mixed precision, which halves activations.",
         )
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError) and _in_input(error):
-        return InvalidData("spec.data", text, next_step="Run `mptj records verify`, and compare data.features with the records.")
-    if isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError) and job.program.function is not None:
-        return InvalidProgram("spec.program.function", text, next_step="`--debug` shows where.") if _in_trace(error) else Problem("", text)
+        return InvalidData(
+            "spec.data",
+            text,
+            next_step="Run `mptj records verify`, and compare data.features with the records.",
+        )
+    if (
+        isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError)
+        and job.program.function is not None
+    ):
+        return (
+            InvalidProgram("spec.program.function", text, next_step="`--debug` shows where.")
+            if _in_trace(error)
+            else Problem("", text)
+        )
     return Problem("", f"{type(error).__name__}: {text}")
 
 
 def _in_input(error: BaseException) -> bool:
     text = str(error)
-    return "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
+    return (
+        "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
+    )
 
 
 def _in_trace(error: BaseException) -> bool:
@@ -52,5 +104,7 @@ def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    said = [line for line in lines if not line.startswith(("[[{{", "Detected at", "File ", "Stack trace", "[Op:"))]
+    said = [
+        line for line in lines if not line.startswith(_NOISE)
+    ]
     return (said[0] if isinstance(error, tf.errors.OpError) and said else lines[-1])[:500]

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import psutil
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved import ResolvedData
 from mptraining_records import index as records_index
 from mptraining_records import manifest as records_manifest
@@ -41,19 +42,30 @@ _PREFETCH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Split:
-    """Training or validation data: where its records lie, and its decoded tensors when they are cached."""
+    """Training or validation data: where its records lie, and when they are cached (inputs, labels, mask) of all.
+
+    `problems` collects what its pipelines met; see `explaining`.
+    """
 
     dataset: DatasetIndex
     columns: Columns
     reader: RecordReader
     cached: Any | None
+    problems: list[Problem] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         return self.dataset.count
 
     def training(
-        self, *, order: Order, batching: Batching, position: Position, share: Share, batch: int, masked: bool,
+        self,
+        *,
+        order: Order,
+        batching: Batching,
+        position: Position,
+        share: Share,
+        batch: int,
+        masked: bool,
         preprocess: Preprocess,
     ) -> Any:
         """Batches of one replica (inputs, labels, and a mask when `masked`), dealt to the replicas in turn."""
@@ -61,7 +73,9 @@ class Split:
         def pieces() -> Iterator[Piece]:
             return training_pieces(order, batching, position, share)
 
-        return self._pipeline(pieces, seed=order.seed, batch=batch, masked=masked, preprocess=preprocess, training=True)
+        return self._pipeline(
+            pieces, seed=order.seed, batch=batch, masked=masked, preprocess=preprocess, training=True
+        )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
         """Masked batches of one replica; a pass is as many steps as `examples_per_step` needs for all records."""
@@ -72,10 +86,20 @@ class Split:
         return self._pipeline(pieces, seed=0, batch=batch, masked=True, preprocess=preprocess, training=False)
 
     def _pipeline(
-        self, pieces: Callable[[], Iterator[Piece]], *, seed: int, batch: int, masked: bool, preprocess: Preprocess,
+        self,
+        pieces: Callable[[], Iterator[Piece]],
+        *,
+        seed: int,
+        batch: int,
+        masked: bool,
+        preprocess: Preprocess,
         training: bool,
     ) -> Any:
-        dataset = self._from_memory(pieces, seed, batch) if self.cached is not None else self._from_files(pieces, seed, batch)
+        dataset = (
+            self._from_memory(pieces, seed, batch)
+            if self.cached is not None
+            else self._from_files(pieces, seed, batch)
+        )
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=_threads())
         dataset = dataset.map(
             (lambda inputs, labels, mask, seeds: (inputs, labels, mask))
@@ -87,18 +111,22 @@ class Split:
         return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(_options())
 
     def _from_memory(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
-        inputs, labels = self.cached  # type: ignore[misc]
-
         def numbers() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
-                yield np.maximum(piece.records, 0), (piece.records >= 0).astype(np.float32), _seeds(seed, piece)
+                yield (
+                    np.maximum(piece.records, 0),
+                    (piece.records >= 0).astype(np.float32),
+                    _seeds(seed, piece),
+                )
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
-            chosen = tf.nest.map_structure(lambda tensor: tf.gather(tensor, records), (inputs, labels))
-            return (*chosen, mask, seeds)
+            inputs, labels, whole = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
+            return inputs, labels, mask * whole, seeds
 
         signature = (
-            tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32), tf.TensorSpec([None, 2], tf.int64)
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None, 2], tf.int64),
         )
         dataset = tf.data.Dataset.from_generator(numbers, output_signature=signature)
         # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
@@ -108,34 +136,51 @@ class Split:
         return dataset.map(gather, num_parallel_calls=_threads(), deterministic=True)
 
     def _from_files(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
-        filler = self.reader.read(np.zeros(1, np.int64))[0] or self._first_good()
+        filler = self.first_good()
 
         def contents() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
                 seeds = _seeds(seed, piece)
                 for first in range(0, len(piece.records), batch):
                     wanted = piece.records[first : first + batch]
-                    read = self.reader.read(np.maximum(wanted, 0))
-                    there = [number >= 0 and record is not None for number, record in zip(wanted, read, strict=True)]
-                    # A hole or a skipped record becomes any good one, masked, so that the order never shifts.
-                    whole = [record if good and record is not None else filler for good, record in zip(there, read, strict=True)]
-                    yield np.array(whole, object), np.array(there, np.float32), seeds[first : first + batch]
+                    records, there = self.read(np.maximum(wanted, 0), filler)
+                    yield records, there * (wanted >= 0), seeds[first : first + batch]
 
         signature = (
-            tf.TensorSpec([batch], tf.string), tf.TensorSpec([batch], tf.float32), tf.TensorSpec([batch, 2], tf.int64)
+            tf.TensorSpec([batch], tf.string),
+            tf.TensorSpec([batch], tf.float32),
+            tf.TensorSpec([batch, 2], tf.int64),
         )
         decode = decoder(self.columns)
         dataset = tf.data.Dataset.from_generator(contents, output_signature=signature).prefetch(4)
         return dataset.map(
-            lambda records, mask, seeds: (*decode(records), mask, seeds), num_parallel_calls=_threads(), deterministic=True
+            lambda records, mask, seeds: (*decode(records), mask, seeds),
+            num_parallel_calls=_threads(),
+            deterministic=True,
         )
 
-    def _first_good(self) -> bytes:
-        for number in range(1, self.count):
+    def read(self, numbers: Any, filler: bytes) -> tuple[Any, Any]:
+        """Records as an array of bytes, and their mask: 0 for a damaged one, in whose place `filler` stands.
+
+        So the order never shifts. Inside tf.data an error survives as text alone, so it is kept here as well.
+        """
+        try:
+            found = self.reader.read(numbers)
+        except Problem as problem:
+            self.problems.append(problem)
+            raise
+        whole = [filler if record is None else record for record in found]
+        return np.array(whole, object), np.array([record is not None for record in found], np.float32)
+
+    def first_good(self) -> bytes:
+        """Any readable record. Raises InvalidData when there is none."""
+        for number in range(self.count):
             record = self.reader.read(np.array([number], np.int64))[0]
             if record is not None:
                 return record
-        raise InvalidData(self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again.")
+        raise InvalidData(
+            self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again."
+        )
 
 
 def open_data(
@@ -147,15 +192,33 @@ def open_data(
     """
     dataset = records_index.build(patterns)
     reader = RecordReader(dataset, bad_records=data.bad_records, max_skipped=data.max_skipped)
-    first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
+    first = [
+        record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None
+    ]
     manifest = records_manifest.find(patterns)
-    columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))
+    columns = like or data_columns.decide(
+        data, manifest, first, lambda text: notice("FeaturesInferred", text)
+    )
     if like is not None:
         data_columns.check_records(columns.columns, first)
     return Split(dataset, columns, reader, cached=None)
 
 
-def with_cache(split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], reserved: int = 0) -> tuple[Split, str]:
+@contextmanager
+def explaining(*splits: Split | None) -> Iterator[None]:
+    """Raises the Problem behind a TensorFlow error when it is one that these splits met while reading."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for split in splits:
+            if split is not None and split.problems:
+                raise split.problems[0] from error
+        raise
+
+
+def with_cache(
+    split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], reserved: int = 0
+) -> tuple[Split, str]:
     """The split with its decoded examples in memory where that is asked for or fits, and the cache in use.
 
     `reserved` bytes are already promised to another split.
@@ -163,24 +226,26 @@ def with_cache(split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], re
     size = split.count * bytes_per_example(split.columns.columns)
     budget = _CACHE_SHARE * psutil.virtual_memory().available - reserved
     if mode == "Memory" or (mode == "Auto" and size <= budget):
-        return Split(split.dataset, split.columns, split.reader, _decode_all(split)), "Memory"
+        with explaining(split):
+            return replace(split, cached=_decode_all(split)), "Memory"
     return split, "None"
 
 
 def _decode_all(split: Split) -> Any:
-    """(inputs, labels) of all records in index order, as tensors on the host."""
-    numbers = range(0, split.count, _DECODE_AT_ONCE)
-    filler: list[bytes] = []
+    """(inputs, labels, mask) of all records in index order, as tensors on the host; the mask is 0 for damaged ones."""
+    filler = split.first_good()
 
     def contents() -> Iterator[Any]:
-        for first in numbers:
-            read = split.reader.read(np.arange(first, min(split.count, first + _DECODE_AT_ONCE), dtype=np.int64))
-            if not filler:
-                filler.append(next((record for record in read if record is not None), b""))
-            yield np.array([filler[0] if record is None else record for record in read], object)
+        for first in range(0, split.count, _DECODE_AT_ONCE):
+            last = min(split.count, first + _DECODE_AT_ONCE)
+            yield split.read(np.arange(first, last, dtype=np.int64), filler)
 
-    dataset = tf.data.Dataset.from_generator(contents, output_signature=tf.TensorSpec([None], tf.string))
-    dataset = dataset.map(decoder(split.columns), num_parallel_calls=_threads(), deterministic=True)
+    signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.float32))
+    decode = decoder(split.columns)
+    dataset = tf.data.Dataset.from_generator(contents, output_signature=signature)
+    dataset = dataset.map(
+        lambda records, mask: (*decode(records), mask), num_parallel_calls=_threads(), deterministic=True
+    )
     parts = list(dataset.with_options(_options()))
     with tf.device("/CPU:0"):
         return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)

@@ -102,7 +102,11 @@ class Keras:
             return None
         if isinstance(shape, list) and len(shape) == 1:
             (shape,) = shape
-        return shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
+        return (
+            shape
+            if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape)
+            else None
+        )
 
     def has_own_train_step(self, model: Any) -> str | None:
         """`train_step` or `test_step` when the model's class overrides it, else None."""
@@ -159,5 +163,7 @@ def load(generation: Generation) -> Keras:
         return Keras(importlib.import_module("tf_keras"), generation)
     except ImportError:
         raise InvalidSpec(
-            "spec.keras", "'Legacy' needs the package tf-keras, which is not installed", next_step="pip install tf-keras"
+            "spec.keras",
+            "'Legacy' needs the package tf-keras, which is not installed",
+            next_step="pip install tf-keras",
         ) from None

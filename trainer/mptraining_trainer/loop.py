@@ -27,13 +27,13 @@ _FIXED = 6
 
 @dataclass(frozen=True)
 class Execution:
-    """What one call of the device brought: `loss` is the mean over its steps that were applied.
+    """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
     `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
     what each of them said (see `execute`): the same on every worker, so that all decide alike.
     """
 
-    steps: int
+    applied_steps: int
     loss: float
     metrics: dict[str, float]
     loss_scale: float | None
@@ -83,7 +83,9 @@ class Loop:
         self._trainable = keras.variables_of(self._variables)
         self._casts_inputs = _input_dtypes(model)
         # XLA takes forward and backward pass alone: an all-reduce or synchronized statistics cannot be inside.
-        self._differentiate = tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
+        self._differentiate = (
+            tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
+        )
         self._loss_sum = _local_sum("loss_sum")
         self._evaluation_loss_sum = _local_sum("evaluation_loss_sum")
         self._evaluation_weight_sum = _local_sum("evaluation_weight_sum")
@@ -99,7 +101,9 @@ class Loop:
 
     # Host side
 
-    def execute(self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0) -> Execution:
+    def execute(
+        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0
+    ) -> Execution:
         """Trains `steps` steps.
 
         `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
@@ -107,13 +111,15 @@ class Loop:
         """
         said = tf.constant([float(stop), step_seconds], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
-        loss_sum, loss_scale, skipped, in_a_row, asked, seconds = (float(value) for value in readings[:_FIXED])
+        loss_sum, loss_scale, skipped, in_a_row, asked, seconds = (
+            float(value) for value in readings[:_FIXED]
+        )
         names = [metric.name for metric in self._metrics]
-        applied = steps - (skipped - self._skipped_before) if self._scaler else steps
+        applied = steps - int(skipped - self._skipped_before)
         self._skipped_before = skipped
         return Execution(
-            steps=steps,
-            loss=loss_sum / applied if applied > 0 else float("nan"),
+            applied_steps=applied,
+            loss=loss_sum / max(1, applied),
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
             loss_scale=loss_scale if self._scaler else None,
             skipped_steps=int(skipped),
@@ -125,7 +131,9 @@ class Loop:
     def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
         """Loss and metrics over `steps` masked batches, each example counted once; names as in training."""
         values = self._evaluate(iterator, tf.constant(steps)).numpy()
-        return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
+        return dict(
+            zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True)
+        )
 
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics."""
@@ -145,7 +153,11 @@ class Loop:
         for _ in tf.range(steps):
             step(next(iterator))
         heard = self._sum_over_workers(said) if self._workers > 1 else said
-        scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
+        scaling = (
+            self._scaler.readings()
+            if self._scaler
+            else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
+        )
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
         return tf.stack([self._loss_sum.read_value(), *scaling, *tf.unstack(heard), *results])
 
@@ -189,7 +201,9 @@ class Loop:
         unused: set[int] = set()
         for part in tf.range(self._accumulation):
             some_inputs, some_labels, some_mask = (
-                None if tree is None else tf.nest.map_structure(lambda tensor, part=part: self._part(tensor, part), tree)
+                None
+                if tree is None
+                else tf.nest.map_structure(lambda tensor, part=part: self._part(tensor, part), tree)
                 for tree in (inputs, labels, mask)
             )
             part_loss, part_gradients, predictions = self._differentiate(
@@ -241,7 +255,9 @@ class Loop:
         for _ in tf.range(steps):
             self._strategy.run(on_replica, args=(next(iterator),))
         loss = self._evaluation_loss_sum.read_value() / self._evaluation_weight_sum.read_value()
-        return tf.stack([loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)])
+        return tf.stack(
+            [loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)]
+        )
 
     # What both share
 

@@ -33,28 +33,41 @@ class Pace:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Steps at which training pauses: `every_*` of None never does."""
+    """Steps at which training pauses: `every_*` of None never does.
+
+    `offset` is the step at which the first epoch would have begun, had every step been of today's size: another than
+    0 after a resume with another batch size. Epochs then end where the passes over the data do.
+    """
 
     total_steps: int
     steps_per_epoch: int
     validation_every: int | None
     checkpoint_every: int | None
+    offset: int = 0
 
     def until_next(self, step: int) -> int:
         """Steps from `step` to the nearest boundary after it."""
         ends = [self.total_steps - step]
         for every in (self.steps_per_epoch, self.validation_every, self.checkpoint_every):
             if every is not None:
-                ends.append(every - step % every)
+                ends.append(every - (step - self.offset) % every)
         return min(ends)
 
-    def epoch_ends(self, step: int) -> bool:
-        return step % self.steps_per_epoch == 0 or step == self.total_steps
+    def epoch_begins(self, step: int) -> bool:
+        return (step - self.offset) % self.steps_per_epoch == 0
+
+    def epoch(self, step: int) -> int:
+        """The epoch, from 1, that the last of `step` steps belongs to."""
+        return -(-(step - self.offset) // self.steps_per_epoch)
 
     def validates(self, step: int) -> bool:
         """Whether validation is due after `step` steps; always after the last one."""
-        return self.validation_every is not None and (step % self.validation_every == 0 or step == self.total_steps)
+        return self.validation_every is not None and (
+            (step - self.offset) % self.validation_every == 0 or step == self.total_steps
+        )
 
     def saves(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` steps; always after the last one."""
-        return step == self.total_steps or (self.checkpoint_every is not None and step % self.checkpoint_every == 0)
+        return step == self.total_steps or (
+            self.checkpoint_every is not None and (step - self.offset) % self.checkpoint_every == 0
+        )

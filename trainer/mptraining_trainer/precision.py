@@ -65,7 +65,10 @@ class LossScaler:
 
     def state(self) -> ScalerState:
         return ScalerState(
-            float(self._scale.numpy()), int(self._good.numpy()), int(self._skipped.numpy()), int(self._in_a_row.numpy())
+            float(self._scale.numpy()),
+            int(self._good.numpy()),
+            int(self._skipped.numpy()),
+            int(self._in_a_row.numpy()),
         )
 
     def restore(self, state: ScalerState) -> None:
@@ -78,7 +81,9 @@ class LossScaler:
 def all_finite(gradients: list[Any]) -> Any:
     """A boolean scalar: no gradient of this replica holds an infinity or a NaN."""
     checks = [
-        tf.reduce_all(tf.math.is_finite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient))
+        tf.reduce_all(
+            tf.math.is_finite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient)
+        )
         for gradient in gradients
         if gradient is not None
     ]

@@ -26,7 +26,9 @@ class Preemption:
         """To be called by the main thread before TensorFlow makes threads: they inherit the blocked signal."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         # A child process of a user's script must not inherit the block, or nothing could end it.
-        os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}))
+        os.register_at_fork(
+            after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        )
         threading.Thread(target=self._wait, name="preemption", daemon=True).start()
 
     def asked(self) -> bool:

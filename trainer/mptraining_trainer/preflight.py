@@ -57,7 +57,7 @@ class LabelFacts:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """`shape` is one example's. `probabilities`: every row lies in [0, 1] and sums to 1; None without a forward pass."""
+    """`shape` is one example's. `probabilities`: rows lie in [0, 1] and sum to 1; None without a forward pass."""
 
     layer: str
     dtype: str
@@ -95,9 +95,13 @@ def gather(model: Any, loss: Any, first_batch: tuple[Any, Any], keras: Keras, jo
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
     few = {name: tf.convert_to_tensor(value[:_ROWS]) for name, value in named.items()}
-    output = None if job.accelerator.kind == "tpu" else _forward(model, few if isinstance(inputs, Mapping) else few["inputs"])
+    output = (
+        None
+        if job.accelerator.kind == "tpu"
+        else _forward(model, few if isinstance(inputs, Mapping) else few["inputs"])
+    )
     shape = keras.output_shape(model) if output is None else output.shape
-    name, from_logits = _loss(loss, keras)
+    name, from_logits = _loss(loss)
     return Facts(
         device=job.accelerator.kind,
         device_title=job.accelerator.title,
@@ -180,12 +184,15 @@ def _check_label(facts: Facts) -> None:
         if label.minimum < 0 or label.maximum >= classes:
             raise InvalidData(
                 "spec.data.label",
-                f"labels from {label.minimum:.0f} to {label.maximum:.0f} in the first batch, the model has {classes} classes",
+                f"labels from {label.minimum:.0f} to {label.maximum:.0f} in the first batch, "
+                f"the model has {classes} classes",
                 expected=f"0 to {classes - 1}",
                 next_step="Give the head as many classes as there are labels, or count the labels from 0.",
             )
     elif facts.loss in _ELEMENTWISE and shape is not None:
-        _check_label_shape(facts, shape, f"use Sparse{facts.loss} for class numbers" if "Categorical" in facts.loss else "")
+        _check_label_shape(
+            facts, shape, f"use Sparse{facts.loss} for class numbers" if "Categorical" in facts.loss else ""
+        )
 
 
 def _check_label_shape(facts: Facts, expected: tuple[int | None, ...], advice: str) -> None:
@@ -195,7 +202,8 @@ def _check_label_shape(facts: Facts, expected: tuple[int | None, ...], advice: s
         return
     raise InvalidData(
         "spec.data.label",
-        f"a label has shape {list(facts.label.shape)}, the output {list(facts.output.shape or ())}, the loss is {facts.loss}",
+        f"a label has shape {list(facts.label.shape)}, the output {list(facts.output.shape or ())}, "
+        f"the loss is {facts.loss}",
         expected=f"labels of shape {list(expected)}",
         next_step=f"Or {advice}." if advice else "",
     )
@@ -251,12 +259,13 @@ def _float64(facts: Facts) -> Finding | None:
     if not names:
         return None
     return Finding(
-        "Float64", f"{_some(names)} arrive as float64, NumPy's default, twice the memory and traffic; say dtype: float32"
+        "Float64",
+        f"{_some(names)} arrive as float64, NumPy's default, twice the memory and traffic; say dtype: float32",
     )
 
 
 def _multiples(facts: Facts) -> list[Finding]:
-    """Tensor Cores want multiples of 8, a TPU's matrix unit 128 wide and 8 deep; the output layer is not in `widths`."""
+    """Tensor Cores want multiples of 8, a TPU's matrix unit is 128 wide and 8 deep; the output layer is exempt."""
     if facts.device == "cpu" or (facts.device == "gpu" and facts.policy == "float32"):
         return []
     multiple = 128 if facts.device == "tpu" else 8
@@ -319,7 +328,7 @@ def _activation(layer: Any) -> str | None:
     return getattr(activation, "__name__", None)
 
 
-def _loss(loss: Any, keras: Keras) -> tuple[str, bool | None]:
+def _loss(loss: Any) -> tuple[str, bool | None]:
     """The loss as a class name of Keras, and its from_logits."""
     if hasattr(loss, "get_config"):
         return type(loss).__name__, loss.get_config().get("from_logits")

@@ -7,7 +7,6 @@ or `training` (a bool), it gets them. So augmentation is the same after a resume
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 
 _FIELD = "spec.data.preprocess"
@@ -65,22 +64,10 @@ class Preprocess:
         new_inputs, new_label = outputs
         named = new_inputs if isinstance(new_inputs, dict) else {example.inputs[0].name: new_inputs}
         return ExampleSpec(
-            tuple(_spec(name, tensor) for name, tensor in named.items()), _spec(example.label.name, new_label), example.classes
+            tuple(_spec(name, tensor) for name, tensor in named.items()),
+            _spec(example.label.name, new_label),
+            example.classes,
         )
-
-
-def load_function(entry_point: str) -> Callable[..., Any]:
-    """The function `module:function`. Raises InvalidProgram naming what is missing."""
-    module_name, _, name = entry_point.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidProgram(_FIELD, f"{entry_point!r} cannot be imported: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        hint = nearest(name, vars(module))
-        raise InvalidProgram(_FIELD, f"{entry_point!r}: no function {name!r} in {module_name}", next_step=hint)
-    return check(function)
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,10 +75,16 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     known = ("seed", "training")
     others = [parameter for name, parameter in signature.parameters.items() if name not in known]
-    required = [each for each in others if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    required = [
+        each
+        for each in others
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
     if len(required) != 2:
         raise InvalidProgram(
-            _FIELD, f"{getattr(function, '__name__', function)}{signature}", expected="(inputs, labels[, seed][, training])"
+            _FIELD,
+            f"{getattr(function, '__name__', function)}{signature}",
+            expected="(inputs, labels[, seed][, training])",
         )
     return function
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -32,17 +33,16 @@ _ENTRIES = ("model", "loss", "optimizer", "metrics", "callbacks", "preprocess")
 class Program:
     """`loss` gives one value an example; `optimizer` has no LossScaleOptimizer around it.
 
-    `preprocess` is the application's own over a batch of inputs; `per_example` is the function program's, see
-    `preprocess.Preprocess`. `rebuild` holds JSON values: builder, arguments, inputs and preprocess, by which
-    `export` says how the model is made again.
+    `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of
+    one example; see `preprocess.Preprocess`. `rebuild` holds JSON values: builder, arguments, inputs and preprocess,
+    by which `export` says how the model is made again.
     """
 
     model: Any
     loss: Any
     optimizer: Any
     metrics: list[Any]
-    preprocess: Callable[[Any], Any] | None = None
-    per_example: Callable[..., Any] | None = None
+    preprocess: Callable[..., Any] | None = None
     callbacks: tuple[Any, ...] = ()
     rebuild: Mapping[str, Any] = field(default_factory=dict)
 
@@ -55,29 +55,27 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     InvalidProgram and InvalidSpec.
     """
     named = job.data.preprocess if job.data else "auto"
-    per_batch, per_example = None, None
+    preprocess: Callable[..., Any] | None
     if job.program.application:
         built = applications.build(job, keras, example, notice)
         parts: dict[str, Any] = {"model": built.model}
-        per_batch = built.preprocess
+        preprocess = built.preprocess
         rebuild = {**built.rebuild, "preprocess": built.preprocess_name}
     else:
         assert job.program.function is not None, "a script has no Program before it ran"
         parts = call_function(job.program.function, keras)
-        per_example = _per_example(parts, named)
-        example = Preprocess(per_example).example_after(example)
-        _build_variables(parts["model"], keras, example)
+        preprocess = _per_example(parts, named)
+        example = Preprocess(preprocess).example_after(example)
+        _build_variables(parts["model"], example)
         rebuild = {"builder": "function", "arguments": job.program.function.to_document()}
-        rebuild["preprocess"] = "the program's own" if per_example else None
+        rebuild["preprocess"] = "the program's own" if preprocess else None
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
     rebuild["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs]
     optimizer = _optimizer(job, keras, parts, notice)
-    loss, guessed = _loss(job, keras, parts, example, notice)
+    loss = _loss(job, keras, parts, example, notice)
     metrics = _metrics(job, keras, parts, loss)
-    if job.program.application and guessed and job.training and job.training.metrics is None:
-        metrics = [keras.module.metrics.SparseCategoricalAccuracy(name="accuracy")]
-    return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, per_batch, per_example, (), rebuild)
+    return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, (), rebuild)
 
 
 def call_function(function: Function, keras: Keras) -> dict[str, Any]:
@@ -117,9 +115,10 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
 
 def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | None:
     own = parts.get("preprocess")
-    if own is None or named == "none":
+    if own is None:
         return None
-    if named != "auto":
+    # For a function `none` is what stands in the resolved job when the user named nothing.
+    if named not in ("auto", "none"):
         raise InvalidProgram(
             "spec.data.preprocess",
             f"{named!r}, but the program returns a 'preprocess' of its own",
@@ -188,7 +187,9 @@ def _raised(what: str, error: Exception) -> str:
     place = user_frame(error)
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
-    return f"{what} raised {type(error).__name__}: {error}" + (f" (at {place})" if place else "")
+    # Keras writes parts of its messages in bold.
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return f"{what} raised {type(error).__name__}: {message}" + (f" (at {place})" if place else "")
 
 
 def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
@@ -229,7 +230,7 @@ def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
         )
 
 
-def _build_variables(model: Any, keras: Keras, example: ExampleSpec) -> None:
+def _build_variables(model: Any, example: ExampleSpec) -> None:
     if not (model.built and model.variables):
         # Any size serves where an example's size varies; 32 survives a few poolings.
         batch = {
@@ -245,8 +246,8 @@ def _build_variables(model: Any, keras: Keras, example: ExampleSpec) -> None:
                 _raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
                 next_step="The model must take the data's features; give it a keras.Input to be sure.",
             ) from error
-    outputs = getattr(model, "output", None) if hasattr(model, "_nested_inputs") or keras.legacy else None
-    if isinstance(outputs, (list, tuple, dict)) and len(outputs) > 1:
+    outputs = getattr(model, "outputs", None) or ()
+    if len(outputs) > 1:
         raise InvalidProgram(
             _ENTRY_POINT,
             f"the model has {len(outputs)} outputs",
@@ -261,7 +262,9 @@ def _classes(keras: Keras, kind: Kind) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if inspect.isclass(value) and issubclass(value, getattr(module, base)) and name not in (base, "LossScaleOptimizer")
+        if inspect.isclass(value)
+        and issubclass(value, getattr(module, base))
+        and name not in (base, "LossScaleOptimizer")
     }
 
 
@@ -314,7 +317,9 @@ def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice:
     optimizer = keras.inner_optimizer(optimizer)
     if not isinstance(optimizer, module.Optimizer):
         raise InvalidProgram(
-            where, f"{type(optimizer).__module__}.{type(optimizer).__name__}", expected=f"an optimizer of {keras.version}"
+            where,
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}",
+            expected=f"an optimizer of {keras.version}",
         )
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise InvalidProgram(
@@ -326,13 +331,8 @@ def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice:
 
 
 def _loss(
-    job: ResolvedJob,
-    keras: Keras,
-    parts: Mapping[str, Any],
-    example: ExampleSpec,
-    notice: Callable[[str, str], None],
-) -> tuple[Any, bool]:
-    """The loss, and whether it was guessed."""
+    job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
+) -> Any:
     module = keras.module.losses
     wanted = job.training.loss if job.training else None
     given: dict[str, Any] = {}
@@ -347,11 +347,13 @@ def _loss(
         if loss is not None:
             given[where] = _got(module.get, loss, where)
     if given:
-        return _agreed(keras, "losses", given)[1], False
+        return _agreed(keras, "losses", given)[1]
     loss = _guessed_loss(keras, parts["model"], example)
     shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}
-    notice("Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":"))
-    return loss, True
+    notice(
+        "Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":")
+    )
+    return loss
 
 
 def _guessed_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
@@ -430,9 +432,12 @@ def _accuracy(keras: Keras, loss: Any, name: str) -> Any:
 
 def _got(get: Callable[[Any], Any], value: Any, what: str) -> Any:
     try:
-        return get(value)
+        got = get(value)
     except Exception as error:
         raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r}: {error}") from error
+    if got is None or isinstance(got, str):
+        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r} is not known to Keras")
+    return got
 
 
 def _agreed(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:
@@ -463,5 +468,7 @@ def _shown(value: Any) -> str:
     if not hasattr(value, "get_config"):
         return str(getattr(value, "__name__", value))
     config = value.get_config()
-    kept = {key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config}
+    kept = {
+        key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config
+    }
     return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"

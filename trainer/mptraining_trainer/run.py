@@ -58,7 +58,9 @@ def run(
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
-    examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
+    examples = (job.global_batch_size or 0) * (
+        job.training.gradient_accumulation_steps if job.training else 1
+    )
     result = run_folder.Result(
         name=job.name,
         reason=outcome.reason,

@@ -119,7 +119,7 @@ def _wrapped_fit(keras: Keras, fits: _Fits) -> Iterator[None]:
         call = signature.bind(model, *args, **kwargs)
         call.apply_defaults()
         given = call.arguments
-        _build_from(model, given["x"], keras)
+        _build_from(model, given["x"])
         first = given["initial_epoch"]
         skipped = fits.epochs_to_skip(model, given["epochs"] - first)
         fits.model = model
@@ -156,7 +156,7 @@ def _callback(keras: Keras, fits: _Fits) -> Any:
             self.batches = 0
             self.told = 0.0
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
             self.batches = 0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -168,7 +168,7 @@ def _callback(keras: Keras, fits: _Fits) -> Any:
                 self.told = time.monotonic()
                 fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
             fits.epochs += 1
             fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
             fits.context.save(self.model, fits.epochs)
@@ -181,7 +181,7 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value.ndim == 0 and np.isfinite(value)}
 
 
-def _build_from(model: Any, data: Any, keras: Keras) -> None:
+def _build_from(model: Any, data: Any) -> None:
     """Builds a model that has no input layer, so that a checkpoint can be restored into it."""
     if model.built and model.variables:
         return

@@ -40,13 +40,19 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     context = _Script(worker, keras)
     began = telemetry.now()
     model = run_script(
-        job, keras, None if job.strategy == "None" else strategy, context, Path(environment.get(SOURCE_FOLDER, "."))
+        job,
+        keras,
+        None if job.strategy == "None" else strategy,
+        context,
+        Path(environment.get(SOURCE_FOLDER, ".")),
     )
     seconds = telemetry.now() - began
     context.finish()
     exported = None
     if model is None:
-        telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
+        telemetry.notice(
+            "NoModel", "the script never called model.fit, so nothing is exported", level="Warning"
+        )
     elif worker.seat.is_chief:
         wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
         exported = publish(worker, wrapped, keras, None, context.step, context.metrics, model.get_weights())
@@ -80,7 +86,11 @@ class _Script:
             return
         self._said_at = telemetry.now()
         telemetry.say(
-            events.Progress, step=step, epoch=epoch, metrics=self.metrics, peak_memory_bytes=peak_memory_bytes()
+            events.Progress,
+            step=step,
+            epoch=epoch,
+            metrics=self.metrics,
+            peak_memory_bytes=peak_memory_bytes(),
         )
 
     def save(self, model: Any, epoch: int) -> None:
@@ -112,7 +122,9 @@ class _Script:
         if state is None:
             return None
         self.step = state.step
-        self._worker.telemetry.notice("Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch")
+        self._worker.telemetry.notice(
+            "Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch"
+        )
         return state.epoch
 
     def stop_requested(self) -> bool:
@@ -128,7 +140,8 @@ class _Script:
             worker, telemetry = self._worker, self._worker.telemetry
             self._checkpointer = Checkpointer(
                 storage.join(worker.folder, run_folder.CHECKPOINTS),
-                Contents(self._keras, model, model.optimizer, []),
+                # Callbacks such as ReduceLROnPlateau change a script's rate as it goes.
+                Contents(self._keras, model, model.optimizer, [], rate_from_job=False),
                 max_to_keep=worker.job.checkpoint.max_to_keep,
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,

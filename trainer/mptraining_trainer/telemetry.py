@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,8 @@ class Telemetry:
         self._part_began = self._began
         self._lines: list[str] = []
         self._topics: set[str] = set()
+        # Checkpoints are announced by the thread that wrote them; two lines must not run into one another.
+        self._lock = threading.RLock()
         self.notices: list[str] = []
 
     def now(self) -> float:
@@ -63,8 +66,9 @@ class Telemetry:
             **fields,
         )
         line = event.to_json()
-        print(line, file=self._stream, flush=True)
-        self._keep(line)
+        with self._lock:
+            print(line, file=self._stream, flush=True)
+            self._keep(line)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Says `message` once a topic and message; warnings are what the result lists."""
@@ -76,8 +80,9 @@ class Telemetry:
 
     def close(self) -> None:
         """Writes what is still held back."""
-        if self._output is not None and self._lines:
-            self._upload()
+        with self._lock:
+            if self._output is not None and self._lines:
+                self._upload()
 
     def forget_output(self) -> None:
         """Nothing more goes into the run folder: it turned out to be somebody else's."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from mptraining_records import storage
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
 from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint import Checkpointer, Contents, checkpoints
+from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
 from mptraining_trainer.course import Course
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
@@ -76,7 +77,9 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
         scaler = None
         if job.precision.policy == "mixed_float16":
-            scaler = LossScaler(initial=job.precision.loss_scale, dynamic=job.precision.loss_scale_mode == "Dynamic")
+            scaler = LossScaler(
+                initial=job.precision.loss_scale, dynamic=job.precision.loss_scale_mode == "Dynamic"
+            )
         loop = Loop(
             keras=keras,
             strategy=strategy,
@@ -108,12 +111,19 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
 
     def pipeline(position: Position) -> Any:
         return data.training(
-            order=order, batching=batching, position=position, share=share, batch=replica_batch, masked=masked,
+            order=order,
+            batching=batching,
+            position=position,
+            share=share,
+            batch=replica_batch,
+            masked=masked,
             preprocess=preprocess,
         )
 
     first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
-    for finding in preflight.warnings(preflight.gather(built.model, built.loss, _look(pipeline(first)), keras, job)):
+    for finding in preflight.warnings(
+        preflight.gather(built.model, built.loss, _look(pipeline(first)), keras, job)
+    ):
         telemetry.notice(finding.topic, finding.message, level="Warning")
 
     # Where an earlier attempt left off
@@ -124,7 +134,16 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         chief=worker.seat.is_chief,
         telemetry=telemetry,
     )
-    step, position = _resume(worker, checkpointer, first, scaler, loop)
+    state = _resume(worker, checkpointer, data.dataset.fingerprint)
+    step, position = 0, first
+    if state is not None:
+        step = state.step
+        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
+    if state is not None and scaler is not None and state.loss_scale is not None:
+        scaler.restore(
+            ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row)
+        )
+        loop.restored()
 
     telemetry.say(
         events.Started,
@@ -150,6 +169,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
 
     # Training
     course = Course(worker, loop, scaler, checkpointer, batching, boundaries, job.training)
+    if state is not None:
+        course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
     iterator = iter(strategy.distribute_datasets_from_function(lambda context: pipeline(position)))
@@ -167,7 +188,9 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         step_seconds=course.step_seconds,
         training_seconds=course.training_seconds,
         skipped_steps=course.skipped_steps,
-        message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
+        message="already trained to the last step"
+        if step >= boundaries.total_steps
+        else "trained to the last step",
     )
 
 
@@ -179,14 +202,18 @@ def claim_folder(worker: Worker) -> None:
         if other is not None:
             worker.telemetry.forget_output()
             raise ResumeRefused(
-                worker.folder, f"the run folder of another job: {other}", next_step="Give another output folder, or delete it."
+                worker.folder,
+                f"the run folder of another job: {other}",
+                next_step="Give another output folder, or delete it.",
             )
     if worker.seat.is_chief:
         storage.write(uri, worker.job.to_json().encode())
         if worker.job.training and worker.job.training.resume == "Never":
             old = storage.join(worker.folder, run_folder.CHECKPOINTS)
             if checkpoints(old):
-                worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
+                worker.telemetry.notice(
+                    "CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone"
+                )
                 storage.delete_prefix(old)
 
 
@@ -197,7 +224,11 @@ def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str,
     if data.validation:
         validation = input.open_data(data.validation, data, like=split.columns, notice=notice)
     if data.cache == "Disk":
-        notice("DiskCache", "data.cache: Disk is not there yet; examples are read and decoded in every epoch", level="Warning")
+        notice(
+            "DiskCache",
+            "data.cache: Disk is not there yet; examples are read and decoded in every epoch",
+            level="Warning",
+        )
     split, cache = input.with_cache(split, data.cache)
     if validation is not None:
         validation, _ = input.with_cache(validation, data.cache)
@@ -211,7 +242,9 @@ def _look(dataset: Any) -> tuple[Any, Any]:
     return tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), (inputs, labels))
 
 
-def _boundaries(job: ResolvedJob, training: ResolvedTraining, batching: Batching, *, with_validation: bool) -> Boundaries:
+def _boundaries(
+    job: ResolvedJob, training: ResolvedTraining, batching: Batching, *, with_validation: bool
+) -> Boundaries:
     per_epoch = training.steps_per_epoch or batching.steps_per_pass
     total = training.total_steps or (training.epochs or 1) * per_epoch
     return Boundaries(
@@ -236,31 +269,24 @@ def _validation_iterator(
     return iter(dataset), -(-validation.count // size)
 
 
-def _resume(
-    worker: Worker, checkpointer: Checkpointer, first: Position, scaler: LossScaler | None, loop: Loop
-) -> tuple[int, Position]:
-    """Step and position to begin with. Raises ResumeRefused."""
+def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
+    """The state of the newest checkpoint, its variables restored; None to begin anew. Raises ResumeRefused."""
     job = worker.job
     assert job.training is not None and job.data is not None
     state = None if job.training.resume == "Never" else checkpointer.restore()
     if state is None:
         if job.training.resume == "Required":
             raise ResumeRefused(
-                worker.folder, "no checkpoint", next_step="training.resume: Required needs one; Auto begins without."
+                worker.folder,
+                "no checkpoint",
+                next_step="training.resume: Required needs one; Auto begins without.",
             )
-        return 0, first
-    if state.fingerprint != first.fingerprint and job.data.on_change == "Refuse":
+        return None
+    if state.fingerprint != fingerprint and job.data.on_change == "Refuse":
         raise ResumeRefused(
             "spec.data.train",
             f"the records changed since the checkpoint of step {state.step}",
             next_step="Restore them, train in another folder, or set data.onChange: Accept.",
         )
-    if scaler is not None and state.loss_scale is not None:
-        scaler.restore(
-            ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row)
-        )
-    loop.restored()
     worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
-    return state.step, Position(
-        seed=state.seed, epoch=state.epoch, examples=state.examples, fingerprint=first.fingerprint
-    )
+    return state

@@ -1,0 +1,100 @@
+"""Interleaved rounds over long-lived children: A B C A B C …, so that a noisy neighbour disturbs all alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from bench.figures import progress
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one contender did in one round; CPU seconds are those of all its threads."""
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def speed(self) -> float:
+        return self.steps / self.seconds
+
+    @property
+    def cpu_per_step(self) -> float:
+        return self.cpu_seconds / self.steps
+
+
+def interleaved(
+    module: str, settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float
+) -> dict[str, list[Round]]:
+    """Starts `python -m module SETTING` for each and asks them in turn for about `seconds` of training each."""
+    with ExitStack() as stack:
+        # Two at a time: compiling is most of a start, and there are few cores.
+        with ThreadPoolExecutor(2) as starters:
+            started = list(starters.map(lambda setting: _Child(module, setting), settings.values()))
+        children = dict(zip(settings, started, strict=True))
+        for child in started:
+            stack.callback(child.close)
+        measured: dict[str, list[Round]] = {name: [] for name in children}
+        for _ in range(rounds):
+            for name, child in children.items():
+                measured[name].append(child.ask(seconds))
+        return measured
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, and TensorFlow told to keep quiet."""
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+class _Child:
+    """One contender's process. What it prints beside its answers is shown when it fails."""
+
+    def __init__(self, module: str, setting: Mapping[str, Any]) -> None:
+        self._said = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(setting)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            cwd=ROOT,
+            env=environment(),
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asks: IO[str] = self._process.stdin
+        self._answers: IO[str] = self._process.stdout
+        self._answer()
+
+    def ask(self, seconds: float) -> Round:
+        self._asks.write(f"{seconds}\n")
+        self._asks.flush()
+        return Round(**json.loads(self._answer()))
+
+    def close(self) -> None:
+        self._asks.close()
+        self._process.wait()
+        self._answers.close()
+        self._said.close()
+
+    def _answer(self) -> str:
+        line = self._answers.readline()
+        if not line:
+            code = self._process.wait()
+            self._said.seek(0)
+            progress(self._said.read().decode(errors="replace")[-4000:])
+            raise RuntimeError(f"{self._process.args!r} ended with {code}")
+        return line

@@ -1,0 +1,83 @@
+"""Figure 1: steps per second of this loop against `fit` of both generations and against a bare tf.function."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bench.figures import Figure, figure, progress
+from bench.rounds import Round, interleaved
+
+TaskName = Literal["mlp", "resnet"]
+
+FUSED = 32
+# This loop may cost as much over the tf.function that an expert writes.
+_OVER_BARE = 0.95
+
+
+def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
+    """Settings of `bench.contenders` by the name that a figure calls them.
+
+    With several replicas Keras 3 cannot fuse steps (facts: keras#19246) and its XLA step fails, so `fit` is
+    told not to compile.
+    """
+    several = replicas > 1
+    common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
+    fit = {"kind": "fit", **common}
+    found: dict[str, dict[str, Any]] = {
+        # The trainer puts a MirroredStrategy around a single device too.
+        "loop": {"kind": "loop", **common, "strategy": "mirrored", "fused": FUSED},
+        "bare tf.function": {"kind": "bare", **common, "fused": FUSED},
+        "loop, auto": {"kind": "loop", **common, "strategy": "mirrored"},
+        "fit": {**fit, "jit": False if several else None},
+        "tf_keras fit": {**fit, "keras": "Legacy"},
+        f"tf_keras fit x{FUSED}": {**fit, "keras": "Legacy", "fused": FUSED},
+    }
+    if not several:
+        found[f"fit x{FUSED}"] = {**fit, "fused": FUSED}
+        found[f"fit x{FUSED}, no XLA"] = {**fit, "fused": FUSED, "jit": False}
+        found["loop, no strategy"] = {"kind": "loop", **common, "fused": FUSED}
+    return found
+
+
+def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> list[Figure]:
+    """Figures of one task: over `fit`'s default, over the best `fit`, beside the bare tf.function."""
+    progress(f"{task}, {replicas} replica(s): steps per second")
+    measured = interleaved(
+        "bench.child", contenders(task, replicas), rounds=rounds, seconds=seconds
+    )
+    _table(measured)
+    speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
+    cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
+    fits = [name for name in speeds if "fit" in name]
+    best = max(fits, key=lambda name: statistics.median(speeds[name]))
+    suffix = "" if replicas == 1 else f".{replicas}_replicas"
+    name = f"trainer.{task}{suffix}.steps_per_second"
+    goals = [("loop", "fit", 3.0 if (task, replicas) == ("mlp", 1) else 1.0)]
+    goals += [("loop", best, 1.0), ("loop, auto", best, 1.0), ("loop", "bare tf.function", _OVER_BARE)]
+    if replicas == 1:
+        # What a MirroredStrategy over the one device costs.
+        goals.append(("loop", "loop, no strategy", _OVER_BARE))
+    return [
+        figure(
+            name if ours == "loop" else f"{name}.auto",
+            speeds[ours],
+            speeds[theirs],
+            unit="steps/s",
+            against=theirs,
+            least=least,
+            cpu=(cpu[ours], cpu[theirs]),
+        )
+        for ours, theirs, least in goals
+    ]
+
+
+def _table(measured: Mapping[str, list[Round]]) -> None:
+    for name, rounds in measured.items():
+        speeds = [each.speed for each in rounds]
+        microseconds = statistics.median(each.cpu_per_step for each in rounds) * 1e6
+        progress(
+            f"  {name:22} {statistics.median(speeds):9.1f} steps/s ({min(speeds):.1f} - {max(speeds):.1f}), "
+            f"{microseconds:.0f} us of CPU a step"
+        )

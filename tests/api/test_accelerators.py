@@ -1,0 +1,137 @@
+"""The catalogue: what may be asked for, and how a slice becomes pods."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.accelerators import canonical, catalogue, chips, chips_per_pod, lookup, pods
+from mptraining_api.problems import InvalidSpec
+
+TPU_SLICES = [
+    (accelerator.name, topology, per_pod)
+    for accelerator in catalogue().values()
+    for topology, options in accelerator.topologies.items()
+    for per_pod in options
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("nvidia-tesla-v100", 7.0),
+        ("nvidia-tesla-t4", 7.5),
+        ("nvidia-l4", 8.9),
+        ("nvidia-tesla-a100", 8.0),
+        ("nvidia-a100-80gb", 8.0),
+        ("nvidia-h100-80gb", 9.0),
+        ("nvidia-h100-mega-80gb", 9.0),
+    ],
+)
+def test_compute_capability_decides_about_bfloat16(name: str, capability: float) -> None:
+    accelerator = lookup(name)
+    assert accelerator.compute_capability == capability
+    assert ("mixed_bfloat16" in accelerator.policies) == (capability >= 8.0)
+    assert accelerator.multiple == 8
+
+
+def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
+    tpus = [accelerator for accelerator in catalogue().values() if accelerator.kind == "tpu"]
+    assert len(tpus) == 7
+    for tpu in tpus:
+        assert tpu.multiple == 128
+        assert "mixed_float16" not in tpu.policies
+        assert tpu.name.startswith("tpu-"), "the CEL rules know a TPU by its name"
+        assert tpu.topologies
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("v100", "nvidia-tesla-v100"),
+        ("T4", "nvidia-tesla-t4"),
+        ("l4", "nvidia-l4"),
+        ("a100", "nvidia-tesla-a100"),
+        ("a100-80gb", "nvidia-a100-80gb"),
+        ("h100", "nvidia-h100-80gb"),
+        ("v5e", "tpu-v5-lite-podslice"),
+        ("v5p", "tpu-v5p-slice"),
+        ("v6e", "tpu-v6e-slice"),
+        ("cpu", "cpu"),
+    ],
+)
+def test_people_say_an_alias(alias: str, name: str) -> None:
+    assert canonical(alias) == name
+
+
+def test_no_alias_means_two_accelerators() -> None:
+    words = [word for accelerator in catalogue().values() for word in (accelerator.name, *accelerator.aliases)]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("t4", "nvidia-tesla-t4"),
+        ("nvidia-t4", "nvidia-tesla-t4"),
+        ("tpu-v4", "tpu-v4-podslice"),
+        ("nvidia-tesla-v10", "nvidia-tesla-v100"),
+    ],
+)
+def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"Did you mean '{meant}'"):
+        lookup(word)
+
+
+def test_a_gpu_is_not_a_cpu() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        lookup("gpu")
+    assert "Did you mean 'cpu'" not in str(caught.value)
+
+
+@given(st.sampled_from(TPU_SLICES))
+def test_pods_share_the_chips_of_a_slice_without_rest(slice_: tuple[str, str, int]) -> None:
+    _, topology, per_pod = slice_
+    count = pods(topology, per_pod)
+    assert count >= 1
+    assert count * per_pod == chips(topology) == math.prod(int(side) for side in topology.split("x"))
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=3), st.integers(1, 64))
+def test_pods_are_whole_or_refused(sides: list[int], per_pod: int) -> None:
+    topology = "x".join(map(str, sides))
+    if math.prod(sides) % per_pod:
+        with pytest.raises(InvalidSpec, match="countPerNode"):
+            pods(topology, per_pod)
+    else:
+        assert pods(topology, per_pod) * per_pod == math.prod(sides)
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), min_size=3, max_size=3))
+def test_cuboids_follow_the_rule_of_gke(sides: list[int]) -> None:
+    total = math.prod(sides)
+    ordered = sides == sorted(sides)
+    small = total <= 64 and ordered and set(sides) <= {2, 4}
+    large = total > 64 and ordered and all(side % 4 == 0 for side in sides)
+    exists = "x".join(map(str, sides)) in lookup("tpu-v4-podslice").topologies
+    assert exists == (sides == [2, 2, 1] or small or large)
+
+
+def test_2x4_comes_in_one_pod_or_two() -> None:
+    assert chips_per_pod(lookup("tpu-v5-lite-podslice"), "2x4") == (8, 4)
+    assert chips_per_pod(lookup("tpu-v5-lite-device"), "2x4") == (8,)
+
+
+def test_an_unknown_topology_is_answered_with_those_that_exist() -> None:
+    with pytest.raises(InvalidSpec, match="2x2, 2x4, 4x4"):
+        chips_per_pod(lookup("tpu-v6e-slice"), "3x3")
+
+
+def test_importing_the_catalogue_reads_nothing() -> None:
+    program = "import sys, mptraining_api.accelerators; sys.exit('tomllib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

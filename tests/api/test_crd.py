@@ -1,0 +1,111 @@
+"""The CustomResourceDefinition: structural, bounded, small, and the file in step with the models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition, main, structural, to_yaml
+from mptraining_api.model import Model
+from mptraining_api.rules import rules
+
+CRD = custom_resource_definition()
+ROOT = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, inner in node.get("properties", {}).items():
+        yield from nodes(inner, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from nodes(node[key], f"{path}[]")
+
+
+def test_every_string_list_and_map_is_bounded() -> None:
+    # The API server knows the bounds of metadata itself.
+    unbounded = [
+        path
+        for path, node in nodes(ROOT)
+        if path != ".metadata"
+        and (
+            (node.get("type") == "string" and not {"maxLength", "enum"} & node.keys())
+            or (node.get("type") == "array" and "maxItems" not in node)
+            or (node.get("type") == "object" and not {"properties", "maxProperties"} & node.keys())
+        )
+    ]
+    assert unbounded == []
+
+
+def test_the_schema_is_structural() -> None:
+    for path, node in nodes(ROOT):
+        assert node.get("type") or node.get("x-kubernetes-int-or-string"), path
+        forbidden = {"$ref", "anyOf", "oneOf", "allOf", "default", "title", "const", "nullable"}
+        assert not forbidden & node.keys(), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert isinstance(node.get("exclusiveMinimum", False), bool), path
+
+
+def test_every_field_of_the_spec_is_described() -> None:
+    spec = ROOT["properties"]["spec"]
+    for path, node in nodes(spec):
+        if not path.endswith("[]") and ".hostPath" not in path and path.count("[]") == 0:
+            assert "description" in node, path
+
+
+def test_accelerators_are_the_catalogues_business() -> None:
+    assert "enum" not in ROOT["properties"]["spec"]["properties"]["accelerator"]["properties"]["type"]
+
+
+def test_free_form_objects_keep_what_they_hold() -> None:
+    program = ROOT["properties"]["spec"]["properties"]["program"]["properties"]
+    assert program["function"]["properties"]["arguments"]["x-kubernetes-preserve-unknown-fields"] is True
+    limits = ROOT["properties"]["spec"]["properties"]["podTemplate"]["properties"]["resources"]["properties"]["limits"]
+    assert limits["additionalProperties"] == {"x-kubernetes-int-or-string": True}
+
+
+def test_every_rule_stands_at_its_place() -> None:
+    placed = [rule["rule"] for _, node in nodes(ROOT) for rule in node.get("x-kubernetes-validations", ())]
+    assert sorted(placed) == sorted(rule.cel for rule in rules())
+
+
+def test_names_and_columns() -> None:
+    names = CRD["spec"]["names"]
+    assert CRD["metadata"]["name"] == "mptrainingjobs.mptraining.dev"
+    assert names["kind"] == "MPTrainingJob"
+    assert names["shortNames"] == ["mptj"]
+    version = CRD["spec"]["versions"][0]
+    assert version["subresources"] == {"status": {}}
+    columns = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert columns == ["Phase", "Accelerator", "Strategy", "Precision", "Progress %", "Age"]
+
+
+def test_client_side_apply_can_carry_it() -> None:
+    assert len(json.dumps(CRD)) < CLIENT_SIDE_APPLY_BYTES
+
+
+def test_a_union_is_refused() -> None:
+    class Union(Model):
+        either: int | str
+
+    with pytest.raises(ValueError, match="no structural schema"):
+        structural(Union)
+
+
+def test_the_file_in_manifests_is_up_to_date() -> None:
+    file = Path(__file__).parents[2] / "manifests" / "crd.yaml"
+    assert file.read_text(encoding="utf-8") == to_yaml(), "run `python -m mptraining_api.crd`"
+
+
+def test_check_tells_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "crd.yaml"
+    assert main([str(file), "--check"]) == 1
+    assert "stale" in capsys.readouterr().err
+    assert main([str(file)]) == 0
+    assert main([str(file), "--check"]) == 0
+    assert main(["-"]) == 0
+    assert capsys.readouterr().out == to_yaml()

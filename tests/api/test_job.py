@@ -1,0 +1,72 @@
+"""Reading a job file: what is said of a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptraining_api.job import JOB_NAME, MPTrainingJob
+from mptraining_api.problems import InvalidSpec
+
+GOOD = """
+apiVersion: mptraining.dev/v1alpha1
+kind: MPTrainingJob
+metadata: {name: digits, generation: 3, labels: {team: a}}
+spec:
+  accelerator: {type: cpu}
+  program: {application: {name: mlp, classes: 10}}
+  data: {train: [digits.tfrecord]}
+  training: {batchSize: {global: 64}}
+status: {phase: Running}
+"""
+
+
+def test_a_job_file() -> None:
+    job = MPTrainingJob.parse_yaml(GOOD)
+    assert (job.metadata.name, job.spec.accelerator.type) == ("digits", "cpu")
+    assert job.spec.training is not None
+    assert job.spec.training.batch_size is not None
+    assert job.spec.training.batch_size.global_ == 64
+    assert job.spec.nodes is None, "intent only: defaults are decided by resolve"
+
+
+def test_a_job_goes_back_to_what_was_written() -> None:
+    job = MPTrainingJob.parse_yaml(GOOD)
+    document = job.to_document()
+    assert document["spec"]["training"] == {"batchSize": {"global": 64}}
+    assert MPTrainingJob.parse(document) == job
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("mptraining.dev/v1alpha1", "mptraining.dev/v1", "apiVersion and kind are 'mptraining.dev/v1'"),
+        ("kind: MPTrainingJob", "kind: TFJob", "'TFJob'"),
+        ("  training:", "  trainig:", "spec.trainig: unknown field. Did you mean 'training'?"),
+        ("classes: 10", "clases: 10", "spec.program.application.clases: unknown field"),
+        ("{global: 64}", "{global: many}", "spec.training.batchSize.global: 'many' is not valid"),
+        ("spec:", "spec: [", "not YAML"),
+        ("status:", "---\nstatus:", "2 documents"),
+    ],
+)
+def test_a_bad_file_is_answered_in_one_line(old: str, new: str, said: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        MPTrainingJob.parse_yaml(GOOD.replace(old, new, 1))
+    line = str(caught.value)
+    assert said in line
+    assert "\n" not in line
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"absent\.yaml: No such file"):
+        MPTrainingJob.load(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"), [("a" * 50, True), ("a" * 51, False), ("a.b", False), ("1a", False), ("a-", False)]
+)
+def test_a_name_leaves_room_for_attempt_and_index(name: str, fits: bool) -> None:
+    assert (JOB_NAME.fullmatch(name) is not None) == fits
+    if fits:
+        assert len(f"{name}-99999-9999") <= 63

@@ -1,0 +1,62 @@
+"""From a resolved job to processes that differ in their index alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import ATTEMPT, HOSTS, INCARNATION, INDEX, JOB_FILE, Seat, launch, tf_config
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+
+TWO_HOSTS = ("flowers-1-0.flowers:2222", "flowers-1-1.flowers:2222")
+
+
+def job(**spec: Any) -> ResolvedJob:
+    base = {"accelerator": {"type": "nvidia-l4"}, "nodes": 2, "program": {"script": {"path": "train.py"}}}
+    return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": base | spec}), ClusterSettings())
+
+
+def test_one_environment_for_all_processes() -> None:
+    started = launch(job(), hosts=TWO_HOSTS, job_path="/etc/job.json", attempt=3)
+    assert started.environment[JOB_FILE] == "/etc/job.json"
+    assert started.environment[HOSTS] == ",".join(TWO_HOSTS)
+    assert started.environment[ATTEMPT] == "3"
+    assert INDEX not in started.environment
+    assert ResolvedJob.read(started.job_file) == job()
+
+
+def test_legacy_keras_and_hidden_gpus_are_set_before_tensorflow_is_imported() -> None:
+    legacy = launch(job(), hosts=TWO_HOSTS, job_path="j", attempt=1).environment
+    assert legacy["TF_USE_LEGACY_KERAS"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in legacy
+    cpu = launch(job(accelerator={"type": "cpu"}, nodes=1), hosts=("localhost:1",), job_path="j", attempt=1)
+    assert "TF_USE_LEGACY_KERAS" not in cpu.environment
+    assert cpu.environment["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_hosts_and_processes_agree() -> None:
+    with pytest.raises(ValueError, match="1 hosts for 2 processes"):
+        launch(job(), hosts=("a:1",), job_path="j", attempt=1)
+
+
+def test_a_seat_is_read_from_the_environment() -> None:
+    environment = {HOSTS: ",".join(TWO_HOSTS), ATTEMPT: "2", INCARNATION: "uid", INDEX: "1"}
+    seat = Seat.from_environment(environment)
+    assert (seat.index, seat.is_chief, seat.attempt, seat.incarnation) == (1, False, 2, "uid")
+    config = json.loads(tf_config(seat))
+    assert config == {"cluster": {"worker": list(TWO_HOSTS)}, "task": {"type": "worker", "index": 1}}
+
+
+def test_alone_without_an_environment() -> None:
+    assert Seat.from_environment({}).is_chief
+
+
+@pytest.mark.parametrize(("index", "said"), [("2", "at most 1"), ("one", "'one' is not a number")])
+def test_a_seat_that_does_not_exist_is_refused(index: str, said: str) -> None:
+    with pytest.raises(InvalidSpec, match=said):
+        Seat.from_environment({HOSTS: ",".join(TWO_HOSTS), INDEX: index})

@@ -1,0 +1,40 @@
+"""Exit code, budget and reason agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptraining_api import problems
+from mptraining_api.outcomes import OUTCOMES, PROGRAM_FAILED, Budget, Outcome, by_exit_code, by_reason
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.reason)
+def test_a_reason_finds_its_outcome(outcome: Outcome) -> None:
+    assert by_reason(outcome.reason) == outcome
+    assert by_exit_code(outcome.exit_code).budget == outcome.budget, "one exit code, one budget"
+
+
+@pytest.mark.parametrize(
+    ("code", "budget"),
+    [
+        (0, Budget.NONE),
+        (1, Budget.BACKOFF_LIMIT),
+        (2, Budget.NEVER_RETRY),
+        (3, Budget.NEVER_RETRY),
+        (75, Budget.INFRASTRUCTURE_RETRIES),
+        (76, Budget.UNDECIDED),
+        (137, Budget.BACKOFF_LIMIT),
+        (-9, Budget.BACKOFF_LIMIT),
+    ],
+)
+def test_an_exit_code_is_charged_to_one_budget(code: int, budget: Budget) -> None:
+    assert by_exit_code(code).budget is budget
+
+
+def test_a_reason_of_a_newer_version_counts_as_a_failed_program() -> None:
+    assert by_reason("MeteorStrike") == PROGRAM_FAILED
+
+
+def test_every_problem_has_an_outcome() -> None:
+    for problem in problems.Problem.__subclasses__():
+        assert by_reason(problem.reason).reason == problem.reason

@@ -1,0 +1,63 @@
+"""The rules as objects; what each refuses stands in tests/golden/specs.yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.rules import Rule, check, rules, violations
+
+
+def job(**spec: Any) -> MPTrainingJob:
+    base = {
+        "accelerator": {"type": "cpu"},
+        "program": {"application": {"name": "mlp"}},
+        "data": {"train": ["x.tfrecord"]},
+    }
+    return MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": base | spec})
+
+
+def test_a_good_job_breaks_nothing() -> None:
+    assert violations(job()) == []
+    check(job())
+
+
+def test_a_violation_is_one_line_with_field_value_expectation_and_next_step() -> None:
+    (problem,) = violations(job(training={"epochs": 3, "totalSteps": 50}))
+    assert str(problem) == "spec.training.totalSteps: 50; expected epochs or totalSteps, not both. Keep one."
+
+
+def test_the_field_of_a_list_names_the_item() -> None:
+    features = [{"name": "x", "dtype": "uint8"}, {"name": "y", "dtype": "uint8", "resize": [2, 2]}]
+    (problem,) = violations(job(data={"train": ["x"], "features": features}))
+    assert problem.where == "spec.data.features[1].resize"
+
+
+def test_all_violations_are_found_and_check_raises_the_first() -> None:
+    bad = job(training={"epochs": 3, "totalSteps": 50}, profile={"firstStep": 9, "lastStep": 1})
+    found = violations(bad)
+    assert [problem.where for problem in found] == ["spec.training.totalSteps", "spec.profile.lastStep"]
+    with pytest.raises(InvalidSpec) as caught:
+        check(bad)
+    assert str(caught.value) == str(found[0])
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: f"{rule.field}: {rule.message}")
+def test_a_rule_reads_as_a_sentence_and_fits_the_api_server(rule: Rule) -> None:
+    assert not rule.message.endswith(".")
+    assert rule.next_step.endswith(".")
+    assert len(rule.text) <= 2048
+    assert "\n" not in rule.text
+    assert rule.at == "" or rule.field.startswith(rule.at)
+
+
+def test_the_transition_rule_names_every_field_but_suspend() -> None:
+    (rule,) = [rule for rule in rules() if "oldSelf" in rule.cel]
+    assert rule.at == "", "a rule on a subtree is bypassed by removing and adding it"
+    assert "runPolicy.backoffLimit" in rule.cel
+    assert "runPolicy.suspend" not in rule.cel
+    for field in ("accelerator", "nodes", "program", "data", "training", "output", "podTemplate"):
+        assert f"self.spec.{field} == oldSelf.spec.{field}" in rule.cel

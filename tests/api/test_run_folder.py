@@ -1,0 +1,57 @@
+"""Whose run a folder is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.run_folder import difference, events_file
+
+
+def job(name: str = "flowers", **spec: Any) -> ResolvedJob:
+    base = {
+        "accelerator": {"type": "nvidia-l4"},
+        "program": {"application": {"name": "ResNet50"}},
+        "data": {"train": ["gs://b/t"]},
+    }
+    return resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": base | spec}), ClusterSettings())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"training": {"epochs": 9}},
+        {"training": {"batchSize": {"perReplica": 8}}},
+        {"precision": {"policy": "float32"}},
+        {"nodes": 2},
+        {"accelerator": {"type": "cpu"}},
+        {"data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]}},
+        # What was left out is what it stands for.
+        {"program": {"application": {"name": "ResNet50", "weights": "none"}}},
+    ],
+)
+def test_the_same_work_goes_on(spec: dict[str, Any]) -> None:
+    assert difference(job(), job(**spec)) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (job("roses"), "metadata.name was 'flowers' and is 'roses'"),
+        (job(program={"application": {"name": "ResNet101"}}), "spec.program is another one"),
+        (job(data={"train": ["gs://b/other"]}), "spec.data.train"),
+        (job(data={"train": ["gs://b/t"], "label": "class"}), "spec.data.label"),
+    ],
+)
+def test_other_work_is_told_by_its_field(other: ResolvedJob, said: str) -> None:
+    found = difference(job(), other)
+    assert found is not None
+    assert said in found
+
+
+def test_events_of_attempts_workers_and_parts_lie_apart() -> None:
+    assert events_file(2, "uid", 1, 0) == "events/2-uid-1-0.jsonl"

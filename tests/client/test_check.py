@@ -1,0 +1,43 @@
+"""What `mptj check` says of a job that can work."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mptraining.check import check, rows, show, summary
+from mptraining_api.problems import InvalidSpec
+
+JobFile = Callable[..., Path]
+
+
+def test_summary_names_program_and_machines(job_file: JobFile) -> None:
+    path = job_file(nodes=2)
+    text = path.read_text().replace("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 4}")
+    path.write_text(text)
+    assert summary(check(str(path))).startswith(f"{path}: flowers trains mlp on 2 nodes with 4 x ")
+
+
+def test_every_choice_has_its_reason(job_file: JobFile) -> None:
+    report = check(str(job_file()))
+    assert {field for field, _, _ in rows(report.job)} >= {"strategy", "precision.policy", "keras"}
+    assert all(because for _, _, because in rows(report.job))
+    file = io.StringIO()
+    show(report, Console(file=file, width=10_000, highlight=False))
+    shown = file.getvalue()
+    for field, value, because in rows(report.job):
+        assert field in shown
+        assert value in shown
+        assert because in shown
+    assert all(f"advice: {each}" in shown for each in report.advice)
+
+
+def test_a_job_that_can_never_work_is_a_problem(job_file: JobFile) -> None:
+    path = job_file()
+    path.write_text(path.read_text().replace("type: cpu", "type: nvidia-tesla-t5"))
+    with pytest.raises(InvalidSpec, match="nvidia-tesla-t5"):
+        check(str(path))

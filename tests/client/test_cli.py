@@ -1,0 +1,211 @@
+"""`mptj` as a process: quick to start, one line for a mistake, the right exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+JobFile = Callable[..., Path]
+Environment = Callable[..., dict[str, str]]
+RunIn = Callable[..., Path]
+
+HEAVY = ("tensorflow", "kopf", "kubernetes", "obstore", "pyarrow", "numpy", "rich", "pydantic")
+
+
+def mptj(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mptraining", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, check=False, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import mptraining", id="import mptraining"),
+        pytest.param(
+            "from mptraining.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+            id="mptj --help",
+        ),
+    ],
+)
+def test_a_light_start(code: str, environment: Environment) -> None:
+    measure = (
+        "\nimport os, sys\nspent = os.times()"
+        f"\nprint([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+        "\nprint(spent.user + spent.system, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code + measure],
+        env=environment(),
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    loaded, seconds = done.stderr.splitlines()
+    assert loaded == "[]"
+    assert float(seconds) < 0.5
+
+
+def test_public_names_come_when_they_are_used(environment: Environment) -> None:
+    code = "import mptraining as m; print(m.run_local.__name__, set(m.__all__) <= set(dir(m)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=False, text=True)
+    assert done.stdout == "run_local True\n"
+
+
+def test_help_and_version(environment: Environment) -> None:
+    shown = mptj("--help", environment=environment())
+    assert shown.returncode == 0
+    assert all(word in shown.stdout for word in ("run", "check", "compare", "records"))
+    assert mptj("--version", environment=environment()).stdout.startswith("mptj ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("run", "none.yaml", "--local"),
+            "mptj: none.yaml: No such file or directory; expected an MPTrainingJob in YAML",
+        ),
+        (
+            ("run", "none.yaml"),
+            "mptj: submitting to a cluster is `mptj submit`, which this version does not have yet. "
+            "Train on this machine with: mptj run none.yaml --local",
+        ),
+        (
+            ("compare", "nowhere"),
+            "mptj: nowhere: holds no run: there is no job.json in it; expected the run folder of a job",
+        ),
+        (
+            ("records", "convert", "a", "b", "--image-size", "2"),
+            "mptj: --image-size: '2'; expected HEIGHTxWIDTH, such as 224x224",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...],
+    line: str,
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mptj(*arguments, environment=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(environment: Environment) -> None:
+    for arguments in (["--debug", "compare", "nowhere"], ["compare", "nowhere", "--debug"]):
+        assert "Traceback" in mptj(*arguments, environment=environment()).stderr
+
+
+def test_a_word_it_does_not_know_is_a_usage_error(environment: Environment) -> None:
+    done = mptj("trian", environment=environment())
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_check_tells_of_every_file(job_file: JobFile, environment: Environment, tmp_path: Path) -> None:
+    good = job_file()
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(good.read_text().replace("nodes", "nodez"))
+    done = mptj("check", str(bad), str(good), environment=environment())
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mptj: {bad}: spec.nodez: unknown field")
+    assert "precision.policy" in done.stdout
+    assert mptj("check", str(good), environment=environment()).returncode == 0
+
+
+def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, environment: Environment, tmp_path: Path) -> None:
+    folders = [str(run_in("one")), str(run_in("two"))]
+    page = tmp_path / "page.html"
+    shown = mptj("compare", *folders, "--html", str(page), environment=environment())
+    assert shown.returncode == 0, shown.stderr
+    assert "validation accuracy" in shown.stdout
+    assert page.read_text().startswith("<!doctype html>")
+    document = json.loads(mptj("compare", *folders, "--json", environment=environment()).stdout)
+    assert [run["label"] for run in document["runs"]] == ["one", "two"]
+
+
+def started(job: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """A local run that has printed READY and the trainer's process id, with that line read."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mptraining", "run", str(job), "--local"],
+        env=environment,
+        cwd=job.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith("READY"):
+            return process
+    raise AssertionError(process.communicate()[1])
+
+
+SAVES = """
+def leave(*_):
+    say("Saved", step=40, uri="x", bytes=1, seconds=0.1)
+    finish("Preempted", 75, "told to stop")
+signal.signal(signal.SIGTERM, leave)
+say("Progress", step=40, total_steps=100, epoch=1, metrics={"loss": 0.5})
+print("READY", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "name"),
+    [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],
+)
+def test_a_signal_saves_stops_and_says_how_to_go_on(
+    number: signal.Signals, exit_code: int, name: str, job_file: JobFile, environment: Environment
+) -> None:
+    job = job_file()
+    process = started(job, environment(SAVES))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == exit_code
+    assert f"{name}: saving and stopping; once more ends it at once\n" in out
+    assert out.endswith(f"Stopped at step 40. `mptj run {job} --local` goes on from step 40.\n")
+    assert err == ""
+
+
+def test_ctrl_c_twice_kills_at_once(job_file: JobFile, environment: Environment) -> None:
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('READY', flush=True); time.sleep(60)"
+    process = started(job_file(), environment(stubborn))
+    process.send_signal(signal.SIGINT)
+    assert process.stdout
+    assert process.stdout.readline().startswith("Ctrl-C")
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - begin < 5
+    assert "the trainer did not stop in time and was killed" in out
+
+
+def test_a_closed_pipe_ends_the_trainer_too(job_file: JobFile, environment: Environment) -> None:
+    """`mptj run … | head`."""
+    process = started(job_file(), environment("print('READY', os.getpid(), flush=True)\nwhile True: print('x' * 1000)"))
+    assert process.stdout
+    process.stdout.close()
+    process.wait(timeout=20)
+    assert process.returncode == 1
+    assert process.stderr
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_the_exit_code_is_the_workers(job_file: JobFile, environment: Environment) -> None:
+    stub = environment("finish('Diverged', 3, 'loss is NaN')")
+    done = mptj("run", str(job_file()), "--local", environment=stub)
+    assert done.returncode == 3
+    assert done.stderr == "mptj: Diverged: loss is NaN.\n"

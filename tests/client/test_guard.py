@@ -1,0 +1,21 @@
+"""Which process groups are left when the starter is gone (test_gang kills a real one)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptraining.guard import groups_left
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ([], []),
+        (["+12\n", "+13\n"], [12, 13]),
+        (["+12\n", "+13\n", "-12\n"], [13]),
+        (["+12\n", "-12\n"], []),
+        (["+12\n", "+1x\n", "\n", "nonsense\n", "-99\n"], [12]),
+    ],
+)
+def test_groups_left(lines: list[str], left: list[int]) -> None:
+    assert groups_left(lines) == left

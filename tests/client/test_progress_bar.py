@@ -1,0 +1,43 @@
+"""The terminal: what scrolls by and what moves."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from mptraining.progress_bar import TerminalDisplay, bar
+from mptraining_api.events import Notice, Progress
+
+COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
+
+
+def drawn(event: Progress, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(bar(event))
+    return capture.get().splitlines()
+
+
+def test_the_bar_is_two_lines_at_any_width() -> None:
+    event = Progress(step=50, total_steps=200, epoch=2, metrics={"loss": 0.5}, examples_per_second=1234.0, **COMMON)
+    first, second = drawn(event)
+    assert first.startswith("step 50/200  epoch 2")
+    assert first.rstrip().endswith("25%")
+    assert second.split() == ["loss", "0.5", "1,234", "examples/s"]
+    assert len(drawn(event, width=30)) == 2
+
+
+def test_lines_are_kept_above_the_bar_and_markup_is_no_markup() -> None:
+    file = io.StringIO()
+    display = TerminalDisplay(Console(file=file, width=80, force_terminal=True, color_system=None))
+    display.event(0, Progress(step=1, total_steps=2, epoch=1, metrics={"loss": 1.0}, **COMMON))
+    display.line(0, "stdout", "list[int] [bold]")
+    display.event(0, Notice(topic="X", message="take [care]", level="Warning", **COMMON))
+    display.event(0, Progress(step=2, total_steps=2, epoch=1, metrics={"val_loss": 1.0}, **COMMON))
+    display.close()
+    display.say("done")
+    text = file.getvalue()
+    for line in ("list[int] [bold]", "warning: take [care]", "step 2/2  epoch 1  val_loss 1", "done"):
+        assert f"{line}\n" in text

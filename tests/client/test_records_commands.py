@@ -1,0 +1,57 @@
+"""`mptj records`: a CSV becomes records, damage is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptraining.records_commands import parse_size
+from mptraining_api.problems import InvalidSpec
+
+Environment = Callable[..., dict[str, str]]
+
+
+def mptj(*arguments: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mptraining", *arguments]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=False, text=True, timeout=60)
+
+
+def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environment) -> None:
+    (tmp_path / "flowers.csv").write_text("width,label\n" + "".join(f"{at}.5,{at % 3}\n" for at in range(50)))
+    done = mptj(
+        *("records", "convert", "flowers.csv", "out", "--label", "label"),
+        environment=environment(),
+        folder=tmp_path,
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert done.stdout.startswith("train: 50 records in 1 files")
+    assert done.stdout.endswith("next: data.train: [out/train-*.tfrecord] in a job file\n")
+
+    sound = mptj("records", "verify", "out/train-*.tfrecord", environment=environment(), folder=tmp_path)
+    assert sound.returncode == 0
+    assert sound.stdout.startswith("50 records in 1 files")
+    assert sound.stdout.endswith(": all sound\n")
+
+    shard = next((tmp_path / "out").glob("*.tfrecord"))
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1
+    shard.write_bytes(content)
+    damaged = mptj("records", "verify", str(shard), environment=environment(), folder=tmp_path)
+    assert damaged.returncode == 2
+    assert damaged.stdout.splitlines()[0].startswith(f"{shard}: record 0 at byte 0: ")
+    assert damaged.stdout.splitlines()[-1].endswith(": 1 damaged")
+
+    again = mptj("records", "convert", "flowers.csv", "out", environment=environment(), folder=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr.splitlines()[-1].endswith("exists already. Choose another folder or --overwrite")
+
+
+def test_image_size() -> None:
+    assert parse_size(None) is None
+    assert parse_size("224x192") == (224, 192)
+    with pytest.raises(InvalidSpec, match=r"--image-size: '224'; expected HEIGHTxWIDTH"):
+        parse_size("224")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import example, index, storage
+from mptraining_records.convert import convert
+from mptraining_records.features import Feature
+from mptraining_records.manifest import Manifest
+from mptraining_records.reader import RecordReader
+
+
+def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) -> Manifest:
+    np.savez(path / "rows.npz", **arrays)
+    (made,) = convert(str(path / "rows.npz"), str(path / "out"), label=label)
+    return made
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    dataset = index.build([f"{path}/out/*.tfrecord"])
+    with RecordReader(dataset) as reader:
+        parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
+    return [{name: values for name, (_, values) in row.items()} for row in parsed]
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), Feature(name="x", dtype="uint8", shape=(8, 8), decode="raw")),
+        (np.zeros(3, np.uint8), Feature(name="x", dtype="int64")),
+        (np.zeros((3, 4), np.float32), Feature(name="x", dtype="float32", shape=(4,))),
+        (np.zeros((3, 4)), Feature(name="x", dtype="float32", shape=(4,))),
+        (np.zeros((3, 4), np.float16), Feature(name="x", dtype="float16", shape=(4,), decode="raw")),
+        (np.zeros((3, 2, 2), np.int32), Feature(name="x", dtype="int32", shape=(2, 2))),
+        (np.zeros(3, np.int64), Feature(name="x", dtype="int64")),
+        (np.zeros(3, bool), Feature(name="x", dtype="bool")),
+        (np.array(["a", "bc", ""]), Feature(name="x", dtype="string")),
+    ],
+)
+def test_arrays_become_features(tmp_path: Path, array: NDArray[Any], expected: Feature) -> None:
+    assert _convert(tmp_path, x=array).features == (expected,)
+
+
+def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
+    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    halves = np.asfortranarray(np.arange(12, dtype=">f2").reshape(2, 2, 3))
+    _convert(tmp_path, image=images, half=halves)
+    first, second = _rows(tmp_path)
+    assert first["image"] == [bytes(range(12))]
+    assert second["half"] == [np.arange(6, 12, dtype="<f2").tobytes()]
+
+
+@pytest.mark.parametrize("name", ["label", "y"])
+def test_the_label_is_found_by_its_name(tmp_path: Path, name: str) -> None:
+    made = _convert(tmp_path, x=np.zeros(2), **{name: np.array([4, 5])})
+    assert made.label == name
+    assert [row[name].tolist() for row in _rows(tmp_path)] == [[4], [5]]
+
+
+def test_text_labels_become_classes(tmp_path: Path) -> None:
+    made = _convert(tmp_path, x=np.zeros(3), y=np.array(["dog", "cat", "dog"]))
+    assert made.classes == ("cat", "dog")
+    assert made.features[1] == Feature(name="y", dtype="int64")
+    assert [row["y"].tolist() for row in _rows(tmp_path)] == [[1], [0], [1]]
+
+
+def test_narrowing_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros(2))
+    said: list[str] = []
+    convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), notice=said.append)
+    assert said == ["x: float64 is stored as float32"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"x": np.zeros(3), "y": np.zeros(4)}, "arrays of unequal length: x has 3, y has 4"),
+        ({"x": np.float32(1)}, "no row"),
+        ({"x": np.zeros((0, 3))}, "no row"),
+        ({}, "no array in it"),
+        ({"x": np.zeros(2), "y": np.array([1, np.nan])}, "y: the label of row 1 is not a finite number"),
+        ({"x": np.array([1j, 2])}, "x: complex128 values"),
+        ({"x": np.array([{}], object)}, "not a readable"),
+    ],
+)
+def test_arrays_that_cannot_be_records_are_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], said: str) -> None:
+    with pytest.raises(InvalidData, match=said):
+        _convert(tmp_path, **arrays)
+    assert not storage.matching(f"{tmp_path}/out/*")
+
+
+def test_a_missing_label_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match=r"no 'lable' in it.*Did you mean 'label'"):
+        _convert(tmp_path, "lable", x=np.zeros(2), label=np.zeros(2))

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import example, index, manifest, sidecar, storage
+from mptraining_records.convert import convert
+from mptraining_records.features import Feature
+from mptraining_records.manifest import Manifest
+from mptraining_records.reader import RecordReader
+
+
+def _numbers(folder: str, split: str) -> list[int]:
+    """The row numbers that the records of a split hold, in their order."""
+    dataset = index.build([storage.join(folder, f"{split}-*.tfrecord")])
+    with RecordReader(dataset) as records:
+        found = records.read(np.arange(dataset.count))
+    return [int(example.parse(record or b"")["x"][1][0]) for record in found]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    """A source of 1000 rows that hold their own number, in another folder than the destination's."""
+    np.savez(tmp_path / "rows.npz", x=np.arange(1000), label=np.arange(1000) % 3)
+    return str(tmp_path / "rows.npz")
+
+
+@pytest.fixture
+def destination(folder: str) -> str:
+    return storage.join(folder, "out")
+
+
+def test_shards_hold_the_rows_in_order_and_the_manifest_describes_them(rows: str, destination: str) -> None:
+    (made,) = convert(rows, destination, shard_bytes=10_000)
+    assert _numbers(destination, "train") == list(range(1000))
+    assert made == manifest.find([storage.join(destination, "train-*")])
+    assert made.records == 1000
+    assert made.label == "label"
+    assert made.features == (Feature(name="label", dtype="int64"), Feature(name="x", dtype="int64"))
+    total = len(made.files)
+    assert total > 2
+    assert [file.name for file in made.files] == [
+        f"train-{number:05}-of-{total:05}.tfrecord" for number in range(total)
+    ]
+    for file in made.files:
+        content = storage.read(storage.join(destination, file.name))
+        assert (len(content), google_crc32c.value(content)) == (file.bytes, file.crc32c)
+        assert file.records > 0
+
+
+def test_nothing_else_is_left_at_the_destination(rows: str, destination: str) -> None:
+    (made,) = convert(rows, destination)
+    names = [each.name for each in storage.list_objects(destination) if "/.index/" not in each.uri]
+    assert names == ["train-00000-of-00001.tfrecord", "train-manifest.json"]
+    assert made.files[0].name == names[0]
+
+
+def test_shards_in_a_bucket_come_with_their_index(rows: str, bucket: str) -> None:
+    convert(rows, f"{bucket}/out", shard_bytes=10_000)
+    for stored in storage.glob(f"{bucket}/out/*.tfrecord"):
+        kept, scanned = sidecar.load(stored), index.scan(stored)
+        assert kept is not None
+        assert kept.checksum == scanned.checksum
+        assert np.array_equal(kept.offsets, scanned.offsets)
+
+
+def test_progress_is_told(rows: str, destination: str) -> None:
+    steps: list[tuple[int, int | None]] = []
+    convert(rows, destination, progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(number, 1000) for number in range(1, 1001)]
+
+
+class Test_validation:
+    def test_rows_are_split_by_their_number_and_the_seed(self, rows: str, destination: str) -> None:
+        train, validation = convert(rows, destination, validation_fraction=0.2, seed=3)
+        assert (train.name, validation.name) == ("train", "validation")
+        held_out = _numbers(destination, "validation")
+        assert sorted(held_out + _numbers(destination, "train")) == list(range(1000))
+        assert 150 < len(held_out) < 250
+        again, other = storage.join(destination, "again"), storage.join(destination, "other")
+        convert(rows, again, validation_fraction=0.2, seed=3)
+        convert(rows, other, validation_fraction=0.2, seed=4)
+        assert _numbers(again, "validation") == held_out != _numbers(other, "validation")
+
+    @pytest.mark.parametrize("fraction", [-0.1, 1, 2])
+    def test_fractions_outside_are_refused(self, rows: str, tmp_path: Path, fraction: float) -> None:
+        with pytest.raises(InvalidData, match="less than 1"):
+            convert(rows, str(tmp_path / "out"), validation_fraction=fraction)
+
+    def test_a_split_needs_a_row(self, rows: str, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData, match="no row for the split 'validation'"):
+            convert(rows, str(tmp_path / "out"), validation_fraction=1e-9)
+
+    def test_the_splits_need_different_names(self, rows: str, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData, match="validation"):
+            convert(rows, str(tmp_path / "out"), name="validation", validation_fraction=0.5)
+
+
+class Test_a_destination_that_has_this_split:
+    def test_is_refused(self, rows: str, destination: str) -> None:
+        convert(rows, destination)
+        with pytest.raises(InvalidData, match="exists already"):
+            convert(rows, destination)
+        convert(rows, destination, name="test")
+
+    def test_is_refused_when_only_shards_are_left_of_it(self, rows: str, destination: str) -> None:
+        convert(rows, destination)
+        storage.delete(storage.join(destination, "train-manifest.json"))
+        with pytest.raises(InvalidData, match="exists already"):
+            convert(rows, destination)
+
+    def test_is_replaced_as_a_whole_when_asked(self, rows: str, destination: str) -> None:
+        convert(rows, destination, shard_bytes=1000)
+        (made,) = convert(rows, destination, overwrite=True)
+        assert _numbers(destination, "train") == list(range(1000))
+        assert len(made.files) == 1
+
+    def test_stays_when_the_new_source_is_damaged(self, rows: str, destination: str, tmp_path: Path) -> None:
+        convert(rows, destination)
+        (tmp_path / "bad.csv").write_text("x,label\n1,2\n3,\n")
+        with pytest.raises(InvalidData, match="row 1: no label"):
+            convert(str(tmp_path / "bad.csv"), destination, overwrite=True)
+        assert _numbers(destination, "train") == list(range(1000))
+
+
+def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("x,label\n1,2\n3,\n")
+    with pytest.raises(InvalidData):
+        convert(str(tmp_path / "bad.csv"), str(tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_sources_in_a_bucket_are_fetched(rows: str, bucket: str, tmp_path: Path) -> None:
+    storage.upload(rows, f"{bucket}/rows.npz")
+    (made,) = convert(f"{bucket}/rows.npz", str(tmp_path / "out"))
+    assert made.records == 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path, "no such file or folder"),
+        (lambda path: _written(path / "rows.xlsx"), r"unknown kind of source '\.xlsx'"),
+        (lambda path: path / "rows.csv", "no such file"),
+        (lambda path: _written(path / "rows.npz"), r"not a readable \.npz file"),
+        (lambda path: _written(path / "rows.parquet"), "unreadable"),
+    ],
+)
+def test_sources_of_other_kinds_are_refused(make: Callable[[Path], Path], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match=said) as caught:
+        convert(str(make(tmp_path / "source")), str(tmp_path / "out"))
+    assert "\n" not in str(caught.value)
+
+
+def _written(path: Path) -> Path:
+    path.parent.mkdir()
+    path.write_bytes(b"something")
+    return path
+
+
+def test_every_manifest_can_be_read_again(rows: str, destination: str) -> None:
+    for made in convert(rows, destination, validation_fraction=0.5):
+        assert Manifest.model_validate_json(made.model_dump_json()) == made

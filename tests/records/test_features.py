@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import example, features
+from mptraining_records.example import Encodable
+from mptraining_records.features import Feature
+
+
+def _image(kind: str, size: tuple[int, int], mode: str = "RGB") -> bytes:
+    content = io.BytesIO()
+    Image.new(mode, (size[1], size[0])).save(content, kind)
+    return content.getvalue()
+
+
+def _infer(*rows: Mapping[str, Encodable], label: str | None = None) -> tuple[Feature, ...]:
+    return features.infer([example.encode(row) for row in rows], label)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3, 4], Feature(name="x", dtype="int64")),
+        ([[1, 2], [3, 4]], Feature(name="x", dtype="int64", shape=(2,))),
+        ([0.5, 1.5], Feature(name="x", dtype="float32")),
+        ([np.zeros(784), np.ones(784)], Feature(name="x", dtype="float32", shape=(784,))),
+        ([b"abc", b""], Feature(name="x", dtype="string")),
+        ([["a", "b"], ["c", "d"]], Feature(name="x", dtype="string", shape=(2,))),
+        (
+            [_image("jpeg", (8, 9)), _image("jpeg", (8, 9))],
+            Feature(name="x", dtype="uint8", shape=(8, 9, 3), decode="jpeg"),
+        ),
+        (
+            [_image("jpeg", (8, 9)), _image("jpeg", (7, 9))],
+            Feature(name="x", dtype="uint8", shape=(None, 9, 3), decode="jpeg"),
+        ),
+        ([_image("png", (8, 9), "L")], Feature(name="x", dtype="uint8", shape=(8, 9, 1), decode="png")),
+        ([_image("png", (8, 9), "RGBA")], Feature(name="x", dtype="uint8", shape=(8, 9, 4), decode="png")),
+        ([_image("png", (8, 9), "P")], Feature(name="x", dtype="uint8", shape=(8, 9, 3), decode="png")),
+        (
+            [_image("png", (8, 9), "L"), _image("jpeg", (8, 9))],
+            Feature(name="x", dtype="uint8", shape=(8, 9, 3), decode="png"),
+        ),
+        ([_image("png", (8, 9)), b"text"], Feature(name="x", dtype="string")),
+    ],
+)
+def test_features_are_what_the_records_show(values: list[Encodable], expected: Feature) -> None:
+    assert _infer(*({"x": value} for value in values)) == (expected,)
+
+
+def test_they_are_sorted_by_name() -> None:
+    assert [feature.name for feature in _infer({"b": 1, "a": 2, "c": 3})] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"x": 1}, {"x": [1, 2]}], "its length varies from 1 to 2"),
+        ([{"x": 1}, {"x": 0.5}], "its kind varies: float, int64"),
+        ([{"x": 1, "y": 1}, {"x": 1}], "record 1: feature 'y' is missing"),
+        ([{"x": 1}, {"x": 1, "y": 1}], "record 0: feature 'y' is missing"),
+        ([{"x": _image("jpeg", (8, 8))[:20]}], "a damaged image"),
+    ],
+)
+def test_records_that_differ_are_refused(rows: list[Mapping[str, Encodable]], said: str) -> None:
+    with pytest.raises(InvalidData, match=said):
+        _infer(*rows)
+
+
+def test_a_missing_label_names_the_nearest() -> None:
+    with pytest.raises(InvalidData, match=r"no feature 'lable'.*Did you mean 'label'"):
+        _infer({"label": 1, "x": 2}, label="lable")
+
+
+def test_no_records_show_nothing() -> None:
+    with pytest.raises(InvalidData, match="no record"):
+        features.infer([])
+
+
+def test_the_inference_can_be_said() -> None:
+    assert features.describe(
+        [
+            Feature(name="image", dtype="uint8", shape=(None, None, 3), decode="jpeg"),
+            Feature(name="label", dtype="int64"),
+        ]
+    ) == ["image: uint8 [?, ?, 3] from jpeg", "label: int64"]
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("I;16", 1), ("LA", 2), ("RGBA", 4)])
+def test_every_mode_of_pillow_has_its_channels(mode: str, channels: int) -> None:
+    assert features.image_shape(_image("png", (4, 5), mode)) == (4, 5, channels)

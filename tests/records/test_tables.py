@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import example, index
+from mptraining_records.convert import convert
+from mptraining_records.features import Feature
+from mptraining_records.manifest import Manifest
+from mptraining_records.reader import RecordReader
+
+
+def _csv(path: Path, text: str, label: str | None = None) -> Manifest:
+    (path / "rows.csv").write_text(text)
+    (made,) = convert(str(path / "rows.csv"), str(path / "out"), label=label)
+    return made
+
+
+def _parquet(path: Path, columns: dict[str, Any], label: str | None = None) -> Manifest:
+    pq.write_table(pa.table(columns), path / "rows.parquet")
+    (made,) = convert(str(path / "rows.parquet"), str(path / "out"), label=label)
+    return made
+
+
+def _rows(path: Path) -> list[dict[str, list[Any]]]:
+    dataset = index.build([f"{path}/out/*.tfrecord"])
+    with RecordReader(dataset) as reader:
+        parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
+    return [{name: list(values) for name, (_, values) in row.items()} for row in parsed]
+
+
+class Test_csv:
+    def test_columns_become_features_and_a_text_label_classes(self, tmp_path: Path) -> None:
+        made = _csv(tmp_path, "length,count,species\n1.5,3,setosa\n2.5,4,iris\n0,5,setosa\n", "species")
+        assert made.features == (
+            Feature(name="count", dtype="int64"),
+            Feature(name="length", dtype="float32"),
+            Feature(name="species", dtype="int64"),
+        )
+        assert made.classes == ("iris", "setosa")
+        assert _rows(tmp_path) == [
+            {"length": [1.5], "count": [3], "species": [1]},
+            {"length": [2.5], "count": [4], "species": [0]},
+            {"length": [0.0], "count": [5], "species": [1]},
+        ]
+
+    def test_long_files_stay_in_order(self, tmp_path: Path) -> None:
+        made = _csv(tmp_path, "x\n" + "\n".join(map(str, range(30_000))) + "\n")
+        assert made.records == 30_000
+        assert [row["x"] for row in _rows(tmp_path)] == [[number] for number in range(30_000)]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("x,label\n1,2\n3,\n", "column 'label', row 1: no label"),
+            ("x,label\n1,0.5\n3,NaN\n", "column 'label', row 1: no label"),
+            ("x,label\n,2\n", "column 'x', row 0: no value"),
+            ("x,x\n1,2\n", "unreadable: CSV file contained multiple columns named x"),
+            ("x,y\n1,2\n3\n", "unreadable: .*Expected 2 columns"),
+            ("x\n2024-01-01\n", "column 'x' has the type date32"),
+            ("x,label\n", "no row"),
+            ("", "unreadable"),
+        ],
+    )
+    def test_gaps_and_damage_are_named(self, tmp_path: Path, text: str, said: str) -> None:
+        with pytest.raises(InvalidData, match=said) as caught:
+            _csv(tmp_path, text)
+        assert str(caught.value).startswith(str(tmp_path / "rows.csv"))
+        assert "\n" not in str(caught.value)
+
+    def test_a_missing_label_names_the_nearest(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData, match=r"no 'specie' in it.*Did you mean 'species'"):
+            _csv(tmp_path, "x,species\n1,a\n", "specie")
+
+
+class Test_parquet:
+    def test_lists_of_one_length_become_vectors(self, tmp_path: Path) -> None:
+        made = _parquet(
+            tmp_path,
+            {
+                "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
+                "fixed": pa.array([[1, 2, 3], [4, 5, 6]], pa.list_(pa.int32(), 3)),
+                "flag": [True, False],
+                "label": pa.array(["b", "a"]).dictionary_encode(),
+            },
+        )
+        assert made.features == (
+            Feature(name="fixed", dtype="int64", shape=(3,)),
+            Feature(name="flag", dtype="bool"),
+            Feature(name="label", dtype="int64"),
+            Feature(name="vector", dtype="float32", shape=(2,)),
+        )
+        assert made.classes == ("a", "b")
+        assert _rows(tmp_path)[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
+
+    def test_images_in_a_column_are_recognised(self, tmp_path: Path) -> None:
+        content = io.BytesIO()
+        Image.new("RGB", (4, 3)).save(content, "PNG")
+        made = _parquet(tmp_path, {"image": [content.getvalue()] * 2, "name": ["a", "b"]})
+        assert made.features == (
+            Feature(name="image", dtype="uint8", shape=(3, 4, 3), decode="png"),
+            Feature(name="name", dtype="string"),
+        )
+
+    @pytest.mark.parametrize(
+        ("columns", "said"),
+        [
+            ({"x": [[1, 2], [3]]}, "column 'x', row 1: a list of 1 values; expected 2"),
+            ({"x": [[1, 2], [3, None]]}, "column 'x', row 1: no value"),
+            ({"x": [{"a": 1}]}, "column 'x' has the type struct"),
+            ({"label": [0.5, float("nan")]}, "column 'label', row 1: no label"),
+        ],
+    )
+    def test_what_cannot_be_a_feature_is_named(self, tmp_path: Path, columns: dict[str, Any], said: str) -> None:
+        with pytest.raises(InvalidData, match=said):
+            _parquet(tmp_path, columns)

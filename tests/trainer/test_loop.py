@@ -1,0 +1,266 @@
+"""The loop: fused steps, replicas, masks, accumulation and the one decision about overflow, on real strategies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.loop import Loop
+from mptraining_trainer.precision import FLOOR, LossScaler
+
+FEATURES, CLASSES, BATCH = 8, 4, 16
+
+
+def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(seed)
+    inputs = numbers.normal(size=(count, FEATURES)).astype(np.float32)
+    return inputs, inputs[:, :CLASSES].argmax(axis=1).astype(np.int64)
+
+
+_bases = itertools.count(0, 10_000)
+
+
+def strategy(replicas: int) -> Any:
+    """A strategy of its own for every rig; TensorFlow numbers the collective operations of each from the same base,
+    which two in one process must not share (a trainer has one)."""
+    kind = type("Mirrored", (tf.distribute.MirroredStrategy,), {"_collective_key_base": next(_bases)})
+    return kind([f"CPU:{index}" for index in range(replicas)])
+
+
+def model(keras: Keras, *, normalized: bool = False, dropout: float = 0.0) -> Any:
+    layers = keras.module.layers
+    stack = [layers.Input((FEATURES,)), layers.Dense(16, activation="relu")]
+    if normalized:
+        stack.append(layers.BatchNormalization(synchronized=True))
+    if dropout:
+        stack.append(layers.Dropout(dropout))
+    return keras.module.Sequential([*stack, layers.Dense(CLASSES, dtype="float32")])
+
+
+class Rig:
+    """A loop with its model, strategy and endless batches of one replica dealt in turn."""
+
+    def __init__(
+        self,
+        keras: Keras,
+        *,
+        replicas: int = 1,
+        policy: str = "float32",
+        data: Sequence[np.ndarray] | None = None,
+        masked: bool = False,
+        accumulation: int = 1,
+        scale: float | None = None,
+        normalized: bool = False,
+        jit: bool = False,
+    ) -> None:
+        keras.set_seed(1)
+        keras.set_policy(policy)
+        self.keras = keras
+        self.strategy = strategy(replicas)
+        with self.strategy.scope():
+            self.model = model(keras, normalized=normalized)
+            self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9)
+            self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
+            self.loop = Loop(
+                keras=keras,
+                strategy=self.strategy,
+                model=self.model,
+                loss=keras.module.losses.SparseCategoricalCrossentropy(from_logits=True),
+                optimizer=self.optimizer,
+                metrics=[keras.module.metrics.SparseCategoricalAccuracy(name="accuracy")],
+                examples_per_step=BATCH,
+                masked=masked,
+                accumulation=accumulation,
+                scaler=self.scaler,
+                jit=jit,
+            )
+        self.batches = self.feed(data or examples(BATCH * 8), BATCH // replicas)
+
+    def feed(self, arrays: Sequence[np.ndarray], batch: int) -> Any:
+        return iter(
+            self.strategy.distribute_datasets_from_function(
+                lambda context: tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat().batch(batch)
+            )
+        )
+
+    def weights(self) -> list[np.ndarray]:
+        return [np.array(array) for array in self.model.get_weights()]
+
+    def every_copy(self) -> list[list[np.ndarray]]:
+        """The trainable weights as each replica has them."""
+        variables = self.keras.variables_of(self.model.trainable_variables)
+        return [[part.numpy() for part in self.strategy.experimental_local_results(one)] for one in variables]
+
+    def updates(self) -> int:
+        return int(self.optimizer.iterations.numpy())
+
+
+def same(first: list[np.ndarray], second: list[np.ndarray], tolerance: float = 0.0) -> bool:
+    return all(np.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_fused_steps_are_the_same_as_single_ones(keras: Keras, policy: str) -> None:
+    scale = 1024.0 if policy == "mixed_float16" else None
+    fused, single = (Rig(keras, policy=policy, scale=scale) for _ in range(2))
+    together = fused.loop.execute(fused.batches, 6)
+    apart = [single.loop.execute(single.batches, 1) for _ in range(6)]
+    assert same(fused.weights(), single.weights())
+    assert together.loss == pytest.approx(np.mean([one.loss for one in apart]), rel=1e-6)
+    assert together.metrics == apart[-1].metrics
+    assert fused.updates() == single.updates() == 6
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_together_do_what_one_does_with_the_same_batch(keras: Keras, replicas: int) -> None:
+    """Without dropout and with synchronized BatchNormalization; sums in another order differ by 1e-5 at most."""
+    one, many = Rig(keras, normalized=True), Rig(keras, normalized=True, replicas=replicas)
+    for _ in range(4):
+        alone, together = one.loop.execute(one.batches, 2), many.loop.execute(many.batches, 2)
+        assert together.loss == pytest.approx(alone.loss, rel=1e-5)
+        assert together.metrics == pytest.approx(alone.metrics)
+    assert same(one.weights(), many.weights(), 1e-5)
+    assert not same(one.weights(), Rig(keras, normalized=True).weights(), 1e-3), "training moved the weights"
+
+
+@pytest.mark.parametrize(("replicas", "poisoned"), [(1, 0), (2, 0), (2, 1), (4, 0), (4, 3)])
+def test_an_overflow_on_any_one_replica_skips_the_step_on_all(
+    keras: Keras, replicas: int, poisoned: int
+) -> None:
+    inputs, labels = examples(BATCH * 3)
+    inputs[BATCH + poisoned * (BATCH // replicas)] = (
+        1e38  # second step: infinite as float16, on one replica alone
+    )
+    rig = Rig(keras, replicas=replicas, policy="mixed_float16", scale=1024.0, data=(inputs, labels))
+
+    first = rig.loop.execute(rig.batches, 1)
+    before, copies = rig.weights(), rig.every_copy()
+    second = rig.loop.execute(rig.batches, 1)
+
+    assert (first.applied_steps, first.loss_scale, first.skipped_steps) == (1, 1024.0, 0)
+    assert (second.applied_steps, second.loss_scale, second.skipped_steps) == (0, 512.0, 1)
+    assert same(rig.weights(), before)
+    assert all(
+        np.array_equal(a, b)
+        for one, two in zip(rig.every_copy(), copies, strict=True)
+        for a, b in zip(one, two, strict=True)
+    )
+    assert rig.updates() == 1
+
+    third = rig.loop.execute(rig.batches, 1)
+    assert (third.applied_steps, third.loss_scale, third.skipped_in_a_row) == (1, 512.0, 0)
+    for copies_of_one in rig.every_copy():
+        assert all(
+            np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one
+        )
+
+
+def test_the_scale_stops_at_its_floor(keras: Keras) -> None:
+    inputs, labels = examples(BATCH)
+    inputs[0] = 1e38
+    rig = Rig(keras, replicas=2, policy="mixed_float16", scale=8.0, data=(inputs, labels))
+    result = rig.loop.execute(rig.batches, 10)
+    assert result.loss_scale == FLOOR
+    assert (result.applied_steps, result.skipped_steps, result.skipped_in_a_row) == (0, 10, 10)
+
+
+def test_the_scale_grows_after_enough_good_steps(keras3: Keras) -> None:
+    rig = Rig(keras3, replicas=2, policy="mixed_float16", scale=16.0)
+    assert rig.scaler is not None
+    state = rig.scaler.state()
+    rig.scaler.restore(type(state)(16.0, 1998, 0, 0))
+    assert rig.loop.execute(rig.batches, 1).loss_scale == 16.0
+    assert rig.loop.execute(rig.batches, 1).loss_scale == 32.0
+    assert rig.scaler.state().good_steps == 0
+
+
+def test_scaling_changes_nothing_but_the_range(keras: Keras) -> None:
+    plain, scaled = Rig(keras), Rig(keras, scale=2.0**15)
+    plain.loop.execute(plain.batches, 5)
+    scaled.loop.execute(scaled.batches, 5)
+    assert same(plain.weights(), scaled.weights(), 1e-6)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_accumulated_parts_are_one_larger_batch(keras: Keras, replicas: int) -> None:
+    whole, parts = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, accumulation=4)
+    whole.loop.execute(whole.batches, 3)
+    parts.loop.execute(parts.batches, 3)
+    assert parts.updates() == 3
+    assert same(whole.weights(), parts.weights(), 1e-5)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_masked_examples_do_not_count(keras: Keras, accumulation: int) -> None:
+    """Half of each batch masked, and full of NaN, trains as the other half alone."""
+    inputs, labels = examples(BATCH)
+    mask = np.tile([1.0, 0.0], BATCH // 2).astype(np.float32)
+    poisoned = np.where(mask[:, None] > 0, inputs, np.float32(1e3))
+    rig = Rig(keras, replicas=2, masked=True, accumulation=accumulation, data=(poisoned, labels, mask))
+    chosen = np.repeat(np.flatnonzero(mask), 2)
+    alone = Rig(keras, data=(inputs[chosen], labels[chosen]))
+    first, second = rig.loop.execute(rig.batches, 1), alone.loop.execute(alone.batches, 1)
+    assert first.loss == pytest.approx(second.loss, rel=1e-5)
+    assert first.metrics == pytest.approx(second.metrics)
+    assert same(rig.weights(), alone.weights(), 1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> None:
+    count = BATCH * 2 + 5
+    inputs, labels = examples(count)
+    padded = -(-count // BATCH) * BATCH
+    rows = np.arange(padded) % count
+    mask = (np.arange(padded) < count).astype(np.float32)
+    rig = Rig(keras, replicas=replicas, normalized=True)
+    feed = rig.feed((inputs[rows], labels[rows], mask), BATCH // replicas)
+
+    logits = np.asarray(rig.model(inputs, training=False))
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(count), labels]
+    for _ in range(2):
+        result = rig.loop.evaluate(feed, padded // BATCH)
+        assert result["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+        assert result["accuracy"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+
+
+def test_replicas_drop_different_units(keras: Keras) -> None:
+    over = strategy(2)
+    with over.scope():
+        dropping = keras.module.Sequential(
+            [keras.module.layers.Input((64,)), keras.module.layers.Dropout(0.5)]
+        )
+    draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
+    if not keras.legacy:
+        before = [mask.numpy() for mask in over.experimental_local_results(draw())]
+        assert np.array_equal(*before), (
+            "Keras 3 draws the same mask on all replicas, which is why seeds are folded"
+        )
+    keras.fold_replica_into_seeds(dropping)
+    draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
+    seen = [mask.numpy().tobytes() for _ in range(3) for mask in over.experimental_local_results(draw())]
+    assert len(set(seen)) == 6, "another mask for every replica and every step"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_compiled_step_is_the_same_step(keras: Keras, replicas: int) -> None:
+    plain, compiled = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, jit=True)
+    plain.loop.execute(plain.batches, 3)
+    compiled.loop.execute(compiled.batches, 3)
+    assert same(plain.weights(), compiled.weights(), 1e-5)
+
+
+def test_metrics_begin_anew_with_an_epoch(keras3: Keras) -> None:
+    rig = Rig(keras3, replicas=2)
+    rig.loop.execute(rig.batches, 8)
+    rig.loop.reset_metrics()
+    last = rig.loop.execute(rig.batches, 1)
+    predictions = np.asarray(rig.model(examples(BATCH * 8)[0][:BATCH]))
+    assert 0 < last.metrics["accuracy"] <= 1
+    assert predictions.shape == (BATCH, CLASSES)

@@ -1,0 +1,80 @@
+"""The learning rate against its formula: factor * r(step) * min(1, (step + 1) / warmup_steps)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api.resolved import LearningRate
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.optimizer import scale_learning_rate, scaled_schedule
+
+
+def rate_at(keras: Keras, optimizer: Any, step: int) -> float:
+    schedule = keras.module.optimizers.schedules.deserialize(optimizer.get_config()["learning_rate"])
+    return float(schedule(step))
+
+
+def rates(keras: Keras, base: Any, factor: float, warmup: int, steps: int) -> list[float]:
+    schedule = scaled_schedule(keras.module)(base, factor, warmup)
+    return [float(schedule(step)) for step in range(steps)]
+
+
+def test_nothing_to_change_is_the_same_optimizer(keras: Keras) -> None:
+    optimizer = keras.module.optimizers.Adam(0.1)
+    assert scale_learning_rate(keras, optimizer, LearningRate(factor=1.0, warmup_steps=0)) is optimizer
+
+
+def test_a_plain_rate_without_warmup_stays_a_plain_rate(keras: Keras) -> None:
+    scaled = scale_learning_rate(keras, keras.module.optimizers.Adam(0.1), LearningRate(factor=4.0, warmup_steps=0))
+    assert float(scaled.get_config()["learning_rate"]) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("factor", "warmup", "expected"),
+    [
+        (1.0, 4, [0.025, 0.05, 0.075, 0.1, 0.1, 0.1]),
+        (8.0, 2, [0.4, 0.8, 0.8, 0.8, 0.8, 0.8]),
+        (2.0, 1, [0.2] * 6),
+        (2.0, 0, [0.2] * 6),
+    ],
+)
+def test_a_rate_rises_linearly_to_its_multiple(keras: Keras, factor: float, warmup: int, expected: list[float]) -> None:
+    assert rates(keras, 0.1, factor, warmup, 6) == pytest.approx(expected)
+
+
+def test_a_schedule_keeps_its_shape_under_factor_and_warmup(keras: Keras) -> None:
+    cosine = keras.module.optimizers.schedules.CosineDecay(0.1, decay_steps=10)
+    expected = [3.0 * float(cosine(step)) * min(1.0, (step + 1) / 5) for step in range(12)]
+    assert rates(keras, cosine, 3.0, 5, 12) == pytest.approx(expected)
+
+
+def test_the_optimizer_keeps_its_other_arguments_and_follows_the_schedule(keras: Keras) -> None:
+    base = keras.module.optimizers.schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.5)
+    optimizer = keras.module.optimizers.SGD(base, momentum=0.9, clipnorm=1.0)
+    scaled = scale_learning_rate(keras, optimizer, LearningRate(factor=2.0, warmup_steps=4))
+    assert (type(scaled), scaled.momentum, scaled.clipnorm) == (type(optimizer), 0.9, 1.0)
+    assert rate_at(keras, scaled, 1) == pytest.approx(2.0 * 0.1 * 0.5**0.5 * 0.5)
+    assert rate_at(keras, scaled, 6) == pytest.approx(2.0 * 0.1 * 0.5**3)
+
+
+def test_warmup_counts_the_updates_that_are_applied(keras: Keras) -> None:
+    sgd = keras.module.optimizers.SGD(1.0)
+    scaled = scale_learning_rate(keras, sgd, LearningRate(factor=1.0, warmup_steps=4))
+    layer = keras.module.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    layer.build((None, 1))
+    keras.build_optimizer(scaled, layer.trainable_variables)
+    weights: list[float] = []
+    for _ in range(5):
+        keras.apply_gradients(scaled, [-np.ones((1, 1), "float32")], layer.trainable_variables)
+        weights.append(float(layer.get_weights()[0].item()))
+    assert np.diff([0.0, *weights]) == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+def test_the_schedule_survives_serialization(keras: Keras) -> None:
+    schedules = keras.module.optimizers.schedules
+    schedule = scaled_schedule(keras.module)(schedules.CosineDecay(0.1, decay_steps=10), 3.0, 5)
+    again = schedules.deserialize(schedules.serialize(schedule))
+    assert [float(again(step)) for step in range(8)] == pytest.approx([float(schedule(step)) for step in range(8)])

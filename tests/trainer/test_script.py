@@ -1,0 +1,244 @@
+"""Training scripts, unmodified: what is set up around them, how they resume, how they fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidProgram, Preempted, Problem
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.script import run_script
+
+# Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
+TRAIN = """
+import json, os, sys
+from pathlib import Path
+import numpy as np
+import {keras} as keras
+
+class Mine(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["mine"] = 7.0
+
+model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")])
+model.compile("sgd", "mse", metrics=["mae"])
+x, y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
+first = model.fit(x, y, batch_size=4, epochs=3, validation_data=(x, y), callbacks=[Mine()])
+second = model.fit(x, y, 4, 2)
+Path("seen.json").write_text(json.dumps(dict(
+    arguments=sys.argv[1:], name=__name__, beside=Path("beside.txt").read_text(), epochs=[first.epoch, second.epoch])))
+"""
+FINE_TUNE = """
+import numpy as np
+import {keras} as keras
+import helper
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+{end}
+"""
+OWN_STRATEGY = """
+import tensorflow as tf
+import numpy as np
+import {keras} as keras
+with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((4, 3)), np.ones((4, 1)))
+"""
+
+
+class Recorder:
+    """A Context that writes down what it is told."""
+
+    def __init__(self, *, done: int | None = None, stop_after: int | None = None) -> None:
+        self.done = done
+        self.stop_after = stop_after
+        self.saved: list[int] = []
+        self.restored: list[int] = []
+        self.told: list[tuple[int, int, Mapping[str, float]]] = []
+
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+        self.told.append((step, epoch, metrics))
+
+    def save(self, model: Any, epoch: int) -> None:
+        self.saved.append(epoch)
+
+    def restore(self, model: Any) -> int | None:
+        self.restored.append(len(model.weights))
+        return self.done
+
+    def stop_requested(self) -> bool:
+        return self.stop_after is not None and len(self.saved) >= self.stop_after
+
+
+@pytest.fixture
+def folder(keras: Keras, tmp_path: Path) -> Path:
+    package = "tf_keras" if keras.legacy else "keras"
+    (tmp_path / "train.py").write_text(TRAIN.format(keras=package))
+    (tmp_path / "beside.txt").write_text("read from the source folder")
+    (tmp_path / "own.py").write_text(OWN_STRATEGY.format(keras=package))
+    (tmp_path / "helper.py").touch()
+    ends = {
+        "fine": "",
+        "raises": "def inner():\n    raise ValueError('no luck')\ninner()",
+        "leaves": "raise SystemExit",
+        "leaves_0": "import sys; sys.exit(0)",
+        "leaves_2": "import sys; sys.exit(2)",
+        "leaves_with_words": "import sys; sys.exit('out of cheese')",
+        "swallows": "try:\n    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=9)\nexcept Exception:\n    pass",
+    }
+    for name, end in ends.items():
+        (tmp_path / f"{name}.py").write_text(FINE_TUNE.format(keras=package, end=end))
+    (tmp_path / "no_fit.py").write_text("value = 3\n")
+    return tmp_path
+
+
+def job(keras: Keras, path: str, *arguments: str, policy: str = "float32") -> ResolvedJob:
+    spec = {
+        "accelerator": {"type": "cpu"},
+        "program": {"script": {"path": path, "arguments": list(arguments)}},
+        "keras": keras.generation,
+        "precision": {"policy": policy},
+    }
+    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
+    parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
+    return resolve(parsed, ClusterSettings())
+
+
+def run(keras: Keras, folder: Path, path: str, context: Recorder | None = None, strategy: Any = None) -> Any:
+    return run_script(job(keras, path), keras, strategy, context or Recorder(), folder)
+
+
+def test_the_script_sees_what_it_would_see_alone(keras: Keras, folder: Path) -> None:
+    before = list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit
+    resolved = job(keras, "train.py", "--lr=0.1", "twice", policy="mixed_bfloat16")
+    model = run_script(resolved, keras, None, Recorder(), folder)
+    seen = json.loads((folder / "seen.json").read_text())
+    assert seen == {
+        "arguments": ["--lr=0.1", "twice"],
+        "name": "__main__",
+        "beside": "read from the source folder",
+        "epochs": [[0, 1, 2], [0, 1]],
+    }
+    assert model.layers[0].compute_dtype == "bfloat16"
+    assert (list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit) == before
+
+
+def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Path) -> None:
+    context = Recorder()
+    run(keras, folder, "train.py", context)
+    assert context.saved == [1, 2, 3, 4, 5]
+    by_epoch = {epoch: (step, set(metrics)) for step, epoch, metrics in context.told if step % 4 == 0}
+    assert by_epoch[1] == (4, {"loss", "mae", "val_loss", "val_mae", "mine"})
+    assert by_epoch[5] == (20, {"loss", "mae"})
+    assert all(isinstance(value, float) for _, _, metrics in context.told for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("done", "saved", "epochs"),
+    [
+        (None, [1, 2, 3, 4, 5], [[0, 1, 2], [0, 1]]),
+        (2, [3, 4, 5], [[2], [0, 1]]),
+        (3, [4, 5], [[], [0, 1]]),
+        (4, [5], [[], [1]]),
+        (5, [], [[], []]),
+    ],
+)
+def test_a_restart_goes_on_after_the_epochs_that_are_done(
+    keras: Keras, folder: Path, done: int | None, saved: list[int], epochs: list[list[int]]
+) -> None:
+    context = Recorder(done=done)
+    run(keras, folder, "train.py", context)
+    assert context.saved == saved
+    assert json.loads((folder / "seen.json").read_text())["epochs"] == epochs
+    # Once, before the first step, with the weights already there although the model has no input layer.
+    assert context.restored == [4]
+
+
+@pytest.mark.parametrize("script", ["train.py", "swallows.py"])
+def test_a_stop_ends_the_script_after_the_batch_at_hand(keras: Keras, folder: Path, script: str) -> None:
+    context = Recorder(stop_after=1)
+    with pytest.raises(Preempted, match="stopped after 1 epochs"):
+        run(keras, folder, script, context)
+    assert context.saved == [1]
+    assert not (folder / "seen.json").exists()
+
+
+def test_the_model_of_the_last_fit_is_returned(keras: Keras, folder: Path) -> None:
+    assert isinstance(run(keras, folder, "fine.py"), keras.module.Model)
+    assert run(keras, folder, "no_fit.py") is None
+
+
+@pytest.mark.parametrize("script", ["leaves.py", "leaves_0.py"])
+def test_leaving_with_0_is_fine(keras: Keras, folder: Path, script: str) -> None:
+    assert run(keras, folder, script) is not None
+
+
+@pytest.mark.parametrize(("script", "code"), [("leaves_2.py", "2"), ("leaves_with_words.py", "'out of cheese'")])
+def test_leaving_with_anything_else_is_a_failed_program(keras: Keras, folder: Path, script: str, code: str) -> None:
+    with pytest.raises(Problem) as raised:
+        run(keras, folder, script)
+    assert raised.value.reason == "ProgramFailed"
+    assert str(raised.value) == f"{script}: the script left with {code}"
+
+
+def test_an_error_shows_the_users_own_frames_and_no_others(
+    keras: Keras, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Problem) as raised:
+        run(keras, folder, "raises.py")
+    assert raised.value.reason == "ProgramFailed"
+    assert str(raised.value) == f"{folder / 'raises.py'}:9: ValueError: no luck"
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last):")
+    assert shown.count("  File ") == shown.count(str(folder)) == 2
+    assert shown.endswith("ValueError: no luck\n")
+
+
+def test_a_missing_script_is_named_with_those_that_are_there(keras: Keras, folder: Path) -> None:
+    with pytest.raises(InvalidProgram, match=r"no file 'trian\.py' in .*expected one of: .*train\.py"):
+        run(keras, folder, "trian.py")
+
+
+@pytest.mark.training
+def test_the_script_trains_inside_the_jobs_strategy(keras: Keras, folder: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    model = run(keras, folder, "fine.py", strategy=strategy)
+    variable = keras.variables_of(model.weights)[0]
+    assert len(strategy.experimental_local_results(variable)) == 2
+
+
+def test_a_strategy_inside_ours_is_refused_naming_the_field(keras: Keras, folder: Path) -> None:
+    with pytest.raises(InvalidProgram, match="Set strategy: None"):
+        run(keras, folder, "own.py", strategy=tf.distribute.MirroredStrategy(["CPU:0"]))
+
+
+def test_a_strategy_of_its_own_works_without_ours(keras: Keras, folder: Path) -> None:
+    assert run(keras, folder, "own.py") is not None
+
+
+@pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
+def test_keras_3_over_several_workers_is_refused_before_it_fails(keras: Keras, folder: Path) -> None:
+    # One worker and no cluster: what is refused is the strategy's kind.
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with pytest.raises(InvalidProgram, match="Set keras: Legacy"):
+        run(keras, folder, "fine.py", strategy=strategy)
+
+
+@pytest.mark.parametrize("keras", ["Legacy"], indirect=True)
+def test_import_keras_under_legacy_is_followed_too(keras: Keras, folder: Path) -> None:
+    text = (folder / "fine.py").read_text().replace("import tf_keras as keras", "import keras")
+    (folder / "fine.py").write_text(text)
+    context = Recorder()
+    assert run(keras, folder, "fine.py", context) is not None
+    assert context.saved == [1]
