@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mptraining_api.job import BadRecords, Data, Feature
 from mptraining_api.rule import Rule
+from mptraining_api.spec_data import BadRecords, Data, Feature
 
 
 def _preprocess(data: Data) -> bool:

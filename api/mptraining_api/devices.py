@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
-from mptraining_api.job import Accelerator, JobSpec
+from mptraining_api.job import JobSpec
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, ResolvedAccelerator, Strategy
+from mptraining_api.spec_accelerator import Accelerator
 
 FELL_BACK = "FellBackToCPU"
 

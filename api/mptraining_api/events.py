@@ -113,7 +113,8 @@ class Finished(_Event):
     exit_code: int
     message: str
     step: int | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = Field(default_factory=dict)
+    # Path of the exported model below the run folder.
     model: str | None = None
     seconds: float | None = None
     training_seconds: float | None = None

@@ -64,7 +64,8 @@ class Model(BaseModel):
 
 def _first_problem(cls: type[BaseModel], error: ValidationError, where: str) -> InvalidSpec:
     details = error.errors(include_url=False)
-    first = details[0]
+    # A misspelt field also makes the right one missing: the misspelling is what to mend.
+    first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
     field = where
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.job import PodTemplate, Resources
 from mptraining_api.rule import Rule
+from mptraining_api.spec_pods import PodTemplate, Resources
 
 # Set by the launch (`launch`) for each process; a job's own value would break the gang.
 _SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mptraining_api import rules
 from mptraining_api.batches import global_batch_size, learning_rate
 from mptraining_api.devices import asked, on_cpu, strategy
-from mptraining_api.job import JobSpec, MPTrainingJob, Program
+from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.placement import placement
 from mptraining_api.policies import jit_compile, keras_generation, precision
 from mptraining_api.resolved import (
@@ -21,6 +21,7 @@ from mptraining_api.resolved import (
     ResolvedExport,
     ResolvedJob,
 )
+from mptraining_api.spec_program import Program
 from mptraining_api.training_defaults import resolve_data, resolve_training
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from mptraining_api.job import Feature, KerasObject, Program, Source
 from mptraining_api.model import Model
+from mptraining_api.spec_data import Feature
+from mptraining_api.spec_program import Program, Source
+from mptraining_api.spec_training import KerasObject
 
 VERSION = 1
 

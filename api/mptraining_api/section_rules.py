@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from mptraining_api.job import (
-    Accelerator,
-    BatchSize,
-    Export,
-    LearningRateScaling,
-    LossScale,
-    Precision,
-    Profile,
-    Program,
-    Source,
-    Training,
-)
 from mptraining_api.rule import Rule
+from mptraining_api.spec_accelerator import Accelerator
+from mptraining_api.spec_output import Export, Profile
+from mptraining_api.spec_precision import LossScale, Precision
+from mptraining_api.spec_program import Program, Source
+from mptraining_api.spec_training import BatchSize, LearningRateScaling, Training
 
 
 def _given(*values: object) -> int:

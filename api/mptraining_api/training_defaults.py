@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mptraining_api.job import Data, JobSpec, KerasObject, Program, Training
+from mptraining_api.job import JobSpec
 from mptraining_api.resolved import Choice, ResolvedData, ResolvedTraining
+from mptraining_api.spec_data import Data
+from mptraining_api.spec_program import Program
+from mptraining_api.spec_training import KerasObject, Training
 
 # What an application is trained with: a classifier over integer labels whose model ends in logits. 1e-3 is
 # Adam's own default (Kingma & Ba 2015, arXiv:1412.6980) and Keras'.

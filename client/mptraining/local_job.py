@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mptraining_api.job import MPTrainingJob, Output
+from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, SOURCE_FOLDER, Launch
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
+from mptraining_api.spec_output import Output
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")

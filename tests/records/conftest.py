@@ -13,14 +13,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from mptraining_records import framing, storage
-
-# A shared machine may pause any test for longer than Hypothesis' default deadline.
-hypothesis.settings.register_profile("records", deadline=None)
-hypothesis.settings.load_profile("records")
 
 SERVER = Path(__file__).parents[2] / "build" / "bin" / "fake-gcs-server"
 _bucket_numbers = itertools.count()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import framing, index, reader, storage
+from mptraining_records import framing, index, reader, shard_index, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.reader import RecordReader
@@ -114,7 +114,7 @@ def test_a_bucket_that_stops_answering_may_heal(
 )
 def test_requests_cover_the_rows_within_their_limits(sizes: list[int], wanted: list[int]) -> None:
     lengths = np.array(sizes, np.int64)
-    shard = index.from_lengths(storage.StoredObject("x", 0, ""), lengths, 0)
+    shard = shard_index.from_lengths(storage.StoredObject("x", 0, ""), lengths, 0)
     rows = np.sort(np.array([row % len(sizes) for row in wanted], np.int64))
     ends = list(reader.request_ends(shard, rows, max_gap=30, max_range=100))
     assert ends == sorted(set(ends))

@@ -5,18 +5,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records import index, sidecar, storage
+from mptraining_records import index, shard_index, sidecar, storage
+from mptraining_records.shard_index import ShardIndex
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
 
 @pytest.fixture
-def shard(bucket: str, write_shard: WriteShard) -> index.ShardIndex:
+def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
     uri = write_shard(f"{bucket}/data/a.tfrecord", [b"one", b"", b"three"])
-    return index.scan(storage.stat(uri))
+    return shard_index.scan(storage.stat(uri))
 
 
-def test_a_kept_index_equals_a_new_one(shard: index.ShardIndex) -> None:
+def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
     sidecar.save(shard)
     kept = sidecar.load(shard.object)
     assert kept is not None
@@ -26,20 +27,20 @@ def test_a_kept_index_equals_a_new_one(shard: index.ShardIndex) -> None:
     assert kept.checksum == shard.checksum
 
 
-def test_it_spares_streaming_the_shard(shard: index.ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.save(shard)
-    monkeypatch.setattr(index, "scan", None)
+    monkeypatch.setattr(shard_index, "scan", None)
     assert index.build([shard.object.uri]).count == 3
 
 
-def test_it_is_not_used_for_another_version_of_the_object(shard: index.ShardIndex, write_shard: WriteShard) -> None:
+def test_it_is_not_used_for_another_version_of_the_object(shard: ShardIndex, write_shard: WriteShard) -> None:
     sidecar.save(shard)
     write_shard(shard.object.uri, [b"two", b"", b"three"])
     assert sidecar.load(storage.stat(shard.object.uri)) is None
     assert index.build([shard.object.uri]).shards[0].checksum != shard.checksum
 
 
-def test_a_damaged_one_is_not_used(shard: index.ShardIndex) -> None:
+def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     sidecar.save(shard)
     uri = sidecar.uri_of(shard.object.uri)
     content = storage.read(uri)
@@ -48,6 +49,6 @@ def test_a_damaged_one_is_not_used(shard: index.ShardIndex) -> None:
         assert sidecar.load(shard.object) is None
 
 
-def test_no_glob_of_shards_finds_it(bucket: str, shard: index.ShardIndex) -> None:
+def test_no_glob_of_shards_finds_it(bucket: str, shard: ShardIndex) -> None:
     sidecar.save(shard)
     assert [each.name for each in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mptraining_api.problems import InvalidData
 from mptraining_records.example import Encodable
 from mptraining_records.features import Feature
-from mptraining_records.sources import choose_label
+from mptraining_records.labels import choose_label
 
 
 class Arrays:

@@ -15,7 +15,8 @@ import numpy as np
 from mptraining_api.problems import InvalidData
 from mptraining_records import framing, storage
 from mptraining_records.framing import BadRecord
-from mptraining_records.index import DatasetIndex, Int64s, ShardIndex
+from mptraining_records.index import DatasetIndex
+from mptraining_records.shard_index import Int64s, ShardIndex
 
 # A request to a bucket takes about as long as 1 MB of transfer; reading over a shorter gap costs less.
 MAX_GAP = 1 << 20

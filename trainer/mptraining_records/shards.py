@@ -9,7 +9,7 @@ from typing import BinaryIO
 import google_crc32c
 import numpy as np
 
-from mptraining_records import files, framing, index, sidecar, storage
+from mptraining_records import files, framing, shard_index, sidecar, storage
 from mptraining_records.manifest import File
 
 
@@ -62,8 +62,8 @@ class ShardWriter:
             storage.move(shard.path, uri)
             if storage.is_remote(uri):
                 lengths = np.array(shard.lengths, np.int64)
-                checksum = index.content_checksum(lengths, np.array(shard.checksums, np.uint32))
-                sidecar.save(index.from_lengths(storage.stat(uri), lengths, checksum))
+                checksum = shard_index.content_checksum(lengths, np.array(shard.checksums, np.uint32))
+                sidecar.save(shard_index.from_lengths(storage.stat(uri), lengths, checksum))
             published.append(File(name=name, records=len(shard.lengths), bytes=shard.bytes, crc32c=shard.crc))
         return tuple(published)
 

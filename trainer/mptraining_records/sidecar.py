@@ -14,8 +14,8 @@ import json
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, index, storage
-from mptraining_records.index import ShardIndex
+from mptraining_records import framing, shard_index, storage
+from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
 
 _MAGIC = b"MPTX1\n"
@@ -45,7 +45,7 @@ def load(object: StoredObject) -> ShardIndex | None:
         said = json.loads(header)
         if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
             return None
-        shard = index.from_lengths(object, np.frombuffer(lengths, "<i8").astype(np.int64), said["checksum"])
+        shard = shard_index.from_lengths(object, np.frombuffer(lengths, "<i8").astype(np.int64), said["checksum"])
     except (ValueError, KeyError, TypeError):
         return None
     return shard if int(np.sum(shard.lengths + framing.OVERHEAD)) == object.size else None
@@ -54,4 +54,4 @@ def load(object: StoredObject) -> ShardIndex | None:
 def load_or_scan(object: StoredObject) -> ShardIndex:
     """The index of one shard, from its sidecar where that is possible."""
     kept = load(object) if storage.is_remote(object.uri) else None
-    return kept or index.scan(object)
+    return kept or shard_index.scan(object)

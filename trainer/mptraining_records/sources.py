@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from mptraining_api.problems import InvalidData, nearest
-from mptraining_records import storage
+from mptraining_api.problems import InvalidData
+from mptraining_records import arrays, images, storage, tables
 from mptraining_records.example import Encodable
 from mptraining_records.features import Feature
 
-LABELS = ("label", "y", "target", "class")
 _KINDS = "a folder of images, .csv, .parquet or .npz"
 
 
@@ -47,33 +46,13 @@ def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -
             raise InvalidData(uri, f"unknown kind of source {suffix or 'without a suffix'!r}", expected=_KINDS)
         if not storage.is_remote(uri) and not storage.local_path(uri).exists():
             raise InvalidData(uri, "no such file or folder", expected=_KINDS)
-        from mptraining_records import images
-
         yield images.Folder(uri, label=label, size=image_size)
         return
     with _local(uri) as path:
         if suffix == ".npz":
-            from mptraining_records import arrays
-
             yield arrays.Arrays(uri, path, label=label)
         else:
-            from mptraining_records import tables
-
             yield tables.Table(uri, path, label=label)
-
-
-def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
-    """The label's name: the one asked for, else `label`, `y`, `target` or `class` where there is one."""
-    if label is None:
-        return next((name for name in LABELS if name in names), None)
-    if label not in names:
-        raise InvalidData(
-            uri,
-            f"no {label!r} in it",
-            expected="one of " + ", ".join(map(repr, names[:20])),
-            next_step=nearest(label, names),
-        )
-    return label
 
 
 @contextmanager

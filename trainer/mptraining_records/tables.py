@@ -12,7 +12,7 @@ from mptraining_api.problems import InvalidData
 from mptraining_records import features
 from mptraining_records.example import Encodable
 from mptraining_records.features import Decode, Dtype, Feature
-from mptraining_records.sources import choose_label
+from mptraining_records.labels import choose_label
 
 
 class Table:

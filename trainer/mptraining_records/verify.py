@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptraining_records import index
+from mptraining_records import index, shard_index
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.reader import RecordReader
@@ -36,7 +36,7 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     bad: list[BadRecord] = []
     records = 0
     for number, object in enumerate(objects, 1):
-        shard, broken = index.walk(object)
+        shard, broken = shard_index.walk(object)
         with RecordReader(DatasetIndex((shard,)), bad_records="Skip", max_skipped=shard.count) as reader:
             for start in range(0, shard.count, _AT_ONCE):
                 reader.read(np.arange(start, min(start + _AT_ONCE, shard.count)))

@@ -17,9 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.job import Application
 from mptraining_api.problems import InvalidSpec, Problem, StorageUnavailable, nearest
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.spec_program import Application
 from mptraining_records import storage
 from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras

@@ -50,6 +50,10 @@ class Batching:
             else left // self.examples_per_step
         )
 
+    def steps_before(self, position: Position) -> int:
+        """How many steps of this size the passes up to `position` would have been, however they were really cut."""
+        return (position.epoch + 1) * self.steps_per_pass - self.steps_from(position.examples)
+
     def advance(self, position: Position, steps: int) -> Position:
         """The position after `steps` more steps: a pass that cannot fill another step gives way to the next."""
         while steps > 0:

@@ -10,6 +10,7 @@ from mptraining_api.resolved import ResolvedData
 from mptraining_records import example as records_example
 from mptraining_records import features as records_features
 from mptraining_records.features import Feature
+from mptraining_records.labels import LABELS
 from mptraining_records.manifest import Manifest
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 
@@ -97,7 +98,7 @@ def _column(feature: Feature) -> Column:
 def _label(label: str | None, columns: Sequence[Column]) -> str:
     names = [column.name for column in columns]
     if label is None:
-        likely = [name for name in names if name in ("label", "labels", "y", "class", "target")]
+        likely = [name for name in names if name in LABELS]
         if len(likely) != 1:
             raise InvalidSpec(
                 "spec.data.label", "missing", expected=f"one of {names}", next_step="Add data.label."

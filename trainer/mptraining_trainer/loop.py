@@ -11,7 +11,7 @@ its own.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,7 +151,7 @@ class Loop:
         self._loss_sum.assign(0.0)
         step = self._step if self._scaler is None else self._scaled_step
         for _ in tf.range(steps):
-            step(next(iterator))
+            step(self._next(iterator))
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = (
             self._scaler.readings()
@@ -253,13 +253,20 @@ class Loop:
             self._update(self._evaluation_metrics, labels, predictions, mask)
 
         for _ in tf.range(steps):
-            self._strategy.run(on_replica, args=(next(iterator),))
+            self._strategy.run(on_replica, args=(self._next(iterator),))
         loss = self._evaluation_loss_sum.read_value() / self._evaluation_weight_sum.read_value()
         return tf.stack(
             [loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)]
         )
 
     # What both share
+
+    def _next(self, iterator: Any) -> tuple[Any, ...]:
+        """A batch for every replica, from what `feed` made; the replicas take from a plain iterator in turn."""
+        if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
+            return next(iterator)  # type: ignore[no-any-return]
+        batches = self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
+        return batches  # type: ignore[no-any-return]
 
     def _reset_graph(self) -> None:
         for metric in self._metrics:
@@ -297,6 +304,18 @@ class Loop:
     def _sum_over_workers(self, value: Any) -> Any:
         shares = self._strategy.run(lambda share: tf.identity(share), args=(value,))
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+
+
+def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
+    """An iterator for `Loop` over the batches of one replica, dealt to this worker's replicas in turn.
+
+    CPU devices share a plain one: a distributed one hands every batch through threads that copy it to a device, which
+    takes longer than a small step does.
+    """
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if isinstance(strategy, mirrored) and all("CPU:" in name for name in strategy.extended.worker_devices):
+        return iter(pipeline())
+    return iter(strategy.distribute_datasets_from_function(lambda context: pipeline()))
 
 
 def _float32(tree: Any) -> Any:

@@ -8,10 +8,13 @@ replica, and lets the scale sink to zero; hence this one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+
+from mptraining_api.resolved import ResolvedJob
 
 # Keras' and PyTorch's growth interval; a larger scale is tried after this many good steps in a row.
 GROWTH_STEPS = 2000
@@ -20,6 +23,17 @@ FLOOR = 1.0
 CEILING = 2.0**31
 # At the floor an overflow is no matter of the scale: that many bad steps in a row are a divergence.
 DIVERGED_AFTER = 100
+
+
+def decided(job: ResolvedJob, notice: Callable[[str, str], None]) -> ResolvedJob:
+    """The job with a policy that Keras knows: Measure is not there yet and follows Auto, said aloud."""
+    if job.precision.policy != "Measure":
+        return job
+    capability = job.accelerator.compute_capability or 0.0
+    policy = {"cpu": "float32", "tpu": "mixed_bfloat16"}.get(job.accelerator.kind)
+    policy = policy or ("mixed_float16" if capability >= 7.0 else "float32")
+    notice("NotMeasured", f"precision.policy: Measure is not there yet; {policy}, which Auto picks")
+    return job.model_copy(update={"precision": job.precision.model_copy(update={"policy": policy})})
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Preprocess:
         seed = tf.TensorSpec([2], tf.int64)
         try:
             outputs = tf.function(call).get_concrete_function(inputs, label, seed).structured_outputs
+        except InvalidProgram:
+            raise
         except Exception as error:
             line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             raise InvalidProgram(_FIELD, f"the function failed on one example: {line}") from error
@@ -98,8 +100,12 @@ def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
             extra["seed"] = seed
         if "training" in names:
             extra["training"] = training
-        inputs, labels = function(inputs, labels, **extra)
-        return inputs, labels
+        returned = function(inputs, labels, **extra)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise InvalidProgram(
+                _FIELD, f"the function returned {type(returned).__name__}", expected="(inputs, labels)"
+            )
+        return returned[0], returned[1]
 
     return call
 

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from mptraining_api.job import Function, KerasObject
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.spec_program import Function
+from mptraining_api.spec_training import KerasObject
 from mptraining_trainer import applications
 from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras
@@ -127,82 +128,18 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
     return check(own)
 
 
-def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
-    """The function `module:name`; the source folder is on sys.path already.
-
-    Raises InvalidProgram naming `where`, the module or attribute that is not there, and the nearest that is.
-    """
-    name, _, attribute = entry_point.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except Exception as error:
-        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-        if missing and (name == missing or name.startswith(f"{missing}.")):
-            raise _module_not_found(where, name, missing) from None
-        step = f"Add {missing!r} to source.requirements or to the image." if missing else ""
-        raise InvalidProgram(where, _raised(f"importing {name}", error), next_step=step) from error
-    try:
-        found = getattr(module, attribute)
-    except AttributeError:
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        hint = nearest(attribute, known) or f"It has {', '.join(sorted(known)) or 'no functions'}."
-        raise InvalidProgram(where, f"module {name!r} has no {attribute!r}", next_step=hint) from None
-    if not callable(found):
-        raise InvalidProgram(where, f"{entry_point} is {type(found).__name__}", expected="a function")
-    return found  # type: ignore[no-any-return]
 
 
-def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> Any:
-    """The optimizer, loss or metric that Keras' serialization names, of this generation of Keras.
-
-    Nested objects such as learning rate schedules may say `class_name` or `className`; a function's name
-    (`sparse_categorical_crossentropy`) stands for its class. Raises InvalidSpec naming `where`.
-    """
-    known = _classes(keras, kind)
-    cls = known.get(wanted.class_name) or keras.module.saving.get_registered_object(wanted.class_name)
-    if cls is None:
-        by_function = {_plain(name): known[name] for name in known}
-        cls = by_function.get(_plain(wanted.class_name)) if wanted.class_name.islower() else None
-    if cls is None:
-        hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
-        raise InvalidSpec(where, f"{keras.version} has no {kind} {wanted.class_name!r}", next_step=hint)
-    return _construct(cls, _nested(keras, wanted.config or {}, where), where)
 
 
-def user_frame(error: BaseException) -> str:
-    """`file:line` of the innermost frame that is the user's own code, else an empty string."""
-    ours = (str(Path(__file__).parent), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = frame.filename
-        if not path.startswith(("<", *ours)) and "site-packages" not in path:
-            return f"{path}:{frame.lineno}"
-    return ""
 
 
 # The standard library and, for an editable TensorFlow, its own folder.
 _LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
 
 
-def _raised(what: str, error: Exception) -> str:
-    place = user_frame(error)
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-    # Keras writes parts of its messages in bold.
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    return f"{what} raised {type(error).__name__}: {message}" + (f" (at {place})" if place else "")
 
 
-def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
-    parent, _, last = missing.rpartition(".")
-    if parent:
-        folders = list(getattr(sys.modules.get(parent), "__path__", []))
-    else:
-        folders = [folder or "." for folder in sys.path if "site-packages" not in folder and "lib/python" not in folder]
-    found = {path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix in ("", ".py")}
-    near = nearest(last, sorted(word for word in found if word.isidentifier()))
-    searched = ", ".join(folders) or "no source folder"
-    step = near or "Give source, or put the code into the image."
-    return InvalidProgram(where, f"no module {missing!r} (for {name!r}; searched {searched})", next_step=step)
 
 
 def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
@@ -256,82 +193,16 @@ def _build_variables(model: Any, example: ExampleSpec) -> None:
         )
 
 
-def _classes(keras: Keras, kind: Kind) -> dict[str, Any]:
-    base = {"optimizers": "Optimizer", "losses": "Loss", "metrics": "Metric"}[kind]
-    module = getattr(keras.module, kind)
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isclass(value)
-        and issubclass(value, getattr(module, base))
-        and name not in (base, "LossScaleOptimizer")
-    }
 
 
-def _nested(keras: Keras, value: Any, where: str) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_nested(keras, one, where) for one in value]
-    if not isinstance(value, Mapping):
-        return value
-    name = value.get("class_name", value.get("className"))
-    if name is None or not set(value) <= {"class_name", "className", "config", "module", "registered_name"}:
-        return {key: _nested(keras, one, where) for key, one in value.items()}
-    schedules = keras.module.optimizers.schedules
-    known = {key: cls for key, cls in vars(schedules).items() if inspect.isclass(cls)}
-    for kind in ("losses", "metrics", "optimizers"):
-        known |= {key: cls for key, cls in _classes(keras, kind).items() if key not in known}
-    cls = known.get(name) or keras.module.saving.get_registered_object(name)
-    if cls is None:
-        raise InvalidSpec(where, f"{keras.version} has no {name!r}", next_step=nearest(str(name), known))
-    return _construct(cls, _nested(keras, value.get("config") or {}, where), f"{where} ({name})")
 
 
-def _construct(cls: Any, config: Mapping[str, Any], where: str) -> Any:
-    try:
-        return cls(**config)
-    except (TypeError, ValueError, AttributeError) as error:
-        signature = ", ".join(name for name in inspect.signature(cls).parameters if name not in ("args", "kwargs"))
-        raise InvalidSpec(
-            f"{where}.config", f"{cls.__name__}: {error}", expected=f"arguments of {cls.__name__}({signature})"
-        ) from None
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
 
 
-def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice: Callable[[str, str], None]) -> Any:
-    module = keras.module.optimizers
-    wanted = job.training.optimizer if job.training else None
-    given: dict[str, Any] = {}
-    if wanted:
-        given["spec.training.optimizer"] = keras_object(keras, "optimizers", wanted, "spec.training.optimizer")
-    if parts.get("optimizer") is not None:
-        given["the program's optimizer"] = _got(module.get, parts["optimizer"], "optimizer")
-    if getattr(parts["model"], "optimizer", None) is not None:
-        given["compile(optimizer=...)"] = keras.inner_optimizer(parts["model"].optimizer)
-    if not given:
-        notice("Optimizer", "Adam with a learning rate of 0.001: neither the job nor the program names an optimizer")
-        return module.Adam(learning_rate=1e-3)
-    where, optimizer = _agreed(keras, "optimizers", given)
-    optimizer = keras.inner_optimizer(optimizer)
-    if not isinstance(optimizer, module.Optimizer):
-        raise InvalidProgram(
-            where,
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}",
-            expected=f"an optimizer of {keras.version}",
-        )
-    if getattr(optimizer, "gradient_accumulation_steps", None):
-        raise InvalidProgram(
-            where,
-            "gradient_accumulation_steps inside the optimizer does not work with replicas",
-            next_step="Use spec.training.gradientAccumulationSteps.",
-        )
-    return optimizer
 
 
-def _loss(
-    job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
 ) -> Any:
     module = keras.module.losses
     wanted = job.training.loss if job.training else None
@@ -356,119 +227,19 @@ def _loss(
     return loss
 
 
-def _guessed_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
-    module = keras.module.losses
-    output = keras.output_shape(model)
-    layer = keras.output_layer(model)
-    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
-    label = example.label
-    whole = label.dtype in ("uint8", "int32", "int64", "bool")
-    one_number = label.shape in ((), (1,))
-    if output is not None and len(output) == 2 and one_number:
-        if whole and output[1] != 1:
-            return module.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
-        if whole and output[1] == 1:
-            return module.BinaryCrossentropy(from_logits=activation != "sigmoid")
-        if output[1] == 1:
-            return module.MeanSquaredError()
-    if output is not None and label.dtype.startswith("float") and tuple(output[1:]) == label.shape:
-        return module.MeanSquaredError()
-    raise InvalidSpec(
-        "spec.training.loss",
-        f"missing, and none follows from output {output} and label {label.dtype}{list(label.shape)}",
-        next_step="Name a loss, such as {className: MeanSquaredError}.",
-    )
 
 
-def _metrics(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], loss: Any) -> list[Any]:
-    """The job's metrics, then those of the program whose names are not among them."""
-    found: list[Any] = []
-    for number, wanted in enumerate((job.training and job.training.metrics) or ()):
-        where = f"spec.training.metrics[{number}]"
-        if wanted.class_name in ("accuracy", "acc"):
-            found.append(_accuracy(keras, loss, wanted.class_name))
-        else:
-            found.append(keras_object(keras, "metrics", wanted, where))
-    own = list(parts.get("metrics") or ())
-    if getattr(parts["model"], "optimizer", None) is not None:
-        compiled = parts["model"].get_compile_config() or {}
-        own += [*_flat(compiled.get("metrics")), *_flat(compiled.get("weighted_metrics"))]
-    for metric in own:
-        made = _accuracy(keras, loss, metric) if metric in ("accuracy", "acc") else _metric(keras, metric)
-        if made.name not in {one.name for one in found}:
-            found.append(made)
-    return found
 
 
-def _flat(metrics: Any) -> list[Any]:
-    if isinstance(metrics, Mapping) and "class_name" not in metrics:
-        return [one for value in metrics.values() for one in _flat(value)]
-    if isinstance(metrics, (list, tuple)):
-        return [one for value in metrics for one in _flat(value)]
-    return [] if metrics is None else [metrics]
 
 
-def _metric(keras: Keras, metric: Any) -> Any:
-    module = keras.module
-    if isinstance(metric, Mapping):
-        metric = _got(module.saving.deserialize_keras_object, metric, "metrics")
-    metric = _got(module.metrics.get, metric, "metrics")
-    if inspect.isclass(metric):
-        metric = metric()
-    if isinstance(metric, module.metrics.Metric):
-        return metric
-    return module.metrics.MeanMetricWrapper(metric, name=metric.__name__)
 
 
-def _accuracy(keras: Keras, loss: Any, name: str) -> Any:
-    kind = _plain(getattr(loss, "__name__", type(loss).__name__))
-    module = keras.module.metrics
-    if kind.startswith("sparse"):
-        return module.SparseCategoricalAccuracy(name=name)
-    if kind.startswith("categorical"):
-        return module.CategoricalAccuracy(name=name)
-    return module.BinaryAccuracy(name=name) if kind.startswith("binary") else module.Accuracy(name=name)
 
 
-def _got(get: Callable[[Any], Any], value: Any, what: str) -> Any:
-    try:
-        got = get(value)
-    except Exception as error:
-        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r}: {error}") from error
-    if got is None or isinstance(got, str):
-        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r} is not known to Keras")
-    return got
 
 
-def _agreed(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:
-    """The first of those named, when all say the same."""
-    (where, chosen), *others = given.items()
-    for other, value in others:
-        if _described(keras, kind, chosen) != _described(keras, kind, value):
-            raise InvalidProgram(
-                where,
-                f"{_shown(chosen)}, but {other} is {_shown(value)}",
-                next_step="Leave one of them out, or make them equal.",
-            )
-    return where, chosen
 
 
-def _described(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
-    name = _plain(getattr(value, "__name__", type(value).__name__))
-    if not hasattr(value, "get_config"):
-        same = {_plain(known): cls for known, cls in _classes(keras, kind).items()}.get(name)
-        if same is None:
-            return name, str(id(value))
-        value = same()
-    ignored = ("name", "reduction", "dtype", "jit_compile", "is_legacy_optimizer")
-    return name, str(sorted((key, str(one)) for key, one in value.get_config().items() if key not in ignored))
 
 
-def _shown(value: Any) -> str:
-    if not hasattr(value, "get_config"):
-        return str(getattr(value, "__name__", value))
-    config = value.get_config()
-    kept = {
-        key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config
-    }
-    return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"

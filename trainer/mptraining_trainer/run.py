@@ -11,7 +11,7 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
-from mptraining_trainer import preflight
+from mptraining_trainer import precision, preflight
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
@@ -25,6 +25,8 @@ def run(
     """Trains and says how it ended; only what ends the interpreter escapes."""
     telemetry = Telemetry(seat, folder)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
+    job = precision.decided(job, telemetry.notice)
+    _say_what_is_not_there_yet(job, telemetry)
     worker = Worker(job, seat, telemetry, preemption, folder, seconds)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
@@ -53,6 +55,14 @@ def run(
     )
     telemetry.close()
     return outcome
+
+
+def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
+    if job.export.checkpoint == "Best":
+        message = "export.checkpoint: Best is not there yet; the last weights are exported"
+        telemetry.notice("NotBest", message, level="Warning")
+    if job.profile is not None:
+        telemetry.notice("NotProfiled", "profile is not there yet; no step is recorded", level="Warning")
 
 
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:

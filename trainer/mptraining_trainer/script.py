@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from mptraining_api.job import Script
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.spec_program import Script
 from mptraining_trainer.keras_generation import Keras, load
 
 _PATH = "spec.program.script.path"

@@ -30,7 +30,7 @@ from mptraining_trainer.loop import Loop
 from mptraining_trainer.optimizer import scale_learning_rate
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
-from mptraining_trainer.preprocess import Preprocess, load_function
+from mptraining_trainer.preprocess import Preprocess, check
 from mptraining_trainer.publish import publish
 from mptraining_trainer.runtime import devices, make_strategy
 from mptraining_trainer.script_run import train_script
@@ -43,7 +43,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     job, telemetry = worker.job, worker.telemetry
 
     # Whose folder is it?
-    claim_folder(worker)
+    refuse_foreign_folder(worker)
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
@@ -52,6 +52,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
     if job.program.script is not None:
+        claim_folder(worker)
         return train_script(worker, strategy, keras, environment)
     assert job.data is not None and job.training is not None and job.global_batch_size is not None
     keras.set_seed(job.training.seed)
@@ -67,7 +68,6 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             f"{batching.examples_per_step} examples a step and {data.count} in the training data: zero steps",
             next_step="Lower the batch size, or set data.remainder: PadAndMask.",
         )
-    boundaries = _boundaries(job, job.training, batching, with_validation=validation is not None)
     masked = job.data.remainder == "PadAndMask" or job.data.bad_records == "Skip"
 
     # Model
@@ -110,8 +110,9 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     replica_batch = batching.examples_per_step // job.replicas
 
     def pipeline(position: Position) -> Any:
+        # A pass that was begun with one seed goes on with it.
         return data.training(
-            order=order,
+            order=replace(order, seed=position.seed),
             batching=batching,
             position=position,
             share=share,
@@ -121,10 +122,12 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         )
 
     first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
-    for finding in preflight.warnings(
-        preflight.gather(built.model, built.loss, _look(pipeline(first)), keras, job)
-    ):
+    with input.explaining(data):
+        first_examples = _look(pipeline(first))
+    for finding in preflight.warnings(preflight.gather(built.model, built.loss, first_examples, keras, job)):
         telemetry.notice(finding.topic, finding.message, level="Warning")
+    # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
+    claim_folder(worker)
 
     # Where an earlier attempt left off
     checkpointer = Checkpointer(
@@ -144,6 +147,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row)
         )
         loop.restored()
+    boundaries = _boundaries(job, job.training, batching, step, position, with_validation=validation is not None)
 
     telemetry.say(
         events.Started,
@@ -174,15 +178,20 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
     iterator = iter(strategy.distribute_datasets_from_function(lambda context: pipeline(position)))
-    metrics = course.run(iterator, step, position)
+    with input.explaining(data, validation):
+        metrics = course.run(iterator, step, position)
     checkpointer.wait()
+    if skipped := data.reader.skipped:
+        message = f"{len(skipped)} damaged records were left out, the first in {skipped[0].uri}"
+        telemetry.notice("RecordsSkipped", message, level="Warning")
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
+    last_step = max(step, boundaries.total_steps)
     weights, exported = built.model.get_weights(), None
     if worker.seat.is_chief:
-        exported = publish(worker, built, keras, example, boundaries.total_steps, metrics, weights)
+        exported = publish(worker, built, keras, example, last_step, metrics, weights)
     return Trained(
-        step=boundaries.total_steps,
+        step=last_step,
         metrics=metrics,
         model=exported,
         step_seconds=course.step_seconds,
@@ -194,8 +203,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     )
 
 
-def claim_folder(worker: Worker) -> None:
-    """The chief writes job.json; everyone refuses a folder that another job has. Raises ResumeRefused."""
+def refuse_foreign_folder(worker: Worker) -> None:
+    """Raises ResumeRefused when the run folder is another job's, and leaves no trace in it."""
     uri = storage.join(worker.folder, run_folder.JOB)
     if storage.exists(uri):
         other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
@@ -206,6 +215,11 @@ def claim_folder(worker: Worker) -> None:
                 f"the run folder of another job: {other}",
                 next_step="Give another output folder, or delete it.",
             )
+
+
+def claim_folder(worker: Worker) -> None:
+    """The chief writes job.json, and begins anew where the job says so."""
+    uri = storage.join(worker.folder, run_folder.JOB)
     if worker.seat.is_chief:
         storage.write(uri, worker.job.to_json().encode())
         if worker.job.training and worker.job.training.resume == "Never":
@@ -233,7 +247,11 @@ def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str,
     if validation is not None:
         validation, _ = input.with_cache(validation, data.cache)
     named = data.preprocess not in ("auto", "none")
-    return split, validation, cache, Preprocess(per_example=load_function(data.preprocess) if named else None)
+    function = None
+    if named:
+        where = "spec.data.preprocess"
+        function = check(program.import_entry_point(data.preprocess, where))
+    return split, validation, cache, Preprocess(per_example=function)
 
 
 def _look(dataset: Any) -> tuple[Any, Any]:
@@ -243,15 +261,28 @@ def _look(dataset: Any) -> tuple[Any, Any]:
 
 
 def _boundaries(
-    job: ResolvedJob, training: ResolvedTraining, batching: Batching, *, with_validation: bool
+    job: ResolvedJob,
+    training: ResolvedTraining,
+    batching: Batching,
+    step: int,
+    position: Position,
+    *,
+    with_validation: bool,
 ) -> Boundaries:
+    """Where training that goes on at this step and position pauses and ends.
+
+    Epochs are passes over the data unless the job counts them in steps. After a resume with another batch size the
+    passes before took another number of steps than they would today.
+    """
     per_epoch = training.steps_per_epoch or batching.steps_per_pass
-    total = training.total_steps or (training.epochs or 1) * per_epoch
+    offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
+    total = training.total_steps or (training.epochs or 1) * per_epoch + offset
     return Boundaries(
         total_steps=total,
         steps_per_epoch=per_epoch,
         validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
+        offset=offset,
     )
 
 

@@ -1,0 +1,55 @@
+"""The section `spec.podTemplate`: the closed list of what a job may say about its pods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from mptraining_api.model import Model, Name, Text
+
+Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
+# A quantity (8, "500m", "16Gi") is the one value that Kubernetes itself writes as a number or a string.
+Quantity = Annotated[
+    int | Annotated[str, StringConstraints(max_length=64)],
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
+# Kubernetes' own objects inside the closed list; the API server checks them when the pod is made.
+KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
+KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
+# CEL sees no field of such an object but those that the schema names: `pod_rules` asks for these two.
+_HOST_PATH = {"properties": {"hostPath": {"type": "object", "additionalProperties": True, "maxProperties": 8}}}
+_NAME = {"properties": {"name": {"type": "string", "maxLength": 253}}}
+Volumes = Annotated[
+    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_HOST_PATH)]], Field(max_length=64)
+]
+Variables = Annotated[
+    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)
+]
+
+
+class Resources(Model):
+    """Requests and limits of the trainer container."""
+
+    requests: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
+    limits: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
+
+
+class PodTemplate(Model):
+    """The closed list of what a job may say about its pods."""
+
+    image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = Field(
+        None, description="Trainer image. Absent: the operator's own version."
+    )
+    image_pull_secrets: KubernetesObjects | None = Field(None, description="As in a pod.")
+    env: Variables | None = Field(None, description="As in a container.")
+    env_from: KubernetesObjects | None = Field(None, description="As in a container.")
+    resources: Resources | None = Field(None, description="Of the trainer container, accelerators aside.")
+    volumes: Volumes | None = Field(None, description="As in a pod; hostPath is refused.")
+    volume_mounts: KubernetesObjects | None = Field(None, description="As in a container.")
+    service_account_name: Name | None = Field(None, description="Service account of the pods.")
+    node_selector: Labels | None = Field(None, description="Added to the accelerator's own.")
+    tolerations: KubernetesObjects | None = Field(None, description="Added to the accelerator's own.")
+    labels: Labels | None = Field(None, description="Added to the pods.")
+    annotations: Labels | None = Field(None, description="Added to the pods.")

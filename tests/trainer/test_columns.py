@@ -1,0 +1,127 @@
+"""Which tensors the records hold, and what is said when they do not hold what the job says."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptraining_api.problems import InvalidData, InvalidSpec, Problem
+from mptraining_api.resolved import ResolvedData
+from mptraining_api.spec_data import Data
+from mptraining_api.spec_program import Program
+from mptraining_api.training_defaults import resolve_data
+from mptraining_records.example import encode
+from mptraining_records.features import Feature
+from mptraining_records.manifest import Manifest
+from mptraining_trainer.columns import Columns, decide
+
+
+def png(height: int, width: int) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+
+def data(**fields: Any) -> ResolvedData:
+    program = Program.parse({"function": {"entryPoint": "model:build"}})
+    return resolve_data(Data.parse({"train": ["a.tfrecord"], **fields}), program)[0]
+
+
+def columns(
+    records: list[dict[str, Any]], manifest: Manifest | None = None, **fields: Any
+) -> tuple[Columns, list[str]]:
+    said: list[str] = []
+    return decide(data(**fields), manifest, [encode(record) for record in records], said.append), said
+
+
+def manifest(*features: Feature, label: str | None = "label", classes: tuple[str, ...] | None = None) -> Manifest:
+    return Manifest(name="train", features=features, label=label, classes=classes, records=1, files=())
+
+
+def feature(name: str, dtype: str = "int64", **fields: Any) -> Feature:
+    return Feature.model_validate({"name": name, "dtype": dtype, "shape": (), **fields})
+
+
+ROW = {"x": [1.0, 2.0], "label": 3}
+
+
+def test_features_are_inferred_and_said() -> None:
+    found, said = columns([ROW, ROW])
+    assert found.describe() == ("label: int64 [] (label)", "x: float32 [2]")
+    assert said == ["features inferred from the first records: label: int64; x: float32 [2]"]
+    spec = found.example_spec()
+    assert [(one.name, one.dtype, one.shape) for one in spec.inputs] == [("x", "float32", (2,))]
+    assert (spec.label.name, spec.classes) == ("label", None)
+
+
+def test_a_manifest_spares_the_inference_and_brings_the_classes() -> None:
+    known = manifest(feature("x", "float32", shape=(2,)), feature("label"), classes=("cat", "dog"))
+    found, said = columns([ROW], known)
+    assert (said, found.classes, found.label) == ([], ("cat", "dog"), "label")
+
+
+def test_classes_belong_to_the_label_of_the_manifest_alone() -> None:
+    known = manifest(feature("x", "float32", shape=(2,)), feature("label"), feature("other"), classes=("a", "b"))
+    found, _ = columns([ROW | {"other": 1}], known, label="other")
+    assert (found.label, found.classes) == ("other", None)
+
+
+def test_the_job_has_the_last_word() -> None:
+    known = manifest(feature("x", "float32", shape=(2,)), feature("label"))
+    found, _ = columns(
+        [ROW],
+        known,
+        features=[{"name": "x", "dtype": "float16", "shape": [2]}, {"name": "label", "dtype": "int32"}],
+    )
+    assert found.describe() == ("x: float16 [2]", "label: int32 [] (label)")
+
+
+def test_images_of_mixed_sizes_become_one_by_resizing() -> None:
+    features = [
+        {"name": "image", "dtype": "uint8", "shape": [0, 0, 3], "decode": "png", "resize": [8, 6]},
+        {"name": "label", "dtype": "int64"},
+    ]
+    found, _ = columns([{"image": png(4, 5), "label": 1}], features=features)
+    assert found.describe()[0] == "image: uint8 [8, 6, 3] from png resized to 8x6"
+
+
+def image(**fields: Any) -> list[dict[str, Any]]:
+    return [{"name": "image", "dtype": "uint8", "decode": "png", **fields}, {"name": "label", "dtype": "int64"}]
+
+
+NUMBERS = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dtype": "int64"}]
+PICTURE = {"image": png(4, 5), "label": 1}
+
+
+@pytest.mark.parametrize(
+    ("records", "fields", "kind", "message"),
+    [
+        ([ROW], {"label": "lable"}, InvalidData, "no feature 'lable'.*Did you mean 'label'"),
+        ([ROW], {"label": "lable", "features": NUMBERS}, InvalidSpec, "'lable' is no feature.*Did you mean 'label'"),
+        ([{"a": 1, "b": 2}], {}, InvalidSpec, r"data.label: missing; expected one of \['a', 'b'\]. Add data.label"),
+        ([{"label": 2}], {}, InvalidSpec, "only the label 'label'; expected at least one input"),
+        ([ROW, {"label": 2}], {"features": NUMBERS}, InvalidData, "'x': missing in record 1. The record has: label"),
+        ([{"x": [1, 2], "label": 1}], {"features": NUMBERS}, InvalidData, "a int64 list; expected a float list"),
+        ([{"x": [1.0], "label": 1}], {"features": NUMBERS}, InvalidData, r"holds 1 values; expected 2 for shape \[2\]"),
+        ([{"x": b"ab", "label": 1}], {"features": NUMBERS}, InvalidData, "a bytes list; expected a float list"),
+        ([PICTURE, {"image": png(5, 5), "label": 1}], {}, InvalidData, "mixed shapes .* resize"),
+        ([PICTURE], {"features": image(shape=[0, 0, 3])}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
+        ([PICTURE], {"features": image()}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
+        ([PICTURE], {"features": image(shape=[5])}, InvalidSpec, r"\[5\] for an image; expected \[height, width"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_next_step(
+    records: list[dict[str, Any]], fields: dict[str, Any], kind: type[Problem], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        columns(records, **fields)
+
+
+@pytest.mark.parametrize("name", ["labels", "y", "class", "target"])
+def test_a_label_by_its_usual_name_need_not_be_named(name: str) -> None:
+    found, _ = columns([{"x": [1.0, 2.0], name: 3}])
+    assert found.label == name

@@ -1,0 +1,125 @@
+"""From serialized examples to tensors, batch by batch."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from mptraining_records.example import encode
+from mptraining_trainer.columns import Column, Columns
+from mptraining_trainer.decode import bytes_per_example, decoder
+
+LABEL = Column("label", "int64", (), None, None)
+
+
+def column(dtype: str, shape: tuple[int, ...] = (), decode: str | None = None, resize: Any = None) -> Column:
+    return Column("x", dtype, shape, decode, resize)
+
+
+def decoded(one: Column, *values: Any) -> np.ndarray:
+    records = [encode({"x": value, "label": number}) for number, value in enumerate(values)]
+    inputs, labels = tf.function(decoder(Columns((one, LABEL), "label", None)))(tf.constant(records))
+    assert labels.numpy().tolist() == list(range(len(values)))
+    assert inputs.shape[1:] == one.shape
+    return np.asarray(inputs)
+
+
+def picture(array: np.ndarray, kind: str) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(array).save(content, kind, **({"quality": 95} if kind == "JPEG" else {}))
+    return content.getvalue()
+
+
+COLOURS = np.tile(np.array([200, 100, 50], np.uint8), (6, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("one", "values", "expected"),
+    [
+        (column("float32", (2,)), ([1.5, 2.5], [3.5, 4.5]), np.float32),
+        (column("float16", (2,)), ([1.5, 2.5], [3.5, 4.5]), np.float16),
+        (column("float64", (2,)), ([1.5, 2.5], [3.5, 4.5]), np.float64),
+        (column("int64", (2,)), ([1, 2], [3, 4]), np.int64),
+        (column("uint8", (2,)), ([1, 2], [3, 255]), np.uint8),
+        (column("bool"), (True, False), np.bool_),
+        (column("float32", (2, 2)), ([[1.0, 2.0], [3.0, 4.0]],), np.float32),
+    ],
+    ids=lambda value: value.dtype if isinstance(value, Column) else None,
+)
+def test_numbers_keep_their_values_and_get_their_type(one: Column, values: tuple[Any, ...], expected: Any) -> None:
+    found = decoded(one, *values)
+    assert found.dtype == expected
+    assert np.array_equal(found, np.array(values, expected))
+
+
+def test_text_stays_bytes() -> None:
+    assert decoded(column("string", (2,)), ["a", "bc"]).tolist() == [[b"a", b"bc"]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+def test_raw_bytes_are_an_array_in_c_order(dtype: str) -> None:
+    arrays = [np.arange(6).reshape(2, 3).astype(dtype) * (number + 1) for number in range(3)]
+    found = decoded(column(dtype, (2, 3), "raw"), *(array.tobytes() for array in arrays))
+    assert np.array_equal(found, np.stack(arrays))
+
+
+def test_a_png_comes_back_exactly() -> None:
+    numbers = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
+    assert np.array_equal(decoded(column("uint8", (6, 4, 3), "png"), picture(numbers, "PNG"))[0], numbers)
+
+
+def test_a_jpeg_comes_back_almost() -> None:
+    found = decoded(column("uint8", (6, 4, 3), "jpeg"), picture(COLOURS, "JPEG"))[0]
+    assert np.abs(found.astype(int) - COLOURS).max() <= 4
+
+
+@pytest.mark.parametrize(("channels", "stored"), [(1, COLOURS[..., 0]), (3, COLOURS), (3, COLOURS[..., 0])])
+def test_channels_are_those_of_the_feature(channels: int, stored: np.ndarray) -> None:
+    found = decoded(column("uint8", (6, 4, channels), "png"), picture(stored, "PNG"))[0]
+    assert np.array_equal(found, np.broadcast_to(stored.reshape(6, 4, -1), (6, 4, channels)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_images_of_other_sizes_are_resized(dtype: str) -> None:
+    contents = [picture(np.tile(COLOURS, (times, times, 1)), "PNG") for times in (1, 2, 3)]
+    found = decoded(column(dtype, (5, 7, 3), "png", (5, 7)), *contents)
+    assert found.dtype == dtype
+    assert np.allclose(found, np.broadcast_to(COLOURS[0, 0], (3, 5, 7, 3)), atol=1e-3)
+
+
+def test_resized_integers_are_rounded_not_cut() -> None:
+    halves = np.zeros((2, 2, 1), np.uint8)
+    halves[0] = 3
+    found = decoded(column("uint8", (1, 1, 1), "png", (1, 1)), picture(halves[..., 0], "PNG"))
+    assert found.item() == 2
+
+
+def test_several_inputs_are_a_dict_by_name() -> None:
+    both = Columns((Column("a", "int64", (), None, None), column("float32", (2,)), LABEL), "label", None)
+    inputs, _ = decoder(both)(tf.constant([encode({"a": 7, "x": [1.0, 2.0], "label": 0})]))
+    assert {name: tensor.numpy().tolist() for name, tensor in inputs.items()} == {"a": [7], "x": [[1.0, 2.0]]}
+
+
+@pytest.mark.parametrize(
+    ("one", "value"),
+    [
+        (column("float32", (2,)), [1.0, 2.0, 3.0]),
+        (column("float32", (2,)), 7),
+        (column("uint8", (6, 4, 3), "png"), b"no picture"),
+        (column("uint8", (5, 5, 3), "png"), picture(COLOURS, "PNG")),
+        (column("int32", (2, 3), "raw"), b"12345"),
+    ],
+    ids=["too many values", "another kind", "no picture", "another size", "cut off"],
+)
+def test_what_is_not_as_the_columns_say_is_an_error(one: Column, value: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decoded(one, value)
+
+
+def test_memory_of_an_example() -> None:
+    assert bytes_per_example([column("uint8", (6, 4, 3)), LABEL, column("float32", (10,))]) == 72 + 8 + 40
