@@ -1,4 +1,4 @@
-"""The ways to train a task that are timed against each other: this loop, `fit` and a bare tf.function.
+"""The ways to train a task that are timed against each other: this loop, `fit`, a bare tf.function.
 
 Each `Contender` does a given number of steps and says how long they took; `bench.child` asks them.
 """
@@ -6,19 +6,22 @@ Each `Contender` does a given number of steps and says how long they took; `benc
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import tensorflow as tf
-
 from bench import tasks
+from bench.jobs import trainers_strategy
 from bench.tasks import Task
+
 from mptraining_trainer.keras_generation import Keras, load
-from mptraining_trainer.loop import Loop
+from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.pace import Pace
 
 Kind = Literal["loop", "fit", "bare"]
-StrategyName = Literal["default", "mirrored"]
+# trainer: the one that the trainer makes for a job of so many devices.
+StrategyName = Literal["trainer", "default", "mirrored"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ class Measured:
 
 
 class Contender(Protocol):
+    """Takes its steps in multiples of `multiple`."""
+
+    multiple: int
+
     def train(self, steps: int) -> Measured: ...
 
 
@@ -53,15 +60,20 @@ def make(setting: Setting) -> Contender:
     strategy = make_strategy(setting.strategy, setting.replicas)
     keras = load(setting.keras)
     keras.set_seed(7)
-    kinds: dict[Kind, Any] = {"loop": LoopContender, "fit": FitContender, "bare": BareContender}
-    contender: Contender = kinds[setting.kind](setting, keras, strategy)
-    return contender
+    kinds: dict[Kind, Callable[[Setting, Keras, Any], Contender]] = {
+        "loop": LoopContender,
+        "fit": FitContender,
+        "bare": BareContender,
+    }
+    return kinds[setting.kind](setting, keras, strategy)
 
 
 def make_strategy(name: StrategyName, replicas: int) -> Any:
-    if replicas > 1:
+    if replicas > 1 and name != "trainer":
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    if name == "trainer":
+        return trainers_strategy(replicas)
     if name == "default":
         return tf.distribute.get_strategy()
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
@@ -92,12 +104,13 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
             masked=False,
         )
-    feed = strategy.distribute_datasets_from_function(lambda context: tasks.dataset(task, task.batch))
-    return loop, model, optimizer, iter(feed)
+    return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch))
 
 
 class LoopContender:
     """Our loop, with its pace between two executions."""
+
+    multiple = 32
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         self._loop, _, _, self._iterator = make_loop(keras, strategy, tasks.TASKS[setting.task])
@@ -121,6 +134,9 @@ class LoopContender:
 class FitContender:
     """`model.fit` without a progress bar, which is kind to it. Epoch 0 warms up, epoch 1 is timed."""
 
+    # Under several steps per execution `fit` wants whole executions.
+    multiple = 32
+
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         task = tasks.TASKS[setting.task]
         with strategy.scope():
@@ -135,13 +151,9 @@ class FitContender:
             )
         self._data = tasks.dataset(task, task.batch * setting.replicas)
         self._callback = _epoch_timer(keras)
-        self._warm_up = setting.fused or 16
 
     def train(self, steps: int) -> Measured:
-        # The same steps in both epochs: `fit` takes one number. The first is short of the iterator's start only.
-        self._model.fit(
-            self._data, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[self._callback]
-        )
+        self._model.fit(self._data, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[self._callback])
         measured: Measured = self._callback.measured
         return measured
 
@@ -154,10 +166,10 @@ def _epoch_timer(keras: Keras) -> Any:
             super().__init__()
             self._watch = Stopwatch()
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
             self._watch.start()
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
             self.measured = self._watch.stop(self.params["steps"])
 
     return EpochTimer()
@@ -165,6 +177,8 @@ def _epoch_timer(keras: Keras) -> Any:
 
 class BareContender:
     """What an expert writes by hand: fused steps over the iterator, the loss and one metric, one read."""
+
+    multiple = 32
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         task = tasks.TASKS[setting.task]

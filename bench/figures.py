@@ -58,9 +58,7 @@ def figure(
         spread=(_rounded(min(ours)), _rounded(max(ours))),
         ratio_spread=(round(min(ratios), 3), round(max(ratios), 3)),
         rounds=len(ratios),
-        cpu_ratio=None
-        if cpu is None
-        else round(statistics.median(a / b for a, b in zip(*cpu, strict=True)), 3),
+        cpu_ratio=None if cpu is None else round(statistics.median(a / b for a, b in zip(*cpu, strict=True)), 3),
     )
 
 

@@ -37,13 +37,13 @@ class Round:
 
 
 def interleaved(
-    module: str, settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float
+    kind: str, settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float
 ) -> dict[str, list[Round]]:
-    """Starts `python -m module SETTING` for each and asks them in turn for about `seconds` of training each."""
+    """Starts `python -m bench.child KIND SETTING` for each, then asks them in turn to train about `seconds` each."""
     with ExitStack() as stack:
         # Two at a time: compiling is most of a start, and there are few cores.
         with ThreadPoolExecutor(2) as starters:
-            started = list(starters.map(lambda setting: _Child(module, setting), settings.values()))
+            started = list(starters.map(lambda setting: _Child(kind, setting), settings.values()))
         children = dict(zip(settings, started, strict=True))
         for child in started:
             stack.callback(child.close)
@@ -62,10 +62,10 @@ def environment() -> dict[str, str]:
 class _Child:
     """One contender's process. What it prints beside its answers is shown when it fails."""
 
-    def __init__(self, module: str, setting: Mapping[str, Any]) -> None:
-        self._said = tempfile.TemporaryFile()
+    def __init__(self, kind: str, setting: Mapping[str, Any]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(setting)],
+            [sys.executable, "-m", "bench.child", kind, json.dumps(setting)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

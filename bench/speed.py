@@ -26,10 +26,9 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
     fit = {"kind": "fit", **common}
     found: dict[str, dict[str, Any]] = {
-        # The trainer puts a MirroredStrategy around a single device too.
-        "loop": {"kind": "loop", **common, "strategy": "mirrored", "fused": FUSED},
+        "loop": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED},
         "bare tf.function": {"kind": "bare", **common, "fused": FUSED},
-        "loop, auto": {"kind": "loop", **common, "strategy": "mirrored"},
+        "loop, auto": {"kind": "loop", **common, "strategy": "trainer"},
         "fit": {**fit, "jit": False if several else None},
         "tf_keras fit": {**fit, "keras": "Legacy"},
         f"tf_keras fit x{FUSED}": {**fit, "keras": "Legacy", "fused": FUSED},
@@ -37,16 +36,13 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     if not several:
         found[f"fit x{FUSED}"] = {**fit, "fused": FUSED}
         found[f"fit x{FUSED}, no XLA"] = {**fit, "fused": FUSED, "jit": False}
-        found["loop, no strategy"] = {"kind": "loop", **common, "fused": FUSED}
     return found
 
 
 def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> list[Figure]:
     """Figures of one task: over `fit`'s default, over the best `fit`, beside the bare tf.function."""
     progress(f"{task}, {replicas} replica(s): steps per second")
-    measured = interleaved(
-        "bench.child", contenders(task, replicas), rounds=rounds, seconds=seconds
-    )
+    measured = interleaved("step", contenders(task, replicas), rounds=rounds, seconds=seconds)
     _table(measured)
     speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
     cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
@@ -56,9 +52,6 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> li
     name = f"trainer.{task}{suffix}.steps_per_second"
     goals = [("loop", "fit", 3.0 if (task, replicas) == ("mlp", 1) else 1.0)]
     goals += [("loop", best, 1.0), ("loop, auto", best, 1.0), ("loop", "bare tf.function", _OVER_BARE)]
-    if replicas == 1:
-        # What a MirroredStrategy over the one device costs.
-        goals.append(("loop", "loop, no strategy", _OVER_BARE))
     return [
         figure(
             name if ours == "loop" else f"{name}.auto",

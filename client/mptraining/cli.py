@@ -7,6 +7,7 @@ that failed (outcomes) or gives 128 and the number of a signal, as a shell does.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -153,6 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Wherever it stands: who meets an error adds it at the end.
     debug = "--debug" in given
     given = [each for each in given if each != "--debug"]
+    if debug:
+        from mptraining_api import launch
+
+        # The workers of `mptj run` show theirs too.
+        os.environ[launch.DEBUG] = "1"
     called = Path(sys.argv[0]).name
     try:
         app(args=given, prog_name="kubectl mptj" if called.startswith("kubectl") else "mptj")

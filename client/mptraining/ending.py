@@ -53,7 +53,7 @@ def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder
         return Words((f"Stopped{at}{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
-    return Words((), f"{outcome.reason}: {message.rstrip('. ')}." + ("" if never else f" {where}."))
+    return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
 
 
 def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
@@ -94,3 +94,7 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from mptraining_api.job import MPTrainingJob
-from mptraining_api.launch import INCARNATION, INDEX, SOURCE_FOLDER, Launch
+from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, Launch
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
@@ -108,7 +108,8 @@ def worker_environment(
     `gpus` is the number of GPUs of each of several workers, which must not share them on one machine; None
     for one worker, or without GPUs.
     """
-    environment = inherited | launch.environment
+    # Somebody is watching: a bar that moves, and curves with enough points for a run of seconds.
+    environment = {PROGRESS_SECONDS: "0.5"} | inherited | launch.environment
     environment |= {INDEX: str(index), INCARNATION: incarnation, SOURCE_FOLDER: str(folder)}
     if len(launch.hosts) > 1:
         # A proxy for the internet must not stand between two workers of one machine: it makes them hang.

@@ -142,6 +142,7 @@ def test_environment_of_a_worker() -> None:
         "JOB_COMPLETION_INDEX": "1",
         "MPTRAINING_ATTEMPT": "2",
         "MPTRAINING_INCARNATION": "a-b",
+        "MPTRAINING_PROGRESS_SECONDS": "0.5",
         "MPTRAINING_SOURCE_FOLDER": str(HOME),
         "no_proxy": "local,127.0.0.1",
         "no_grpc_proxy": "127.0.0.1",

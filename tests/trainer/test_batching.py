@@ -95,9 +95,7 @@ def test_a_resume_at_any_step_gives_the_same_rest(
 
 @settings(deadline=None)
 @given(counts, shares, st.integers(1, 40), st.integers(0, 20))
-def test_another_batch_size_goes_on_where_the_first_one_was(
-    count: int, before: int, after: int, done: int
-) -> None:
+def test_another_batch_size_goes_on_where_the_first_one_was(count: int, before: int, after: int, done: int) -> None:
     first, second = (Batching(count, size, "PadAndMask") for size in (before, after))
     position = first.advance(START, done)
     consumed = [number for _, step in steps_of(first, START, done, 1) for number in step]

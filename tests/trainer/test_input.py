@@ -80,7 +80,9 @@ def training(
 
 def same(one: list[Batch], other: list[Batch]) -> bool:
     return len(one) == len(other) and all(
-        np.array_equal(a, b) for first, second in zip(one, other, strict=True) for a, b in zip(first, second, strict=True)
+        np.array_equal(a, b)
+        for first, second in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 

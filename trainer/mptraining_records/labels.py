@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mptraining_api.problems import InvalidData, nearest
 
-LABELS = ("label", "y", "target", "class")
+LABELS = ("label", "labels", "y", "target", "class")
 
 
 def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
-    """The label's name: the one asked for, else `label`, `y`, `target` or `class` where there is one."""
+    """The label's name: the one asked for, else one of LABELS where there is one."""
     if label is None:
         return next((name for name in LABELS if name in names), None)
     if label not in names:

@@ -44,11 +44,7 @@ class Batching:
     def steps_from(self, examples: int) -> int:
         """Steps left in a pass of which `examples` positions are consumed."""
         left = max(0, self.count - examples)
-        return (
-            -(-left // self.examples_per_step)
-            if self.remainder == "PadAndMask"
-            else left // self.examples_per_step
-        )
+        return -(-left // self.examples_per_step) if self.remainder == "PadAndMask" else left // self.examples_per_step
 
     def steps_before(self, position: Position) -> int:
         """How many steps of this size the passes up to `position` would have been, however they were really cut."""
@@ -91,9 +87,7 @@ def training_pieces(order: Order, batching: Batching, position: Position, share:
             position = replace(position, epoch=position.epoch + 1, examples=0)
             continue
         steps = min(steps, at_once)
-        positions = np.arange(
-            position.examples + share.worker, position.examples + steps * size, share.workers
-        )
+        positions = np.arange(position.examples + share.worker, position.examples + steps * size, share.workers)
         yield _piece(order, position.epoch, positions.astype(np.int64))
         position = replace(position, examples=position.examples + steps * size)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
@@ -57,7 +58,7 @@ class CheckpointState(Model):
     # Of the epoch under way, so that its mean goes on where it was.
     loss_sum: float = 0.0
     loss_steps: int = 0
-    files: dict[str, FileState] = {}
+    files: dict[str, FileState] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,7 @@ class Checkpointer:
 def checkpoints(folder: str) -> list[str]:
     """URIs of the published checkpoints below `folder`, oldest first."""
     ends = f"/{STATE}"
-    return sorted(
-        found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends)
-    )
+    return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
 
 
 def _arrays(variables: list[Any]) -> dict[str, Any]:
@@ -218,9 +217,7 @@ def _assign(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> Non
     found = [list(array.shape) for array in arrays]
     wanted = [list(variable.shape) for variable in variables]
     if found != wanted:
-        differing = next(
-            (n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None
-        )
+        differing = next((n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
         if differing is None:
             what = f"{len(found)} variables where this {name} has {len(wanted)}"
         else:

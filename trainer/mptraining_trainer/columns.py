@@ -81,9 +81,7 @@ def decide(
         columns = tuple(_column(feature) for feature in manifest.features)
     else:
         features = records_features.infer(first_records, data.label)
-        infer_notice(
-            "features inferred from the first records: " + "; ".join(records_features.describe(features))
-        )
+        infer_notice("features inferred from the first records: " + "; ".join(records_features.describe(features)))
         columns = tuple(_column(feature) for feature in features)
     label = _label(data.label or (manifest.label if manifest else None), columns)
     columns = tuple(_sized(column) for column in columns)
@@ -100,9 +98,7 @@ def _label(label: str | None, columns: Sequence[Column]) -> str:
     if label is None:
         likely = [name for name in names if name in LABELS]
         if len(likely) != 1:
-            raise InvalidSpec(
-                "spec.data.label", "missing", expected=f"one of {names}", next_step="Add data.label."
-            )
+            raise InvalidSpec("spec.data.label", "missing", expected=f"one of {names}", next_step="Add data.label.")
         label = likely[0]
     if label not in names:
         hint = nearest(label, names) or "Name the feature that holds the label."
@@ -113,9 +109,7 @@ def _label(label: str | None, columns: Sequence[Column]) -> str:
             next_step=hint,
         )
     if len(names) < 2:
-        raise InvalidSpec(
-            "spec.data.features", f"only the label {label!r}", expected="at least one input besides it"
-        )
+        raise InvalidSpec("spec.data.features", f"only the label {label!r}", expected="at least one input besides it")
     return label
 
 
@@ -140,9 +134,7 @@ def _sized(column: Column) -> Column:
             if column.decode in _IMAGES
             else "Give data.features with a fixed shape, or convert the data to one."
         )
-        raise InvalidData(
-            f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=way
-        )
+        raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=way)
     return Column(column.name, column.dtype, shape, column.decode, column.resize)
 
 

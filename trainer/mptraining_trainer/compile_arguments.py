@@ -16,9 +16,31 @@ from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.keras_objects import Kind, classes, keras_object, plain
 
+_ENTRY_POINT = "spec.program.function.entryPoint"
 
 
-def settled_optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice: Callable[[str, str], None]) -> Any:
+def settled(
+    job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
+) -> tuple[Any, Any, list[Any]]:
+    """Optimizer (without a LossScaleOptimizer around it), loss and metrics of the model in `parts`.
+
+    `parts` is what the program returned, `example` what its model is fed. Raises InvalidSpec for what the job names,
+    InvalidProgram for what the program brings and for two that disagree.
+    """
+    model = parts["model"]
+    compiled = (model.get_compile_config() or {}) if getattr(model, "optimizer", None) is not None else {}
+    if compiled.get("loss_weights") is not None:
+        raise InvalidProgram(
+            "compile(loss_weights=...)",
+            "loss weights, which the training loop would not apply",
+            next_step="Leave them out and scale the loss itself, or train with your own model.fit as program.script.",
+        )
+    optimizer = _optimizer(job, keras, parts, notice)
+    loss = _loss(job, keras, parts, example, notice)
+    return optimizer, loss, _metrics(job, keras, parts, compiled, loss)
+
+
+def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice: Callable[[str, str], None]) -> Any:
     module = keras.module.optimizers
     wanted = job.training.optimizer if job.training else None
     given: dict[str, Any] = {}
@@ -48,11 +70,35 @@ def settled_optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], 
     return optimizer
 
 
-def settled_loss(
+def _loss(
     job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
+) -> Any:
+    module = keras.module.losses
+    wanted = job.training.loss if job.training else None
+    given: dict[str, Any] = {}
+    if wanted:
+        given["spec.training.loss"] = keras_object(keras, "losses", wanted, "spec.training.loss")
+    for where, loss in (
+        ("the program's loss", parts.get("loss")),
+        ("compile(loss=...)", getattr(parts["model"], "loss", None)),
+    ):
+        if isinstance(loss, (list, tuple)) or (isinstance(loss, Mapping) and "class_name" not in loss):
+            raise InvalidProgram(where, f"{len(loss)} losses", expected="one loss for the one output")
+        if loss is not None:
+            given[where] = _got(module.get, loss, where)
+    if given:
+        return _agreed(keras, "losses", given)[1]
+    loss = _guessed_loss(keras, parts["model"], example)
+    shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}
+    notice(
+        "Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":")
+    )
+    return loss
 
 
-def settled_metrics(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], loss: Any) -> list[Any]:
+def _metrics(
+    job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], compiled: Mapping[str, Any], loss: Any
+) -> list[Any]:
     """The job's metrics, then those of the program whose names are not among them."""
     found: list[Any] = []
     for number, wanted in enumerate((job.training and job.training.metrics) or ()):
@@ -61,10 +107,7 @@ def settled_metrics(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], lo
             found.append(_accuracy(keras, loss, wanted.class_name))
         else:
             found.append(keras_object(keras, "metrics", wanted, where))
-    own = list(parts.get("metrics") or ())
-    if getattr(parts["model"], "optimizer", None) is not None:
-        compiled = parts["model"].get_compile_config() or {}
-        own += [*_flat(compiled.get("metrics")), *_flat(compiled.get("weighted_metrics"))]
+    own = [*(parts.get("metrics") or ()), *_flat(compiled.get("metrics")), *_flat(compiled.get("weighted_metrics"))]
     for metric in own:
         made = _accuracy(keras, loss, metric) if metric in ("accuracy", "acc") else _metric(keras, metric)
         if made.name not in {one.name for one in found}:

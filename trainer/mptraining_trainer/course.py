@@ -75,9 +75,7 @@ class Course:
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = min(self._pace.steps, ends.until_next(step))
             before = now()
-            execution = self._loop.execute(
-                iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent
-            )
+            execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
             took = now() - before
             self.training_seconds += took
             step += steps

@@ -25,7 +25,7 @@ _NOISE = ("[[{{", "Detected at", "File ", "Stack trace", "[Op:", "Graph executio
 _LABEL = "Received a label value of"
 
 
-def explained(error: BaseException, job: ResolvedJob) -> Problem:
+def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0911 - a table, one row a kind
     """The Problem behind `error`; one that nothing is known about counts as the program's."""
     found: BaseException | None = error
     while found is not None:
@@ -34,23 +34,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:
             return found
         found = found.__cause__ or found.__context__
     text = _last_line(error)
-    if job.processes > 1 and isinstance(
-        error,
-        tf.errors.UnavailableError
-        | tf.errors.AbortedError
-        | tf.errors.CancelledError
-        | tf.errors.InternalError,
-    ):
-        return PeerLost(
-            "",
-            f"another worker went away: {text}",
-            next_step="The whole gang starts again from the checkpoint.",
-        )
-    if (
-        job.processes > 1
-        and isinstance(error, RuntimeError)
-        and any(word in str(error).lower() for word in _PEER)
-    ):
+    if job.processes > 1 and _of_a_peer(error):
         return PeerLost(
             "",
             f"another worker went away: {text}",
@@ -76,10 +60,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:
             text,
             next_step="Run `mptj records verify`, and compare data.features with the records.",
         )
-    if (
-        isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError)
-        and job.program.function is not None
-    ):
+    if isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError) and job.program.function is not None:
         return (
             InvalidProgram("spec.program.function", text, next_step="`--debug` shows where.")
             if _in_trace(error)
@@ -88,11 +69,23 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:
     return Problem("", f"{type(error).__name__}: {text}")
 
 
+def _of_a_peer(error: BaseException) -> bool:
+    """A killed peer is seen as a reset connection at once, or after ten seconds by its missing heartbeat."""
+    if isinstance(error, RuntimeError):
+        return any(word in str(error).lower() for word in _PEER)
+    return isinstance(
+        error,
+        tf.errors.UnavailableError
+        | tf.errors.AbortedError
+        | tf.errors.CancelledError
+        | tf.errors.InternalError
+        | tf.errors.DeadlineExceededError,
+    )
+
+
 def _in_input(error: BaseException) -> bool:
     text = str(error)
-    return (
-        "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
-    )
+    return "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
 
 
 def _in_trace(error: BaseException) -> bool:
@@ -104,7 +97,5 @@ def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    said = [
-        line for line in lines if not line.startswith(_NOISE)
-    ]
+    said = [line for line in lines if not line.startswith(_NOISE)]
     return (said[0] if isinstance(error, tf.errors.OpError) and said else lines[-1])[:500]

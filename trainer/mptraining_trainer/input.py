@@ -73,9 +73,7 @@ class Split:
         def pieces() -> Iterator[Piece]:
             return training_pieces(order, batching, position, share)
 
-        return self._pipeline(
-            pieces, seed=order.seed, batch=batch, masked=masked, preprocess=preprocess, training=True
-        )
+        return self._pipeline(pieces, seed=order.seed, batch=batch, masked=masked, preprocess=preprocess, training=True)
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
         """Masked batches of one replica; a pass is as many steps as `examples_per_step` needs for all records."""
@@ -96,9 +94,7 @@ class Split:
         training: bool,
     ) -> Any:
         dataset = (
-            self._from_memory(pieces, seed, batch)
-            if self.cached is not None
-            else self._from_files(pieces, seed, batch)
+            self._from_memory(pieces, seed, batch) if self.cached is not None else self._from_files(pieces, seed, batch)
         )
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=_threads())
         dataset = dataset.map(
@@ -192,13 +188,9 @@ def open_data(
     """
     dataset = records_index.build(patterns)
     reader = RecordReader(dataset, bad_records=data.bad_records, max_skipped=data.max_skipped)
-    first = [
-        record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None
-    ]
+    first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
     manifest = records_manifest.find(patterns)
-    columns = like or data_columns.decide(
-        data, manifest, first, lambda text: notice("FeaturesInferred", text)
-    )
+    columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))
     if like is not None:
         data_columns.check_records(columns.columns, first)
     return Split(dataset, columns, reader, cached=None)
@@ -216,9 +208,7 @@ def explaining(*splits: Split | None) -> Iterator[None]:
         raise
 
 
-def with_cache(
-    split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], reserved: int = 0
-) -> tuple[Split, str]:
+def with_cache(split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], reserved: int = 0) -> tuple[Split, str]:
     """The split with its decoded examples in memory where that is asked for or fits, and the cache in use.
 
     `reserved` bytes are already promised to another split.

@@ -25,11 +25,22 @@ class Preemption:
     def watch(self) -> None:
         """To be called by the main thread before TensorFlow makes threads: they inherit the blocked signal."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        # A child process of a user's script must not inherit the block, or nothing could end it.
-        os.register_at_fork(
-            after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        )
         threading.Thread(target=self._wait, name="preemption", daemon=True).start()
+
+    def spare_children(self) -> None:
+        """To be called by the main thread, once TensorFlow has its threads, before a user's script runs.
+
+        A child process inherits the blocked signal, through `exec` too, and could then only be killed. So the main
+        thread takes the signal again; Python's part of a handler runs in C, wherever that thread is, and tells ours
+        through a pipe. A handler that the script installs is called as well.
+        """
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        threading.Thread(target=self._read, args=(reading,), name="preemption-pipe", daemon=True).start()
+        # Ours replaces the one that a strategy over several workers has installed in C.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def asked(self) -> bool:
         """Whether this process has been told to leave."""
@@ -37,6 +48,14 @@ class Preemption:
 
     def _wait(self) -> None:
         signal.sigwait({signal.SIGTERM})
+        self._heard()
+
+    def _read(self, pipe: int) -> None:
+        while signal.SIGTERM not in os.read(pipe, 1):
+            pass
+        self._heard()
+
+    def _heard(self) -> None:
         self._asked.set()
         timer = threading.Timer(self._grace, self._leave)
         timer.daemon = True

@@ -1,32 +1,16 @@
 """Speaks before minutes are lost: what the first batch and the model say about the hours to come.
 
-`gather` is the rim: one forward pass over a few examples, everything else read off. `warnings` decides over plain
-values and raises for what can never work.
+`warnings` decides over plain `facts` (`first_look` gathers them) and raises for what can never work. No TensorFlow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, InvalidProgram
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.facts import ELEMENTWISE, SPARSE, Facts
 
-_ROWS = 8
 _NAMED = 5
-_SPARSE = ("SparseCategoricalCrossentropy",)
-# Losses that compare label and output element by element, so that both have one shape.
-_ELEMENTWISE = (
-    *("BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy", "CategoricalFocalCrossentropy"),
-    *("MeanSquaredError", "MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredLogarithmicError"),
-    *("Huber", "LogCosh", "Poisson", "KLDivergence", "Hinge", "SquaredHinge", "CategoricalHinge", "CosineSimilarity"),
-)
 
 
 @dataclass(frozen=True)
@@ -35,103 +19,6 @@ class Finding:
 
     topic: str
     message: str
-
-
-@dataclass(frozen=True)
-class InputFacts:
-    name: str
-    dtype: str
-    finite: bool
-
-
-@dataclass(frozen=True)
-class LabelFacts:
-    """`shape` is one example's; minimum and maximum are None for labels that are not numbers."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    whole: bool
-    minimum: float | None
-    maximum: float | None
-
-
-@dataclass(frozen=True)
-class OutputFacts:
-    """`shape` is one example's. `probabilities`: rows lie in [0, 1] and sum to 1; None without a forward pass."""
-
-    layer: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
-    activation: str | None
-    probabilities: bool | None
-    finite: bool
-
-
-@dataclass(frozen=True)
-class Facts:
-    """`widths` are units or filters of the hidden layers; `from_logits` is None for losses that know no such thing."""
-
-    device: Literal["cpu", "gpu", "tpu"]
-    device_title: str
-    compute_capability: float | None
-    native_bfloat16: bool
-    policy: str
-    per_replica_batch: int
-    widths: tuple[tuple[str, int], ...]
-    inputs: tuple[InputFacts, ...]
-    label: LabelFacts
-    output: OutputFacts
-    loss: str
-    from_logits: bool | None
-
-
-def gather(model: Any, loss: Any, first_batch: tuple[Any, Any], keras: Keras, job: ResolvedJob) -> Facts:
-    """What there is to know from the model and the first batch, (inputs, labels) as NumPy arrays.
-
-    `inputs` is an array or a dict of them, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
-    TPU, where an eager pass compiles for minutes. Under several workers every one must call it.
-    """
-    inputs, labels = first_batch
-    named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
-    layer = keras.output_layer(model)
-    few = {name: tf.convert_to_tensor(value[:_ROWS]) for name, value in named.items()}
-    output = (
-        None
-        if job.accelerator.kind == "tpu"
-        else _forward(model, few if isinstance(inputs, Mapping) else few["inputs"])
-    )
-    shape = keras.output_shape(model) if output is None else output.shape
-    name, from_logits = _loss(loss)
-    return Facts(
-        device=job.accelerator.kind,
-        device_title=job.accelerator.title,
-        compute_capability=job.accelerator.compute_capability,
-        native_bfloat16=job.accelerator.kind != "cpu" or native_bfloat16(),
-        policy=keras.module.mixed_precision.global_policy().name,
-        per_replica_batch=job.per_replica_batch_size or len(labels),
-        widths=_widths(model, layer, keras),
-        inputs=tuple(InputFacts(name, str(value.dtype), _finite(value)) for name, value in named.items()),
-        label=_label(np.asarray(labels)),
-        output=OutputFacts(
-            layer=layer.name,
-            dtype=str(layer.compute_dtype) if output is None else output.dtype.name,
-            shape=None if shape is None else tuple(shape[1:]),
-            activation=_activation(layer),
-            probabilities=None if output is None else _probabilities(output),
-            finite=output is None or _finite(output),
-        ),
-        loss=name,
-        from_logits=from_logits,
-    )
-
-
-def native_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX); False where Linux does not say."""
-    try:
-        flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
-    except (OSError, StopIteration):
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def warnings(facts: Facts) -> list[Finding]:
@@ -169,7 +56,7 @@ def _check_output(facts: Facts) -> None:
 
 def _check_label(facts: Facts) -> None:
     label, shape = facts.label, facts.output.shape
-    if facts.loss in _SPARSE:
+    if facts.loss in SPARSE:
         if not label.whole:
             raise InvalidData(
                 "spec.data.label",
@@ -189,7 +76,7 @@ def _check_label(facts: Facts) -> None:
                 expected=f"0 to {classes - 1}",
                 next_step="Give the head as many classes as there are labels, or count the labels from 0.",
             )
-    elif facts.loss in _ELEMENTWISE and shape is not None:
+    elif facts.loss in ELEMENTWISE and shape is not None:
         _check_label_shape(
             facts, shape, f"use Sparse{facts.loss} for class numbers" if "Categorical" in facts.loss else ""
         )
@@ -281,64 +168,3 @@ def _multiples(facts: Facts) -> list[Finding]:
 def _some(names: list[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _forward(model: Any, inputs: Any) -> Any:
-    try:
-        output = model(inputs, training=False)
-    except Exception as error:
-        line = " ".join(str(error).split())
-        raise InvalidProgram("spec.program", f"the model fails on the first batch: {line[:600]}") from error
-    if not tf.is_tensor(output):
-        raise InvalidProgram("spec.program", f"the model returns {type(output).__name__}", expected="one tensor")
-    return output
-
-
-def _finite(value: Any) -> bool:
-    if tf.is_tensor(value):
-        return bool(tf.reduce_all(tf.math.is_finite(value))) if value.dtype.is_floating else True
-    array = np.asarray(value)
-    # bfloat16 is a NumPy extension type of kind V; float32 holds every value of it.
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
-
-
-def _probabilities(output: Any) -> bool:
-    rows = tf.cast(output, tf.float32).numpy()
-    # float16 and bfloat16 rows sum to 1 within 1 percent.
-    return bool(rows.ndim > 1 and rows.shape[-1] > 1 and (rows >= 0).all() and (abs(rows.sum(-1) - 1) < 1e-2).all())
-
-
-def _label(labels: Any) -> LabelFacts:
-    numbers = labels.dtype.kind in "biuf" and labels.size > 0
-    return LabelFacts(
-        dtype=str(labels.dtype),
-        shape=tuple(labels.shape[1:]),
-        whole=labels.dtype.kind in "biu" or (numbers and bool((labels == np.floor(labels)).all())),
-        minimum=float(labels.min()) if numbers else None,
-        maximum=float(labels.max()) if numbers else None,
-    )
-
-
-def _activation(layer: Any) -> str | None:
-    activation = getattr(layer, "activation", None)
-    if activation is None:
-        return {"Softmax": "softmax", "ReLU": "relu"}.get(type(layer).__name__)
-    return getattr(activation, "__name__", None)
-
-
-def _loss(loss: Any) -> tuple[str, bool | None]:
-    """The loss as a class name of Keras, and its from_logits."""
-    if hasattr(loss, "get_config"):
-        return type(loss).__name__, loss.get_config().get("from_logits")
-    name = getattr(loss, "__name__", type(loss).__name__)
-    classes = {known.lower(): known for known in (*_SPARSE, *_ELEMENTWISE)}
-    known = classes.get(name.replace("_", "").lower(), name)
-    return known, False if known.endswith("Crossentropy") else None
-
-
-def _widths(model: Any, output: Any, keras: Keras) -> tuple[tuple[str, int], ...]:
-    hidden = [layer for layer in keras.layers(model) if layer is not output]
-    sized = [(layer.name, getattr(layer, "units", None) or getattr(layer, "filters", None)) for layer in hidden]
-    return tuple((name, width) for name, width in sized if isinstance(width, int))

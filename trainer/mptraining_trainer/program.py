@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import re
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
+from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Function
-from mptraining_api.spec_training import KerasObject
 from mptraining_trainer import applications
+from mptraining_trainer.compile_arguments import settled
+from mptraining_trainer.entry_point import import_entry_point, raised
 from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.preprocess import Preprocess, check
-
-Kind = Literal["optimizers", "losses", "metrics"]
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
 _ENTRIES = ("model", "loss", "optimizer", "metrics", "callbacks", "preprocess")
@@ -73,9 +66,7 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
     rebuild["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs]
-    optimizer = _optimizer(job, keras, parts, notice)
-    loss = _loss(job, keras, parts, example, notice)
-    metrics = _metrics(job, keras, parts, loss)
+    optimizer, loss, metrics = settled(job, keras, parts, example, notice)
     return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, (), rebuild)
 
 
@@ -98,7 +89,7 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     try:
         returned = builder(**arguments)
     except Exception as error:
-        raise InvalidProgram(_ENTRY_POINT, _raised(function.entry_point, error)) from error
+        raise InvalidProgram(_ENTRY_POINT, raised(function.entry_point, error)) from error
     parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
     for key in parts:
         if key not in _ENTRIES:
@@ -126,20 +117,6 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
             next_step="Leave one of them out.",
         )
     return check(own)
-
-
-
-
-
-
-
-
-# The standard library and, for an editable TensorFlow, its own folder.
-_LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
-
-
-
-
 
 
 def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
@@ -180,7 +157,7 @@ def _build_variables(model: Any, example: ExampleSpec) -> None:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.items())
             raise InvalidProgram(
                 _ENTRY_POINT,
-                _raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
+                raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
                 next_step="The model must take the data's features; give it a keras.Input to be sure.",
             ) from error
     outputs = getattr(model, "outputs", None) or ()
@@ -191,55 +168,3 @@ def _build_variables(model: Any, example: ExampleSpec) -> None:
             expected="one",
             next_step="Train it with your own model.fit: name the file in program.script.",
         )
-
-
-
-
-
-
-
-
-
-
-
-
-) -> Any:
-    module = keras.module.losses
-    wanted = job.training.loss if job.training else None
-    given: dict[str, Any] = {}
-    if wanted:
-        given["spec.training.loss"] = keras_object(keras, "losses", wanted, "spec.training.loss")
-    for where, loss in (
-        ("the program's loss", parts.get("loss")),
-        ("compile(loss=...)", getattr(parts["model"], "loss", None)),
-    ):
-        if isinstance(loss, (list, tuple)) or (isinstance(loss, Mapping) and "class_name" not in loss):
-            raise InvalidProgram(where, f"{len(loss)} losses", expected="one loss for the one output")
-        if loss is not None:
-            given[where] = _got(module.get, loss, where)
-    if given:
-        return _agreed(keras, "losses", given)[1]
-    loss = _guessed_loss(keras, parts["model"], example)
-    shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}
-    notice(
-        "Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":")
-    )
-    return loss
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-

@@ -11,7 +11,8 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
-from mptraining_trainer import precision, preflight
+from mptraining_trainer import precision
+from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
@@ -35,11 +36,11 @@ def run(
         outcome, message = outcomes.SUCCEEDED, trained.message
         if seat.is_chief:
             _publish_result(worker, trained, outcome, message)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
         problem = error if isinstance(error, Problem) else explained(error, job)
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
         # A user's mistake is one line; an error of their program or of ours needs the place where it happened.
-        if debug or outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem):
+        if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             traceback.print_exc()
     telemetry.say(
         events.Finished,
@@ -68,9 +69,7 @@ def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
-    examples = (job.global_batch_size or 0) * (
-        job.training.gradient_accumulation_steps if job.training else 1
-    )
+    examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
         name=job.name,
         reason=outcome.reason,
@@ -93,7 +92,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         peak_memory_bytes=peak_memory_bytes(),
         skipped_steps=trained.skipped_steps,
         recoveries=0,
-        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+        native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.notices),
         model=trained.model,
     )

@@ -41,7 +41,11 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
 
 def devices(strategy: Any) -> tuple[str, ...]:
     """Short names of the devices that compute, such as GPU:0."""
-    names = getattr(strategy.extended, "worker_devices", None) or ("/device:CPU:0",)
+    if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
+        # The default strategy refuses to say; TensorFlow places on the first GPU where there is one.
+        names = [(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name]
+    else:
+        names = strategy.extended.worker_devices
     return tuple(":".join(name.split(":")[-2:]) for name in names)
 
 
@@ -60,6 +64,9 @@ def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str])
 
 
 def _multi_worker(seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    # Measured with TensorFlow 2.21: this waits for all workers to be there. A worker that is killed later is missed
+    # within a second when its connections are reset, else after ten, by its heartbeat; the collective operation under
+    # way then raises (see `failures`), and only `os._exit` leaves without waiting for the others.
     environment["TF_CONFIG"] = tf_config(seat)
     return tf.distribute.MultiWorkerMirroredStrategy()
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_records import storage
-from mptraining_trainer import preflight
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.program import Program
 from mptraining_trainer.publish import publish
@@ -35,9 +35,10 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         devices=devices(strategy),
         workers=job.processes,
         replicas_in_sync=strategy.num_replicas_in_sync,
-        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+        native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
     )
     context = _Script(worker, keras)
+    worker.preemption.spare_children()
     began = telemetry.now()
     model = run_script(
         job,
@@ -48,11 +49,10 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     )
     seconds = telemetry.now() - began
     context.finish()
+    steps = context.step - context.first_step
     exported = None
     if model is None:
-        telemetry.notice(
-            "NoModel", "the script never called model.fit, so nothing is exported", level="Warning"
-        )
+        telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     elif worker.seat.is_chief:
         wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
         exported = publish(worker, wrapped, keras, None, context.step, context.metrics, model.get_weights())
@@ -60,7 +60,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         step=context.step,
         metrics=context.metrics,
         model=exported,
-        step_seconds=seconds / context.step if context.step else None,
+        step_seconds=seconds / steps if steps else None,
         training_seconds=seconds,
         skipped_steps=0,
         message="the script ran to its end",
@@ -75,19 +75,21 @@ class _Script:
         self._keras = keras
         self._checkpointer: Checkpointer | None = None
         self._said_at = -math.inf
+        # Steps of earlier attempts; a script counts from 0 again, a checkpoint's number must only grow.
+        self.first_step = 0
         self.step = 0
         self.metrics: dict[str, float] = {}
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
         telemetry = self._worker.telemetry
-        self.step, self.metrics = step, dict(metrics)
+        self.step, self.metrics = self.first_step + step, dict(metrics)
         validated = any(name.startswith("val_") for name in metrics)
         if not validated and telemetry.now() - self._said_at < self._worker.progress_seconds:
             return
         self._said_at = telemetry.now()
         telemetry.say(
             events.Progress,
-            step=step,
+            step=self.step,
             epoch=epoch,
             metrics=self.metrics,
             peak_memory_bytes=peak_memory_bytes(),
@@ -121,10 +123,8 @@ class _Script:
         state = self._checkpoints(model).restore()
         if state is None:
             return None
-        self.step = state.step
-        self._worker.telemetry.notice(
-            "Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch"
-        )
+        self.first_step = self.step = state.step
+        self._worker.telemetry.notice("Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch")
         return state.epoch
 
     def stop_requested(self) -> bool:

@@ -30,13 +30,13 @@ class Telemetry:
         seat: Seat,
         output: str | None,
         *,
-        stream: TextIO = sys.stdout,
+        stream: TextIO | None = None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seat = seat
         self._output = output
-        self._stream = stream
+        self._stream = stream or sys.stdout
         self._wall = wall
         self._monotonic = monotonic
         self._began = monotonic()

@@ -24,6 +24,9 @@ from mptraining_trainer import input, preflight, program
 from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
 from mptraining_trainer.course import Course
+from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.entry_point import import_entry_point
+from mptraining_trainer.first_look import gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.loop import Loop
@@ -38,7 +41,9 @@ from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
 
-def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
+def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
+    worker: Worker, environment: MutableMapping[str, str]
+) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
     job, telemetry = worker.job, worker.telemetry
 
@@ -54,7 +59,9 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     if job.program.script is not None:
         claim_folder(worker)
         return train_script(worker, strategy, keras, environment)
-    assert job.data is not None and job.training is not None and job.global_batch_size is not None
+    assert job.data is not None
+    assert job.training is not None
+    assert job.global_batch_size is not None
     keras.set_seed(job.training.seed)
 
     # Data
@@ -77,9 +84,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
         scaler = None
         if job.precision.policy == "mixed_float16":
-            scaler = LossScaler(
-                initial=job.precision.loss_scale, dynamic=job.precision.loss_scale_mode == "Dynamic"
-            )
+            scaler = LossScaler(initial=job.precision.loss_scale, dynamic=job.precision.loss_scale_mode == "Dynamic")
         loop = Loop(
             keras=keras,
             strategy=strategy,
@@ -124,7 +129,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
     with input.explaining(data):
         first_examples = _look(pipeline(first))
-    for finding in preflight.warnings(preflight.gather(built.model, built.loss, first_examples, keras, job)):
+    for finding in preflight.warnings(gather(built.model, built.loss, first_examples, keras, job)):
         telemetry.notice(finding.topic, finding.message, level="Warning")
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     claim_folder(worker)
@@ -143,9 +148,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         step = state.step
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
     if state is not None and scaler is not None and state.loss_scale is not None:
-        scaler.restore(
-            ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row)
-        )
+        scaler.restore(ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
         loop.restored()
     boundaries = _boundaries(job, job.training, batching, step, position, with_validation=validation is not None)
 
@@ -168,7 +171,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         parameters=int(sum(math.prod(variable.shape) for variable in built.model.trainable_variables)),
         features=data.columns.describe(),
         cache=cache,
-        native_bfloat16=preflight.native_bfloat16() if job.accelerator.kind == "cpu" else None,
+        native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
     )
 
     # Training
@@ -197,9 +200,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         step_seconds=course.step_seconds,
         training_seconds=course.training_seconds,
         skipped_steps=course.skipped_steps,
-        message="already trained to the last step"
-        if step >= boundaries.total_steps
-        else "trained to the last step",
+        message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )
 
 
@@ -225,9 +226,7 @@ def claim_folder(worker: Worker) -> None:
         if worker.job.training and worker.job.training.resume == "Never":
             old = storage.join(worker.folder, run_folder.CHECKPOINTS)
             if checkpoints(old):
-                worker.telemetry.notice(
-                    "CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone"
-                )
+                worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
                 storage.delete_prefix(old)
 
 
@@ -246,18 +245,17 @@ def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str,
     split, cache = input.with_cache(split, data.cache)
     if validation is not None:
         validation, _ = input.with_cache(validation, data.cache)
-    named = data.preprocess not in ("auto", "none")
     function = None
-    if named:
-        where = "spec.data.preprocess"
-        function = check(program.import_entry_point(data.preprocess, where))
+    if data.preprocess not in ("auto", "none"):
+        function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
     return split, validation, cache, Preprocess(per_example=function)
 
 
 def _look(dataset: Any) -> tuple[Any, Any]:
     """Inputs and labels of the first few examples, as NumPy arrays."""
     inputs, labels, *_ = next(iter(dataset))
-    return tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), (inputs, labels))
+    few: tuple[Any, Any] = tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), (inputs, labels))
+    return few
 
 
 def _boundaries(
@@ -303,7 +301,8 @@ def _validation_iterator(
 def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
     """The state of the newest checkpoint, its variables restored; None to begin anew. Raises ResumeRefused."""
     job = worker.job
-    assert job.training is not None and job.data is not None
+    assert job.training is not None
+    assert job.data is not None
     state = None if job.training.resume == "Never" else checkpointer.restore()
     if state is None:
         if job.training.resume == "Required":

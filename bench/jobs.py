@@ -1,0 +1,30 @@
+"""The resolved job that the trainer would be given for a task, so that the loop is measured under its choices."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bench.document import document
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import Seat
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.runtime import make_strategy
+
+SEAT = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="bench")
+
+
+def resolved(*, batch: int, replicas: int, steps_per_execution: int | None) -> ResolvedJob:
+    """The job by which a `Loop` on this machine is set up; its data and program are not looked at."""
+    training: dict[str, Any] = {"epochs": 1}
+    if steps_per_execution is not None:
+        training["stepsPerExecution"] = steps_per_execution
+    written = document("bench", train="unread", batch=batch, replicas=replicas, training=training)
+    return resolve(MPTrainingJob.model_validate(written), ClusterSettings())
+
+
+def trainers_strategy(replicas: int) -> Any:
+    """The strategy that the trainer makes for a CPU job of so many replicas."""
+    return make_strategy(resolved(batch=32, replicas=replicas, steps_per_execution=None), SEAT, os.environ)

@@ -1,0 +1,151 @@
+"""Optimizer, loss and metrics: who names them, who may not contradict whom, and what nobody named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.compile_arguments import settled
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.keras_generation import Keras
+
+EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), TensorSpec("y", "int64", ()), ("a", "b", "c"))
+SGD = {"className": "SGD", "config": {"learning_rate": 0.5, "momentum": 0.9}}
+SPARSE = {"className": "SparseCategoricalCrossentropy"}
+
+
+class Notices(dict[str, str]):
+    def __call__(self, topic: str, message: str) -> None:
+        self[topic] = message
+
+
+def job(training: dict[str, Any] | None = None) -> ResolvedJob:
+    spec = {
+        "accelerator": {"type": "cpu"},
+        "program": {"function": {"entryPoint": "flowers:build"}},
+        "data": {"train": ["x.tfrecord"], "label": "y"},
+        "training": {"epochs": 1, "batchSize": {"global": 8}} | (training or {}),
+    }
+    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
+    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+
+
+def plain(keras: Keras, activation: str | None = "softmax") -> Any:
+    return keras.module.Sequential([keras.module.Input((4,)), keras.module.layers.Dense(3, activation=activation)])
+
+
+def compiled(keras: Keras, **more: Any) -> Any:
+    model = plain(keras)
+    top = keras.module.metrics.SparseTopKCategoricalAccuracy(k=2, name="top_2")
+    optimizer = keras.module.optimizers.SGD(0.5, momentum=0.9)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy", top, "mse"], **more)
+    return model
+
+
+def settle(keras: Keras, training: dict[str, Any] | None = None, **parts: Any) -> tuple[Any, Any, list[Any]]:
+    return settled(job(training), keras, parts, EXAMPLE, Notices())
+
+
+def squared(labels: Any, outputs: Any) -> Any:
+    return (outputs[:, 0] - 1.0) ** 2
+
+
+# What the program brings
+
+
+def test_a_plain_model_gets_defaults_and_they_are_said(keras: Keras) -> None:
+    notices = Notices()
+    optimizer, loss, _ = settled(job(), keras, {"model": plain(keras)}, EXAMPLE, notices)
+    assert type(optimizer) is keras.module.optimizers.Adam
+    assert loss.get_config()["from_logits"] is False
+    assert "Adam with a learning rate of 0.001" in notices["Optimizer"]
+    assert "SparseCategoricalCrossentropy" in notices["Loss"]
+
+
+def test_a_compiled_model_brings_its_own(keras: Keras) -> None:
+    model = compiled(keras)
+    optimizer, loss, metrics = settle(keras, model=model)
+    assert optimizer is model.optimizer
+    assert [metric.name for metric in metrics][:2] == ["accuracy", "top_2"]
+    assert type(metrics[0]) is keras.module.metrics.SparseCategoricalAccuracy
+    losses = loss(np.array([0, 1]), np.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], "float32"))
+    assert np.asarray(losses) == pytest.approx(-np.log([0.5, 0.25]))
+
+
+def test_a_dict_brings_its_own(keras: Keras) -> None:
+    optimizer, loss, metrics = settle(
+        keras, model=plain(keras, None), loss=squared, optimizer="rmsprop", metrics=["mae"]
+    )
+    assert type(optimizer) is keras.module.optimizers.RMSprop
+    assert loss.__name__ == "squared"
+    assert len(metrics) == 1
+
+
+def test_a_loss_scale_optimizer_is_taken_off(keras: Keras) -> None:
+    keras.set_policy("mixed_float16")
+    assert type(settle(keras, model=compiled(keras))[0]) is keras.module.optimizers.SGD
+
+
+@pytest.mark.parametrize(
+    ("parts", "where", "says"),
+    [
+        ({"loss": ["mse", "mae"]}, "loss", "2 losses"),
+        ({"metrics": ["no_such_metric"]}, "function.entryPoint", "no_such_metric"),
+    ],
+)
+def test_what_the_program_may_not_bring(keras: Keras, parts: dict[str, Any], where: str, says: str) -> None:
+    with pytest.raises(InvalidProgram) as raised:
+        settle(keras, model=plain(keras), **parts)
+    assert where in raised.value.where
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_loss_weights_are_refused_as_the_loop_would_not_apply_them(keras: Keras) -> None:
+    with pytest.raises(InvalidProgram, match="scale the loss itself") as raised:
+        settle(keras, model=compiled(keras, loss_weights=[0.5]))
+    assert "loss_weights" in raised.value.where
+
+
+# What the job says
+
+
+def test_the_jobs_and_the_programs_own_may_say_the_same(keras: Keras) -> None:
+    optimizer, *_ = settle(keras, {"optimizer": SGD, "loss": SPARSE}, model=compiled(keras))
+    assert type(optimizer) is keras.module.optimizers.SGD
+
+
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [
+        ({"optimizer": {"className": "Adam"}}, "compile(optimizer=...) is SGD"),
+        ({"optimizer": SGD | {"config": {"learning_rate": 0.1, "momentum": 0.9}}}, "learning_rate=0.5"),
+        (
+            {"loss": SPARSE | {"config": {"from_logits": True}}},
+            "compile(loss=...) is sparse_categorical_crossentropy",
+        ),
+    ],
+)
+def test_two_that_disagree_are_both_named(keras: Keras, training: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidProgram) as raised:
+        settle(keras, training, model=compiled(keras))
+    assert f"spec.training.{next(iter(training))}" in str(raised.value)
+    assert says in str(raised.value)
+
+
+def test_a_metric_is_refused_by_its_number(keras: Keras) -> None:
+    with pytest.raises(InvalidSpec, match=r"Did you mean 'AUC'\?") as raised:
+        settle(keras, {"metrics": [{"className": "AUC"}, {"className": "AUCC"}]}, model=plain(keras))
+    assert raised.value.where.startswith("spec.training.metrics[1]")
+
+
+def test_a_loss_that_nothing_tells_is_asked_for(keras: Keras) -> None:
+    picture = ExampleSpec(EXAMPLE.inputs, TensorSpec("y", "float32", (5,)))
+    with pytest.raises(Problem, match="Name a loss"):
+        settled(job(), keras, {"model": plain(keras)}, picture, Notices())

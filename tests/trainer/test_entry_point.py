@@ -1,0 +1,70 @@
+"""From `module:name` to a function, and every way in which that name can be wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.entry_point import import_entry_point, raised
+
+WHERE = "spec.program.function.entryPoint"
+
+FLOWERS = """
+LAYERS = 3
+
+def build():
+    return "flowers"
+
+def fails():
+    return 1 / 0
+"""
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's source folder, on sys.path as the trainer puts it there."""
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "__init__.py").touch()
+    (tmp_path / "flowers" / "model.py").write_text(FLOWERS)
+    (tmp_path / "needy.py").write_text("import a_package_nobody_has\n")
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("flowers", "needy", "broken")]:
+        del sys.modules[name]
+
+
+def test_a_function_by_its_name() -> None:
+    assert import_entry_point("flowers.model:build", WHERE)() == "flowers"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("flowerz.model:build", "Did you mean 'flowers'?"),
+        ("flowers.modle:build", "Did you mean 'model'?"),
+        ("flowers.model:biuld", "Did you mean 'build'?"),
+        ("flowers.model:LAYERS", "expected a function"),
+        ("needy:build", "Add 'a_package_nobody_has' to source.requirements"),
+        ("needy:build", "needy.py:1"),
+        ("broken:build", "broken.py:1"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_next_step(name: str, says: str) -> None:
+    with pytest.raises(InvalidProgram) as caught:
+        import_entry_point(name, WHERE)
+    assert caught.value.where == WHERE
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_in_the_users_code_is_given_its_place() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        import_entry_point("flowers.model:fails", WHERE)()
+    said = raised("flowers.model:fails", caught.value)
+    assert "flowers.model:fails raised ZeroDivisionError: division by zero" in said
+    assert f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}" in said

@@ -1,0 +1,92 @@
+"""The facts of real models, and what preflight makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidData, InvalidProgram
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.facts import InputFacts, LabelFacts, OutputFacts
+from mptraining_trainer.first_look import gather
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.preflight import warnings
+
+SPARSE = "SparseCategoricalCrossentropy"
+
+
+@pytest.fixture
+def job() -> ResolvedJob:
+    spec = {
+        "accelerator": {"type": "cpu"},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "data": {"train": ["x.tfrecord"], "label": "label"},
+        "training": {"epochs": 1, "batchSize": {"global": 16}},
+    }
+    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
+    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+
+
+BATCH = np.linspace(-1, 1, 16 * 5, dtype="float32").reshape(16, 5), np.arange(16) % 3
+
+
+def model(keras: Keras, activation: str | None, dtype: str = "float32") -> Any:
+    layers = keras.module.layers
+    body = keras.module.Sequential([keras.module.Input((5,)), layers.Dense(8, name="wide")], name="body")
+    head = layers.Dense(3, activation=activation, dtype=dtype, name="head")
+    return keras.module.Sequential([keras.module.Input((5,)), body, head])
+
+
+@pytest.mark.parametrize(("activation", "probabilities"), [("softmax", True), (None, False)])
+def test_one_forward_pass_tells_probabilities_from_logits(
+    keras: Keras, job: ResolvedJob, activation: str | None, probabilities: bool
+) -> None:
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    facts = gather(model(keras, activation), loss, BATCH, keras, job)
+    expected = OutputFacts("head", "float32", (3,), activation or "linear", probabilities=probabilities, finite=True)
+    assert facts.output == expected
+    assert (facts.loss, facts.from_logits) == (SPARSE, True)
+    assert facts.label == LabelFacts("int64", (), whole=True, minimum=0.0, maximum=2.0)
+    assert facts.widths == (("wide", 8),)
+    assert facts.per_replica_batch == 16
+    assert facts.inputs == (InputFacts("inputs", "float32", finite=True),)
+
+
+def test_a_loss_by_function_is_known_by_its_class(keras: Keras, job: ResolvedJob) -> None:
+    loss = keras.module.losses.get("sparse_categorical_crossentropy")
+    facts = gather(model(keras, "softmax"), loss, BATCH, keras, job)
+    assert (facts.loss, facts.from_logits) == (SPARSE, False)
+    assert warnings(facts) == []
+
+
+def test_a_half_precision_output_is_seen(keras: Keras, job: ResolvedJob) -> None:
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = warnings(gather(model(keras, None, "mixed_bfloat16"), loss, BATCH, keras, job))
+    assert [finding.topic for finding in found] == ["OutputPrecision"]
+
+
+def test_nan_in_the_first_batch_is_the_datas_fault(keras: Keras, job: ResolvedJob) -> None:
+    inputs = BATCH[0].copy()
+    inputs[-1, 0] = np.nan
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with pytest.raises(InvalidData, match="NaN or Inf in the first batch"):
+        warnings(gather(model(keras, None), loss, (inputs, BATCH[1]), keras, job))
+
+
+def test_a_model_that_overflows_on_good_inputs_is_the_programs_fault(keras: Keras, job: ResolvedJob) -> None:
+    overflowing = model(keras, None)
+    overflowing.layers[-1].set_weights([np.full((8, 3), 1e38, "float32"), np.full(3, np.inf, "float32")])
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with pytest.raises(InvalidProgram, match="NaN or Inf"):
+        warnings(gather(overflowing, loss, BATCH, keras, job))
+
+
+def test_a_model_that_cannot_take_the_batch_says_so_in_one_line(keras: Keras, job: ResolvedJob) -> None:
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with pytest.raises(InvalidProgram, match="fails on the first batch") as raised:
+        gather(model(keras, None), loss, (np.zeros((16, 4), "float32"), BATCH[1]), keras, job)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,332 @@
+"""Trainer processes as a cluster starts them: workers, signals, exit codes, and what survives in the run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from mptraining_api import events
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import ATTEMPT, INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_records.convert import convert
+
+pytestmark = pytest.mark.training
+
+TWO_REPLICAS = {"accelerator": {"type": "cpu", "countPerNode": 2}}
+TWO_WORKERS = {"accelerator": {"type": "cpu"}, "nodes": 2}
+ENDLESS = {"epochs": None, "totalSteps": 1_000_000, "stepsPerExecution": 2}
+# A start of TensorFlow takes seconds, on a busy machine tens of them.
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scikit-learn's handwritten digits: 1,437 to train on, 360 to validate."""
+    folder = tmp_path_factory.mktemp("digits")
+    found = load_digits()
+    images = np.round(found.images / 16 * 255).astype(np.uint8)[..., np.newaxis]
+    order = np.random.default_rng(7).permutation(len(images))
+    for name, rows in (("train", order[:1437]), ("validation", order[1437:])):
+        np.savez(folder / f"{name}.npz", image=images[rows], label=found.target[rows].astype(np.int64))
+        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+    return folder
+
+
+@dataclass
+class Attempt:
+    """The processes of one attempt and what they say."""
+
+    folder: Path
+    processes: list[subprocess.Popen[bytes]]
+    outputs: list[Path]
+
+    def events(self, worker: int = 0) -> list[Any]:
+        # A line that is being written is none yet.
+        lines = self.outputs[worker].read_text().splitlines()
+        return [event for event in map(events.parse, lines) if event is not None]
+
+    def all(self, kind: type[Any], worker: int = 0) -> list[Any]:
+        return [event for event in self.events(worker) if isinstance(event, kind)]
+
+    def until(self, step: int, worker: int = 0) -> None:
+        """Waits for Progress past that step."""
+        end = time.monotonic() + PATIENCE
+        while not any(event.step >= step for event in self.all(events.Progress, worker)):
+            assert self.processes[worker].poll() is None, self.errors(worker)
+            assert time.monotonic() < end, "no progress"
+            time.sleep(0.05)
+
+    def wait(self, seconds: float = PATIENCE) -> list[int]:
+        """The exit codes; all must have left within that time."""
+        end = time.monotonic() + seconds
+        return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
+
+    def errors(self, worker: int = 0) -> str:
+        return self.outputs[worker].with_suffix(".err").read_text()
+
+    def finished(self, worker: int = 0) -> events.Finished:
+        last = self.events(worker)[-1]
+        assert isinstance(last, events.Finished)
+        return last
+
+    def metrics(self) -> dict[str, float]:
+        return self.finished().metrics
+
+    def weights(self) -> list[np.ndarray]:
+        with np.load(self.folder / "model" / "weights.npz") as stored:
+            return [stored[name] for name in sorted(stored)]
+
+
+Start = Callable[..., Attempt]
+
+
+@pytest.fixture
+def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts the processes of one attempt; none outlives the test."""
+    attempts: list[Attempt] = []
+
+    def begin(
+        spec: dict[str, Any],
+        folder: str = "run",
+        source: Path | None = None,
+        data: dict[str, Any] | None = None,
+        **training: Any,
+    ) -> Attempt:
+        number = len(attempts) + 1
+        document = {"output": {"uri": str(tmp_path / folder)}} | spec
+        if "script" not in spec.get("program", {}):
+            document.setdefault("program", {"application": {"name": "mlp", "classes": 10}})
+            both = {"train": [f"{digits}/train-*.tfrecord"], "validation": [f"{digits}/validation-*.tfrecord"]}
+            document["data"] = data or both
+            together = {"epochs": 1, "batchSize": {"global": 64}, "seed": 7} | training
+            document["training"] = {name: value for name, value in together.items() if value is not None}
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": document}), ClusterSettings())
+        hosts = [f"127.0.0.1:{port}" for port in free_ports(job.processes)]
+        job_file = tmp_path / f"{number}.json"
+        command = (sys.executable, "-m", "mptraining_trainer", "train")
+        launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=number, command=command)
+        job_file.write_text(launched.job_file)
+        environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
+        if source is not None:
+            environment[SOURCE_FOLDER] = str(source)
+        assert environment[ATTEMPT] == str(number)
+        attempt = Attempt(tmp_path / folder, [], [])
+        attempts.append(attempt)
+        for index in range(job.processes):
+            output = tmp_path / f"{number}-{index}.out"
+            with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
+                attempt.processes.append(
+                    subprocess.Popen(
+                        launched.command, env=environment | {INDEX: str(index)}, stdout=stdout, stderr=stderr
+                    )
+                )
+            attempt.outputs.append(output)
+        return attempt
+
+    yield begin
+    for attempt in attempts:
+        for process in attempt.processes:
+            process.kill()
+            process.wait(10)
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def equal(first: Attempt, second: Attempt, tolerance: float = 0.0) -> bool:
+    return all(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(first.weights(), second.weights(), strict=True)
+    )
+
+
+def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
+    done = start(TWO_REPLICAS, epochs=20)
+    assert done.wait() == [0], done.errors()
+    assert done.metrics()["val_accuracy"] >= 0.95
+    (started,) = done.all(events.Started)
+    assert (started.devices, started.replicas_in_sync) == (("CPU:0", "CPU:1"), 2)
+    assert {"model.json", "weights.npz"} <= {path.name for path in (done.folder / "model").iterdir()}
+    assert json.loads((done.folder / "result.json").read_text())["reason"] == "Succeeded"
+    assert done.errors() == ""
+
+
+def test_two_workers_train_what_two_replicas_do(start: Start) -> None:
+    workers, replicas = start(TWO_WORKERS, "workers", epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
+    assert (workers.wait(), replicas.wait()) == ([0, 0], [0]), workers.errors()
+    assert workers.metrics() == pytest.approx(replicas.metrics(), abs=1e-4)
+    assert workers.finished(1).metrics == workers.metrics(), "both know the same"
+    assert equal(workers, replicas, 1e-4)
+    assert [event.step for event in workers.all(events.Saved)] == [22, 44]
+    assert workers.all(events.Saved, worker=1) == []
+
+
+def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_one(start: Start) -> None:
+    spec = {"accelerator": {"type": "cpu"}, "checkpoint": {"everySteps": 7}}
+    whole = start(spec, "whole", epochs=4, stepsPerExecution=1)
+    killed = start(spec, "killed", epochs=4, stepsPerExecution=1)
+    killed.until(step=30)
+    killed.processes[0].kill()
+    assert killed.wait() == [-signal.SIGKILL]
+    assert not (killed.folder / "model").exists()
+    rest = start(spec, "killed", epochs=4)
+    assert (whole.wait(), rest.wait()) == ([0], [0])
+    (started,) = rest.all(events.Started)
+    assert 0 < started.first_step < 88
+    assert equal(whole, rest)
+    # Sums of float32 over other executions: the last digits of the mean loss may differ, no weight does.
+    assert rest.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
+
+
+def test_a_sigterm_ends_with_a_checkpoint_at_that_step(start: Start) -> None:
+    told = start(TWO_REPLICAS, **ENDLESS)
+    told.until(step=10)
+    told.processes[0].terminate()
+    assert told.wait(15) == [75]
+    saved, finished = told.all(events.Saved)[-1], told.finished()
+    assert f"step {saved.step}: this machine is being taken away; saved" in finished.message
+    assert (finished.reason, finished.exit_code) == ("Preempted", 75)
+    assert saved.step >= max(event.step for event in told.all(events.Progress))
+    assert Path(saved.uri, "state.json").exists()
+    assert told.errors() == ""
+
+
+def test_one_worker_told_to_leave_takes_the_others_along(start: Start) -> None:
+    """All leave after the same step, which the chief has saved."""
+    gang = start(TWO_WORKERS, **ENDLESS)
+    gang.until(step=4)
+    gang.processes[1].terminate()
+    assert gang.wait(15) == [75, 75]
+    step = gang.all(events.Saved)[-1].step
+    for worker in (0, 1):
+        assert gang.finished(worker).message.startswith(f"step {step}: ")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_worker_that_is_killed_is_missed_within_seconds(start: Start, lost: int) -> None:
+    gang = start(TWO_WORKERS, **ENDLESS)
+    gang.until(step=4)
+    gang.processes[lost].kill()
+    codes = gang.wait(15)
+    assert codes[lost] == -signal.SIGKILL
+    assert codes[1 - lost] == 76
+    finished = gang.finished(1 - lost)
+    assert finished.reason == "PeerLost"
+    assert "Traceback" not in gang.errors(1 - lost)
+
+
+@pytest.mark.parametrize("poisoned", [0, 1])
+def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path: Path, poisoned: int) -> None:
+    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the second step."""
+    count, batch = 256, 32
+    x = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+    x[2 * batch + poisoned, :] = 1e38
+    np.savez(tmp_path / "numbers.npz", x=x, label=labels)
+    convert(str(tmp_path / "numbers.npz"), str(tmp_path / "records"))
+    data = {"train": [f"{tmp_path}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+    spec = TWO_WORKERS | {
+        "precision": {"policy": "mixed_float16", "lossScale": {"mode": "Dynamic", "value": 1024}},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "checkpoint": {"everySteps": 1, "maxToKeep": 10},
+    }
+    gang = start(spec, data=data, batchSize={"global": batch}, stepsPerExecution=1)
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        seen = [(one.step, one.loss_scale, one.skipped_steps) for one in gang.all(events.Progress, worker)]
+        assert seen[:4] == [(1, 1024.0, 0), (2, 1024.0, 0), (3, 512.0, 1), (4, 512.0, 1)]
+        assert gang.finished(worker).metrics == gang.finished(0).metrics
+    states = {step: gang.folder / "checkpoints" / f"step-{step:010d}" for step in (2, 3, 4)}
+    model = {step: (folder / "model.safetensors").read_bytes() for step, folder in states.items()}
+    assert model[2] == model[3] != model[4], "the third step moved nothing"
+    assert json.loads((states[3] / "state.json").read_text())["lossScale"] == 512.0
+    assert all(np.isfinite(array).all() for array in gang.weights())
+
+
+SCRIPT = """
+import keras, numpy as np, os, signal, time
+x = np.arange(24, dtype="float32").reshape(8, 3) / 24
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+
+class Taken(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if os.environ.get("TAKEN") == str(epoch):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)  # until it was heard; an epoch takes no time here
+
+model.fit(x, x.sum(axis=1), batch_size=4, epochs=5, shuffle=False, callbacks=[Taken()])
+"""
+
+
+def test_a_script_resumes_by_epoch(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fit.py").write_text(SCRIPT)
+    spec = {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "fit.py"}}}
+    monkeypatch.setenv("TAKEN", "2")
+    first = start(spec, source=tmp_path)
+    assert first.wait() == [75], first.errors()
+    assert [event.step for event in first.all(events.Saved)] == [2, 4]
+    monkeypatch.delenv("TAKEN")
+    rest, undisturbed = start(spec, source=tmp_path), start(spec, "undisturbed", source=tmp_path)
+    assert (rest.wait(), undisturbed.wait()) == ([0], [0]), rest.errors()
+    assert [event.step for event in rest.all(events.Saved)] == [6, 8, 10]
+    assert equal(rest, undisturbed, 1e-6)
+
+
+def test_the_legacy_generation_runs_and_resumes(start: Start) -> None:
+    spec = TWO_REPLICAS | {"keras": "Legacy"}
+    assert start(spec, epochs=1).wait() == [0]
+    longer = start(spec, epochs=2)
+    assert longer.wait() == [0], longer.errors()
+    (started,) = longer.all(events.Started)
+    assert started.keras.startswith("tf_keras")
+    assert started.first_step == 22
+    assert longer.metrics()["val_loss"] < 2.0
+
+
+def test_a_users_mistake_is_one_line_and_exit_code_2(start: Start) -> None:
+    wrong = start(TWO_REPLICAS | {"program": {"function": {"entryPoint": "no_such_module:build"}}})
+    assert wrong.wait() == [2]
+    assert wrong.errors() == ""
+    message = wrong.finished().message
+    assert "spec.program.function.entryPoint: no module 'no_such_module'" in message
+    assert "\n" not in message
+    assert not (wrong.folder / "model").exists()
+    assert not (wrong.folder / "job.json").exists(), "mended, the job may run in this folder"
+
+
+def test_without_a_job_the_trainer_says_how_it_is_started() -> None:
+    command = [sys.executable, "-m", "mptraining_trainer"]
+    bare = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (bare.returncode, bare.stdout) == (2, "")
+    assert bare.stderr.startswith("usage: python -m mptraining_trainer train")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MPTRAINING")}
+    for job_file, said in ((None, "MPTRAINING_JOB_FILE: not set"), ("no/such/job.json", "no/such/job.json: No such")):
+        given = {} if job_file is None else {"MPTRAINING_JOB_FILE": job_file}
+        asked = subprocess.run(
+            [*command, "train"], capture_output=True, text=True, timeout=60, check=False, env=environment | given
+        )
+        assert asked.returncode == 2
+        assert asked.stderr.startswith(f"error: {said}")
+        assert asked.stderr.count("\n") == 1

@@ -1,0 +1,172 @@
+"""What a process says, on standard output and in the run folder, with clocks that the test turns."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptraining_api import events
+from mptraining_api.launch import Seat
+from mptraining_records import storage
+from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
+
+SERVER = Path(__file__).parents[2] / "build" / "bin" / "fake-gcs-server"
+SEAT = Seat(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of a real object server."""
+    if not SERVER.exists():
+        pytest.fail("run `make servers`") if shutil.which("go") else pytest.skip("no Go to build fake-gcs-server with")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    options = ["-backend=memory", "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-public-host={address}"]
+    request = urllib.request.Request(
+        f"http://{address}/storage/v1/b?project=test",
+        data=json.dumps({"name": "bucket"}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{address}")
+    with subprocess.Popen([SERVER, *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 20
+        while True:
+            try:
+                urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10).close()
+                break
+            except urllib.error.URLError:
+                assert time.monotonic() < end, "fake-gcs-server did not start"
+                time.sleep(0.02)
+        yield "gs://bucket"
+        process.terminate()
+
+
+def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = None) -> Telemetry:
+    return Telemetry(SEAT, output, stream=stream, wall=lambda: 1234.56789, monotonic=clock or Clock())
+
+
+def saved(voice: Telemetry, step: int) -> None:
+    voice.say(events.Saved, step=step, uri="u", bytes=1, seconds=0.1)
+
+
+def steps(text: str) -> list[int]:
+    return [event.step for line in text.splitlines() if isinstance(event := events.parse(line), events.Saved)]
+
+
+def test_an_event_says_who_when_and_which_attempt(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    saved(telemetry(str(tmp_path), stream), 7)
+    event = events.parse(stream.getvalue())
+    assert event == events.Saved(
+        time=1234.568, attempt=3, incarnation="pod", worker=1, step=7, uri="u", bytes=1, seconds=0.1
+    )
+    assert (tmp_path / "events" / "3-pod-1-0.jsonl").read_text() == stream.getvalue()
+
+
+def test_a_local_file_has_every_line_at_once(tmp_path: Path) -> None:
+    voice = telemetry(str(tmp_path), io.StringIO())
+    for step in range(3):
+        saved(voice, step)
+        assert steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text()) == list(range(step + 1))
+
+
+def test_without_an_output_only_the_stream_hears(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    voice = telemetry(None, stream)
+    saved(voice, 1)
+    voice.close()
+    assert steps(stream.getvalue()) == [1]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    voice = telemetry(str(tmp_path), io.StringIO())
+    voice.forget_output()
+    saved(voice, 1)
+    voice.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notice_is_said_once() -> None:
+    stream = io.StringIO()
+    voice = telemetry(None, stream)
+    for message in ("one", "one", "two"):
+        voice.notice("Topic", message, level="Warning")
+    assert voice.notices == ["Topic: one", "Topic: two"]
+    said = [events.parse(line) for line in stream.getvalue().splitlines()]
+    assert [(one.level, one.topic, one.message) for one in said if isinstance(one, events.Notice)] == [
+        ("Warning", "Topic", "one"),
+        ("Warning", "Topic", "two"),
+    ]
+
+
+def test_seconds_count_from_the_first_word() -> None:
+    clock = Clock()
+    voice = telemetry(None, io.StringIO(), clock)
+    clock.seconds += 2.5
+    assert (voice.seconds(), voice.now()) == (2.5, 102.5)
+
+
+def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) -> None:
+    """The thread that writes checkpoints speaks while the loop does."""
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            threading.Event().wait(0.0005)
+            return super().write(text)
+
+    stream = Slow()
+    voice = telemetry(str(tmp_path), stream)
+    threads = [threading.Thread(target=lambda: [saved(voice, step) for step in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(steps(stream.getvalue())) == sorted([*range(20)] * 4)
+    assert sorted(steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text())) == sorted([*range(20)] * 4)
+
+
+def test_a_bucket_gets_parts(bucket: str) -> None:
+    """Nothing can be appended to an object: a part every half minute, and what is left at the end."""
+    clock = Clock()
+    voice = telemetry(f"{bucket}/run", io.StringIO(), clock)
+    saved(voice, 1)
+    assert storage.list_objects(f"{bucket}/run") == []
+    clock.seconds += 31
+    saved(voice, 2)
+    saved(voice, 3)
+    voice.close()
+    voice.close()
+    parts = sorted(found.uri for found in storage.list_objects(f"{bucket}/run"))
+    assert parts == [f"{bucket}/run/events/3-pod-1-{part}.jsonl" for part in (0, 1)]
+    assert [steps(storage.read(part).decode()) for part in parts] == [[1, 2], [3]]
+
+
+def test_peak_memory_is_that_of_a_process_with_tensorflow() -> None:
+    assert 50e6 < peak_memory_bytes() < 100e9
+
+
+@pytest.mark.parametrize("output", ["run", "run/"])
+def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
+    saved(telemetry(f"{tmp_path}/{output}", io.StringIO()), 1)
+    assert (tmp_path / "run" / "events" / "3-pod-1-0.jsonl").exists()

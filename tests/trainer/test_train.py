@@ -1,0 +1,339 @@
+"""What a job's settings do, from records to result, in this process and on one device.
+
+The processes themselves (signals, workers, exit codes) are in test_processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api import events, outcomes
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import Seat
+from mptraining_api.outcomes import Outcome
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.run_folder import Result
+from mptraining_records.convert import convert
+from mptraining_trainer.keras_generation import load
+from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.run import run
+
+pytestmark = pytest.mark.training
+
+TRAIN, BATCH = 300, 20
+STEPS = TRAIN // BATCH
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes that are the largest of three of eight numbers: 300 to train on, 70 to validate."""
+    folder = tmp_path_factory.mktemp("data")
+    numbers = np.random.default_rng(3)
+    for name, count in (("train", TRAIN), ("validation", 70), ("longer", TRAIN + BATCH)):
+        x = numbers.normal(size=(count, 8)).astype(np.float32)
+        np.savez(folder / f"{name}.npz", x=x, label=x[:, :3].argmax(axis=1))
+        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+    return folder
+
+
+class Run:
+    """One attempt: how it ended and what it left behind."""
+
+    def __init__(self, outcome: Outcome, folder: Path, attempt: int) -> None:
+        self.outcome = outcome
+        self.folder = folder
+        (file,) = (folder / "events").glob(f"{attempt}-*.jsonl")
+        self.events = [events.parse(line) for line in file.read_text().splitlines()]
+
+    def all(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def started(self) -> events.Started:
+        (event,) = self.all(events.Started)
+        return event  # type: ignore[no-any-return]
+
+    @property
+    def finished(self) -> events.Finished:
+        event = self.events[-1]
+        assert isinstance(event, events.Finished)
+        return event
+
+    @property
+    def topics(self) -> list[str]:
+        return [event.topic for event in self.all(events.Notice)]
+
+    @property
+    def saved(self) -> list[int]:
+        return [event.step for event in self.all(events.Saved)]
+
+    @property
+    def result(self) -> Result:
+        return Result.read((self.folder / "result.json").read_bytes())
+
+    def weights(self) -> list[np.ndarray]:
+        with np.load(self.folder / "model" / "weights.npz") as stored:
+            return [stored[name] for name in sorted(stored)]
+
+    def state(self) -> dict[str, Any]:
+        newest = sorted((self.folder / "checkpoints").iterdir())[-1]
+        return json.loads((newest / "state.json").read_text())  # type: ignore[no-any-return]
+
+
+RunJob = Callable[..., Run]
+
+
+@pytest.fixture
+def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
+    """Runs one attempt after the other in one folder; sections of `training` may be given by name."""
+    attempts = {}
+    validated = {"validation": [f"{data}/validation-*.tfrecord"]}
+
+    def attempt(
+        folder: str = "run", *, sections: dict[str, Any] | None = None, validate: bool = False, **training: Any
+    ) -> Run:
+        number = attempts[folder] = attempts.get(folder, 0) + 1
+        spec: dict[str, Any] = {
+            "accelerator": {"type": "cpu"},
+            "strategy": "None",
+            "program": {"application": {"name": "mlp", "classes": 3}},
+            "data": {"train": [f"{data}/train-*.tfrecord"]} | (validated if validate else {}),
+            "output": {"uri": str(tmp_path / folder)},
+        }
+        for name, section in (sections or {}).items():
+            spec[name] = spec.get(name, {}) | section if name == "data" else section
+        spec["training"] = {"batchSize": {"global": BATCH}, "epochs": 2, "seed": 7} | training
+        spec["training"] = {name: value for name, value in spec["training"].items() if value is not None}
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+        seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+        environment = {"MPTRAINING_PROGRESS_SECONDS": "0"}
+        outcome = run(job, seat, str(tmp_path / folder), Preemption(lambda: None), environment)
+        return Run(outcome, tmp_path / folder, number)
+
+    yield attempt
+    load("Keras3").set_policy("float32")
+
+
+def same(first: Run, second: Run, tolerance: float = 0.0) -> bool:
+    return all(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(first.weights(), second.weights(), strict=True)
+    )
+
+
+def test_a_run_from_records_to_result(train: RunJob) -> None:
+    done = train(epochs=4, validate=True, sections={"checkpoint": {"maxToKeep": 2}})
+    assert done.outcome == outcomes.SUCCEEDED
+    assert (done.started.total_steps, done.started.steps_per_epoch, done.started.first_step) == (60, STEPS, 0)
+    assert (done.started.train_examples, done.started.validation_examples) == (TRAIN, 70)
+    assert done.started.cache == "Memory"
+    assert done.saved == [15, 30, 45, 60]
+    assert (done.finished.step, done.finished.model, done.finished.exit_code) == (60, "model", 0)
+    assert done.finished.metrics.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert done.finished.metrics["val_accuracy"] > 0.6
+    assert done.result.metrics == done.finished.metrics
+    assert (done.result.step, done.result.reason, done.result.global_batch_size) == (60, "Succeeded", BATCH)
+    assert len(list((done.folder / "checkpoints").iterdir())) == 2
+
+
+def test_two_runs_of_one_job_are_the_same_bit_for_bit(train: RunJob) -> None:
+    assert same(train("one"), train("two"))
+    assert not same(train("one"), train("three", seed=8))
+
+
+def test_more_epochs_go_on_where_the_last_run_ended(train: RunJob) -> None:
+    undisturbed = train("whole", epochs=3, validate=True)
+    train("parts", epochs=1)
+    longer = train("parts", epochs=3, validate=True)
+    assert longer.started.first_step == STEPS
+    assert "Resumed" in longer.topics
+    assert same(longer, undisturbed)
+    assert longer.finished.metrics == undisturbed.finished.metrics
+
+
+def test_a_resume_in_the_middle_of_an_epoch_is_exact(train: RunJob) -> None:
+    """The means of the epoch under way go on where they were, as do weights, slots and the order of the records."""
+    undisturbed = train("whole", epochs=None, totalSteps=22)
+    train("parts", epochs=None, totalSteps=7)
+    rest = train("parts", epochs=None, totalSteps=22)
+    assert same(rest, undisturbed)
+    assert rest.finished.metrics == undisturbed.finished.metrics
+
+
+def test_without_the_data_position_a_resume_would_be_another_training(train: RunJob) -> None:
+    """Shows that the tests above notice it."""
+    undisturbed = train("whole", epochs=None, totalSteps=22)
+    first = train("parts", epochs=None, totalSteps=7)
+    state = first.folder / "checkpoints" / "step-0000000007" / "state.json"
+    assert json.loads(state.read_text())["examples"] == 7 * BATCH
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"examples": 0}))
+    assert not same(train("parts", epochs=None, totalSteps=22), undisturbed, 1e-3)
+
+
+def test_a_finished_run_trains_nothing_more_and_says_so(train: RunJob) -> None:
+    first, again = train(validate=True), train(validate=True)
+    assert again.outcome == outcomes.SUCCEEDED
+    assert again.started.first_step == again.started.total_steps == 2 * STEPS
+    assert again.finished.message == "already trained to the last step"
+    assert (again.all(events.Progress), again.saved) == ([], [])
+    assert same(first, again)
+    # An attempt may have been ended between its last checkpoint and its result.
+    assert again.finished.metrics == pytest.approx(first.finished.metrics)
+
+
+def test_fewer_epochs_than_done_keep_what_there_is(train: RunJob) -> None:
+    first, fewer = train(epochs=2), train(epochs=1)
+    assert (fewer.finished.step, fewer.result.step) == (2 * STEPS, 2 * STEPS)
+    assert same(first, fewer)
+
+
+@pytest.mark.parametrize(("size", "last"), [(40, STEPS + 2 * 7), (10, STEPS + 2 * 30)])
+def test_another_batch_size_trains_the_passes_that_are_left(train: RunJob, size: int, last: int) -> None:
+    """Steps count updates, so their number goes on; epochs count passes over the data."""
+    train(epochs=1)
+    other = train(epochs=3, batchSize={"global": size}, validate=True)
+    assert (other.started.first_step, other.started.total_steps, other.finished.step) == (STEPS, last, last)
+    assert [event.epoch for event in other.all(events.Progress)][-1] == 3
+    assert other.state()["epoch"] == 2
+    validated = [event.step for event in other.all(events.Progress) if "val_loss" in event.metrics]
+    assert set(validated) >= {STEPS + (last - STEPS) // 2, last}, "at the end of every pass"
+    # Another resume after it finds the same end.
+    assert train(epochs=3, batchSize={"global": size}).finished.message == "already trained to the last step"
+
+
+def test_another_batch_size_in_mid_epoch_leaves_no_record_out(train: RunJob) -> None:
+    train(epochs=None, totalSteps=5)
+    other = train(epochs=1, batchSize={"global": 50})
+    assert other.started.total_steps == 5 + (TRAIN - 5 * BATCH) // 50
+
+
+def test_another_learning_rate_takes_effect(train: RunJob) -> None:
+    train(epochs=1)
+    first = train("run", epochs=2, optimizer={"className": "Adam", "config": {"learning_rate": 0.0}})
+    before = train("other", epochs=1)
+    assert same(first, before), "at a rate of zero nothing moves"
+
+
+def test_a_pass_goes_on_with_the_seed_it_was_begun_with(train: RunJob) -> None:
+    undisturbed = train("whole", epochs=None, totalSteps=12)
+    train("parts", epochs=None, totalSteps=7)
+    assert same(train("parts", epochs=None, totalSteps=12, seed=99), undisturbed)
+
+
+def test_mixed_precision_goes_on_from_a_float32_checkpoint(train: RunJob) -> None:
+    train(epochs=1)
+    mixed = train(epochs=2, sections={"precision": {"policy": "mixed_float16"}})
+    assert mixed.outcome == outcomes.SUCCEEDED
+    assert mixed.started.first_step == STEPS
+    assert mixed.state()["lossScale"] > 0
+    assert mixed.finished.metrics["loss"] < train("float", epochs=1).finished.metrics["loss"]
+    back = train(epochs=3)
+    assert (back.outcome, back.started.first_step) == (outcomes.SUCCEEDED, 2 * STEPS)
+
+
+def test_changed_data_is_refused_or_accepted(train: RunJob, data: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.tfrecord"
+    sections = {"data": {"train": [str(copy)], "features": FEATURES, "label": "label"}}
+    copy.write_bytes(next(data.glob("train-*.tfrecord")).read_bytes())
+    train(sections=sections)
+    copy.write_bytes(next(data.glob("longer-*.tfrecord")).read_bytes())
+    refused = train(sections=sections, epochs=3)
+    assert refused.outcome == outcomes.RESUME_REFUSED
+    assert "spec.data.train: the records changed since the checkpoint of step 30" in refused.finished.message
+    sections["data"]["onChange"] = "Accept"
+    accepted = train(sections=sections, epochs=3)
+    assert (accepted.outcome, accepted.started.first_step) == (outcomes.SUCCEEDED, 2 * STEPS)
+
+
+FEATURES = [{"name": "x", "dtype": "float32", "shape": [8]}, {"name": "label", "dtype": "int64"}]
+
+
+def test_resume_may_be_required_or_forbidden(train: RunJob) -> None:
+    nothing = train("none", resume="Required")
+    assert nothing.outcome == outcomes.RESUME_REFUSED
+    assert "no checkpoint" in nothing.finished.message
+    first = train()
+    assert train(resume="Required", epochs=3).started.first_step == 2 * STEPS
+    anew = train(resume="Never")
+    assert anew.started.first_step == 0
+    assert "CheckpointsDeleted" in anew.topics
+    assert same(first, anew)
+
+
+def test_the_last_batch_is_dropped_or_padded(train: RunJob) -> None:
+    dropped = train("drop", batchSize={"global": 64}, epochs=1)
+    padded = train("pad", batchSize={"global": 64}, epochs=1, sections={"data": {"remainder": "PadAndMask"}})
+    assert (dropped.finished.step, padded.finished.step) == (4, 5)
+    whole = train("all", batchSize={"global": 512}, epochs=1, sections={"data": {"remainder": "PadAndMask"}})
+    exact = train("exact", batchSize={"global": 300}, epochs=1)
+    assert (whole.finished.step, exact.finished.step) == (1, 1)
+    assert same(whole, exact, 1e-5), "masked examples count for nothing"
+
+
+def test_validation_comes_as_often_as_asked(train: RunJob) -> None:
+    done = train(validationEverySteps=4, epochs=1, validate=True)
+    steps = [event.step for event in done.all(events.Progress) if "val_loss" in event.metrics]
+    assert [step for step in steps if step % 4 == 0 or step == STEPS] == steps
+    assert {4, 8, 12, 15} <= set(steps)
+
+
+def test_steps_may_be_counted_instead_of_epochs(train: RunJob) -> None:
+    done = train(epochs=None, totalSteps=20, stepsPerEpoch=8)
+    assert (done.started.total_steps, done.started.steps_per_epoch, done.saved) == (20, 8, [8, 16, 20])
+    assert train("epochs", epochs=2, stepsPerEpoch=8).finished.step == 16
+
+
+def test_accumulated_batches_are_one_larger_batch(train: RunJob) -> None:
+    parts = train("parts", batchSize={"global": 15}, gradientAccumulationSteps=4, epochs=1)
+    whole = train("whole", batchSize={"global": 60}, epochs=1)
+    assert (parts.finished.step, whole.finished.step) == (5, 5)
+    assert same(parts, whole, 1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_steps_that_are_fused_are_the_same_steps(train: RunJob, steps: int) -> None:
+    assert same(train("fused", stepsPerExecution=steps), train("measured"))
+
+
+def test_a_record_that_was_skipped_is_told(train: RunJob, data: Path, tmp_path: Path) -> None:
+    content = bytearray(next(data.glob("train-*.tfrecord")).read_bytes())
+    content[20] ^= 0xFF
+    copy = tmp_path / "copy.tfrecord"
+    copy.write_bytes(content)
+    skip = {"action": "Skip", "maxSkipped": 1}
+    section = {"train": [str(copy)], "features": FEATURES, "label": "label", "badRecords": skip}
+    done = train(sections={"data": section}, epochs=1)
+    assert done.outcome == outcomes.SUCCEEDED
+    assert "RecordsSkipped" in done.topics
+
+
+COMPILED = """
+import keras
+
+def build(units):
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dropout(0.1), keras.layers.Dense(units, "relu"),
+                              keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=["accuracy"])
+    return model
+"""
+
+
+def test_a_function_program_keeps_what_it_compiled_with(
+    train: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, whose random state is a part of the checkpoint, a resume is exact as well."""
+    (tmp_path / "compiled_model.py").write_text(COMPILED)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = {"program": {"function": {"entryPoint": "compiled_model:build", "arguments": {"units": 16}}}}
+    whole = train("whole", sections=program, epochs=3, validate=True)
+    assert whole.outcome == outcomes.SUCCEEDED
+    assert whole.finished.metrics["val_accuracy"] > 0.55
+    train("parts", sections=program, epochs=None, totalSteps=20)
+    assert same(train("parts", sections=program, epochs=3), whole)

@@ -1,0 +1,63 @@
+"""Whether a step is compiled, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidProgram
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.xla import compiles
+
+
+def job(wanted: str, replicas: int) -> ResolvedJob:
+    spec = {
+        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": replicas},
+        "program": {"application": {"name": "cnn", "classes": 3}},
+        "data": {"train": ["a.tfrecord"]},
+        "jitCompile": wanted,
+    }
+    return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings())
+
+
+def model(keras: Keras, *, synchronized: bool) -> Any:
+    layers = keras.module.layers
+    inner = keras.module.Sequential(
+        [layers.Input((3,)), layers.BatchNormalization(synchronized=synchronized, name="norm")]
+    )
+    return keras.module.Sequential([layers.Input((3,)), inner, layers.Dense(2)])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "synchronized", "replicas", "compiled"),
+    [
+        ("Auto", False, 1, True),
+        ("Auto", False, 4, True),
+        ("Auto", True, 1, True),
+        ("Auto", True, 4, False),
+        ("Always", False, 4, True),
+        ("Always", True, 1, True),
+        ("Never", False, 1, False),
+        ("Never", True, 4, False),
+    ],
+)
+def test_a_step_is_compiled_where_it_can_be(
+    keras: Keras, wanted: str, synchronized: bool, replicas: int, compiled: bool
+) -> None:
+    said: list[tuple[str, str]] = []
+    found = compiles(
+        job(wanted, replicas), keras, model(keras, synchronized=synchronized), lambda *words: said.append(words)
+    )
+    assert found == compiled
+    aloud = wanted == "Auto" and not compiled
+    expected = "XLA is off: synchronized BatchNormalization (norm) cannot be compiled"
+    assert said == ([("NotCompiled", expected)] if aloud else [])
+
+
+def test_asking_for_what_cannot_be_compiled_is_refused_with_the_layer(keras: Keras) -> None:
+    with pytest.raises(InvalidProgram, match=r"spec.jitCompile: 'Always' .*\(norm\) on 4 replicas\. Set jitCompile"):
+        compiles(job("Always", 4), keras, model(keras, synchronized=True), lambda *words: None)
