@@ -266,6 +266,7 @@ def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path
 
 SCRIPT = """
 import keras, numpy as np, os, signal, time
+keras.utils.set_random_seed(1)
 x = np.arange(24, dtype="float32").reshape(8, 3) / 24
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")

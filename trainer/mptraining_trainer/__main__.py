@@ -65,9 +65,7 @@ def _quiet_start() -> Iterator[None]:
 
 def _job(path: str | None) -> ResolvedJob:
     if path is None:
-        raise InvalidSpec(
-            launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run."
-        )
+        raise InvalidSpec(launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run.")
     try:
         return ResolvedJob.read(Path(path).read_bytes())
     except OSError as error:

@@ -89,12 +89,8 @@ class Course:
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
             warm = True
-            if ends.validates(step):
-                metrics |= self._validated()
-                self._say(step, metrics, execution, now)
-            elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
-                self._say(step, metrics, execution, now)
             leave = execution.asked_to_stop > 0
+            # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
                 self._checkpointer.save(self._state(step, position))
             if leave and step < ends.total_steps:
@@ -104,6 +100,11 @@ class Course:
                     "this machine is being taken away; saved",
                     next_step="The next attempt goes on from here.",
                 )
+            if ends.validates(step):
+                metrics |= self._validated()
+                self._say(step, metrics, execution, now)
+            elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
+                self._say(step, metrics, execution, now)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _validated(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What one example looks like after decoding and before `preprocess`: the ground that input, program and preflight share."""
+"""What one example looks like after decoding, before `preprocess`: what input, program and preflight share."""
 
 from __future__ import annotations
 

@@ -103,9 +103,7 @@ class Keras:
         if isinstance(shape, list) and len(shape) == 1:
             (shape,) = shape
         return (
-            shape
-            if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape)
-            else None
+            shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
         )
 
     def has_own_train_step(self, model: Any) -> str | None:

@@ -95,9 +95,7 @@ class LossScaler:
 def all_finite(gradients: list[Any]) -> Any:
     """A boolean scalar: no gradient of this replica holds an infinity or a NaN."""
     checks = [
-        tf.reduce_all(
-            tf.math.is_finite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient)
-        )
+        tf.reduce_all(tf.math.is_finite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient))
         for gradient in gradients
         if gradient is not None
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.launch import Seat
@@ -12,6 +13,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
 from mptraining_trainer import precision
+from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
@@ -26,12 +28,13 @@ def run(
     """Trains and says how it ended; only what ends the interpreter escapes."""
     telemetry = Telemetry(seat, folder)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
-    job = precision.decided(job, telemetry.notice)
-    _say_what_is_not_there_yet(job, telemetry)
     worker = Worker(job, seat, telemetry, preemption, folder, seconds)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
+        refuse_foreign_folder(worker)
+        worker = replace(worker, job=precision.decided(job, telemetry.notice))
+        _say_what_is_not_there_yet(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if seat.is_chief:

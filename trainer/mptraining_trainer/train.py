@@ -22,7 +22,8 @@ from mptraining_records import storage
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
 from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
+from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.course import Course
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.entry_point import import_entry_point
@@ -46,9 +47,6 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
     job, telemetry = worker.job, worker.telemetry
-
-    # Whose folder is it?
-    refuse_foreign_folder(worker)
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
@@ -202,32 +200,6 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         skipped_steps=course.skipped_steps,
         message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )
-
-
-def refuse_foreign_folder(worker: Worker) -> None:
-    """Raises ResumeRefused when the run folder is another job's, and leaves no trace in it."""
-    uri = storage.join(worker.folder, run_folder.JOB)
-    if storage.exists(uri):
-        other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
-        if other is not None:
-            worker.telemetry.forget_output()
-            raise ResumeRefused(
-                worker.folder,
-                f"the run folder of another job: {other}",
-                next_step="Give another output folder, or delete it.",
-            )
-
-
-def claim_folder(worker: Worker) -> None:
-    """The chief writes job.json, and begins anew where the job says so."""
-    uri = storage.join(worker.folder, run_folder.JOB)
-    if worker.seat.is_chief:
-        storage.write(uri, worker.job.to_json().encode())
-        if worker.job.training and worker.job.training.resume == "Never":
-            old = storage.join(worker.folder, run_folder.CHECKPOINTS)
-            if checkpoints(old):
-                worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
-                storage.delete_prefix(old)
 
 
 def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str, Preprocess]:

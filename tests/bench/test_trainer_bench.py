@@ -1,0 +1,41 @@
+"""`make bench-trainer` still produces every kind of figure, on the smaller model; values depend on the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = {
+    "trainer.mlp.steps_per_second",
+    "trainer.mlp.2_replicas.steps_per_second",
+    "trainer.mlp.keeping_seconds_per_step",
+    "trainer.seconds_to_first_step",
+}
+
+
+@pytest.mark.training
+def test_every_kind_of_figure_is_produced() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.trainer", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert {figure["name"] for figure in figures} == NAMES
+    for figure in figures:
+        assert figure["rounds"] >= 1
+        assert figure["unit"]
+        assert math.isfinite(figure["ratio"])
+        assert figure["ratio"] > 0
+        assert figure["goal"][:2] in (">=", "<=")
+        assert isinstance(figure["met"], bool)
+        low, high = figure["spread"]
+        assert 0 < low <= figure["value"] <= high
+    against = {figure["against"] for figure in figures if figure["name"] == "trainer.mlp.steps_per_second"}
+    assert {"fit", "bare tf.function"} <= against

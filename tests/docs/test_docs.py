@@ -1,0 +1,218 @@
+"""The documents are true: every block of code in them is parsed, resolved or run, every link leads somewhere.
+
+A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
+`mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
+no whole job is a part of `spec`. Blocks of `text` are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from mptraining.cli import app
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.resolve import ClusterSettings, resolve
+
+ROOT = Path(__file__).parents[2]
+EXECUTED = ("README.md", "docs/guide.md")
+DOCUMENTS = (*EXECUTED, "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
+LANGUAGES = ("text", "yaml", "python", "bash")
+
+_FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_MODULE = re.compile(r"`(mptraining(?:_api|_records|_trainer|))\.(\w+)`")
+_BASE: dict[str, Any] = {
+    "accelerator": {"type": "nvidia-tesla-t4"},
+    "program": {"application": {"name": "cnn"}},
+    "data": {"train": ["train"], "validation": ["validation"]},
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block; `line` is that of its fence."""
+
+    document: str
+    section: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        found = _FILE.match(self.text)
+        return found[1] if found else None
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """What a bash block types, without comments."""
+        lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
+        return [words for words in lines if words]
+
+    @property
+    def trains(self) -> bool:
+        """Whether running it loads TensorFlow."""
+        if self.language == "bash":
+            return any(words[:2] == ["mptj", "run"] for words in self.commands)
+        return self.language == "python" and self.file is None and "import keras" in self.text
+
+
+def blocks(document: str) -> Iterator[Block]:
+    section, language, began, kept = "", None, 0, []
+    for number, line in enumerate((ROOT / document).read_text(encoding="utf-8").splitlines(), start=1):
+        if language is None and line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif language is None and line.startswith("```"):
+            language, began, kept = line.removeprefix("```"), number, []
+        elif language is not None and line == "```":
+            yield Block(document, section, began, language, "".join(f"{each}\n" for each in kept))
+            language = None
+        elif language is not None:
+            kept.append(line)
+    assert language is None, f"{document}:{began}: the block does not end"
+
+
+def of(language: str) -> list[Any]:
+    return [pytest.param(block, id=f"{block.document}:{block.line}") for block in ALL if block.language == language]
+
+
+ALL = [block for document in EXECUTED for block in blocks(document)]
+SECTIONS: dict[tuple[str, str], list[Block]] = {}
+for _block in ALL:
+    SECTIONS.setdefault((_block.document, _block.section), []).append(_block)
+
+
+def test_every_block_has_a_known_language() -> None:
+    assert {(block.document, block.line) for block in ALL if block.language not in LANGUAGES} == set()
+
+
+@pytest.mark.parametrize("block", of("yaml"))
+def test_every_job_can_work(block: Block) -> None:
+    document = yaml.safe_load(block.text)
+    if "kind" not in document:
+        document = {
+            "apiVersion": "mptraining.dev/v1alpha1",
+            "kind": "MPTrainingJob",
+            "metadata": {"name": "part"},
+            "spec": {**_BASE, **document},
+        }
+    job = MPTrainingJob.parse_yaml(yaml.safe_dump(document))
+    assert resolve(job, ClusterSettings()).name == job.metadata.name
+    assert resolve(job, ClusterSettings(cpu_fallback=True)).accelerator.kind == "cpu"
+
+
+@pytest.mark.parametrize("block", of("python"))
+def test_every_program_is_python(block: Block) -> None:
+    compile(block.text, f"{block.document}:{block.line}", "exec")
+
+
+@pytest.mark.parametrize("block", of("bash"))
+def test_every_command_exists(block: Block) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for program, *arguments in block.commands:
+        assert program in ("mptj", "make"), f"{program} is not run by this test"
+        if program == "make":
+            assert set(arguments) <= targets
+        else:
+            _parse(arguments)
+
+
+def _parse(arguments: list[str]) -> None:
+    """Goes through the command line without doing anything. Raises typer's error for what it does not know."""
+    command = get_command(app)
+    waiting: list[Any] = [command]
+    while waiting:
+        each = waiting.pop()
+        each.callback = None
+        waiting += getattr(each, "commands", {}).values()
+    command.main(arguments, prog_name="mptj", standalone_mode=False)
+
+
+def test_unknown_options_are_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        _parse(["check", "job.yaml", "--deeply"])
+
+
+def _sections(*, training: bool) -> list[Any]:
+    return [
+        pytest.param(found, id=f"{document}: {section}")
+        for (document, section), found in SECTIONS.items()
+        if any(block.trains for block in found) == training
+    ]
+
+
+@pytest.mark.parametrize("section", _sections(training=False))
+def test_section(section: list[Block], tmp_path: Path) -> None:
+    _run(section, tmp_path)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("section", _sections(training=True))
+def test_section_that_trains(section: list[Block], tmp_path: Path) -> None:
+    _run(section, tmp_path)
+
+
+def _run(section: list[Block], folder: Path) -> None:
+    for block in section:
+        if block.file is not None:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            _call(block, [sys.executable, "-c", block.text], folder)
+        elif block.language == "bash":
+            for program, *arguments in block.commands:
+                if program == "mptj":
+                    _call(block, [sys.executable, "-m", "mptraining", *arguments], folder)
+
+
+def _call(block: Block, command: list[str], folder: Path) -> None:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=120
+    )
+    told = f"{block.document}:{block.line}: {shlex.join(command[1:])}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, told
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document: str) -> None:
+    path = ROOT / document
+    for link in _LINK.findall(_prose(path)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), f"{document}: {link}"
+        if anchor:
+            assert anchor in _anchors(target), f"{document}: {link}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_module_that_is_named_exists(document: str) -> None:
+    roots = {"mptraining_api": "api", "mptraining_records": "trainer", "mptraining_trainer": "trainer"}
+    for package, module in _MODULE.findall(_prose(ROOT / document)):
+        folder = ROOT / roots.get(package, "client") / package
+        # `mptraining.dev/…` is the group of the resource.
+        assert module == "dev" or (folder / f"{module}.py").exists(), f"{document}: {package}.{module}"
+
+
+def _prose(path: Path) -> str:
+    """The text without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(path: Path) -> set[str]:
+    """The headings as GitHub makes links of them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

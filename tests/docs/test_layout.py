@@ -1,0 +1,98 @@
+"""What the tree must look like so that neither Python nor a reader is misled."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mptraining
+
+ROOT = Path(__file__).parents[2]
+SOURCE_ROOTS = ("api", "operator", "trainer", "client")
+MOST_LINES = 300
+SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+# Written in two halves, so that this file does not find itself.
+FORBIDDEN = (
+    *("/" + "work/", "/" + "root/"),
+    *("pypi" + ".org", "pythonhosted" + ".org", "proxy.golang" + ".org", "sum.golang" + ".org"),
+    *("registry.npmjs" + ".org", "conda.anaconda" + ".org"),
+)
+
+
+def packages() -> list[Path]:
+    """The folders with modules; one that holds nothing yet but its marker file is none."""
+    found = (folder for root in SOURCE_ROOTS for folder in sorted((ROOT / root).glob("mptraining*")))
+    return [folder for folder in found if any(folder.glob("*.py"))]
+
+
+def modules() -> list[Path]:
+    return [path for folder in packages() for path in sorted(folder.rglob("*.py"))]
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_a_source_root_is_no_package() -> None:
+    # With an __init__.py, `operator` would hide the standard library's for everything started in this folder.
+    found = [ROOT / root / "__init__.py" for root in SOURCE_ROOTS]
+    assert [path for path in found if path.exists()] == []
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_no_module_hides_the_standard_library_s_operator() -> None:
+    assert [path for path in (*modules(), *(ROOT / "tests").rglob("*.py")) if path.name == "operator.py"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("-m", "pytest", "--version"), id="pytest"),
+        pytest.param(("-m", "pip", "--version"), id="pip"),
+        pytest.param(("-c", "import collections, operator; assert operator.add(1, 2) == 3"), id="operator"),
+    ],
+)
+def test_python_works_in_this_folder(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_say_what_a_module_is_about() -> None:
+    assert [path for path in modules() if path.stem in SAYS_NOTHING] == []
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda path: path.name)
+def test_a_package_says_how_to_read_it(package: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    named = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+    # A name that stands there and is no module any more misleads.
+    told = set(re.findall(r"`(\w+)`", docstring))
+    assert docstring
+    assert sorted(named - told) == []
+
+
+def test_a_module_fits_on_a_few_screens() -> None:
+    long = {path.name: lines for path in modules() if (lines := path.read_text("utf-8").count("\n")) > MOST_LINES}
+    assert long == {}
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {each}" for each in FORBIDDEN if each in text]
+    assert found == []
+
+
+def test_public_names() -> None:
+    assert sorted(mptraining.__all__) == ["Comparison", "Run", "compare", "load_run", "run_local"]
+    assert all(hasattr(mptraining, name) for name in mptraining.__all__)
