@@ -60,7 +60,7 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training"
+	@$(BIN)/python -m pytest -q -m "not training" -n auto --maxprocesses 4
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers

@@ -70,7 +70,9 @@ class Block:
 
 
 def blocks(document: str) -> Iterator[Block]:
-    section, language, began, kept = "", None, 0, []
+    section, began = "", 0
+    language: str | None = None
+    kept: list[str] = []
     for number, line in enumerate((ROOT / document).read_text(encoding="utf-8").splitlines(), start=1):
         if language is None and line.startswith("## "):
             section = line.removeprefix("## ")

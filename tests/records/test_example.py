@@ -76,6 +76,7 @@ def test_what_is_no_example_is_refused() -> None:
         example.parse(b"\x0a\xff")
 
 
+@pytest.mark.training
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_it_lives_beside_tensorflow_in_one_process(first: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,20 @@ from mptraining_trainer.keras_generation import Keras, load
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
+
+
+_bases = itertools.count(10_000, 10_000)
+_make = tf.distribute.MirroredStrategy.__init__
+
+
+def _numbered(self: Any, *arguments: Any, **named: Any) -> None:
+    self._collective_key_base = next(_bases)
+    _make(self, *arguments, **named)
+
+
+# TensorFlow numbers the collective operations of every strategy from the same base, which two in one process must not
+# share, or one waits for the other's. A trainer has one strategy, the tests have many.
+tf.distribute.MirroredStrategy.__init__ = _numbered
 
 
 @pytest.fixture(params=["Keras3", "Legacy"])

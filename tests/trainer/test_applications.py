@@ -212,6 +212,7 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
     assert ("BatchNormalization" in notices) is said
 
 
+@pytest.mark.training
 def test_two_replicas_share_one_batch_statistic(keras: Keras) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,8 @@ from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.loop import Loop
 from mptraining_trainer.precision import FLOOR, LossScaler
 
+pytestmark = pytest.mark.training
+
 FEATURES, CLASSES, BATCH = 8, 4, 16
 
 
@@ -23,14 +24,8 @@ def examples(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return inputs, inputs[:, :CLASSES].argmax(axis=1).astype(np.int64)
 
 
-_bases = itertools.count(0, 10_000)
-
-
 def strategy(replicas: int) -> Any:
-    """A strategy of its own for every rig; TensorFlow numbers the collective operations of each from the same base,
-    which two in one process must not share (a trainer has one)."""
-    kind = type("Mirrored", (tf.distribute.MirroredStrategy,), {"_collective_key_base": next(_bases)})
-    return kind([f"CPU:{index}" for index in range(replicas)])
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
 def model(keras: Keras, *, normalized: bool = False, dropout: float = 0.0) -> Any:
@@ -130,13 +125,9 @@ def test_replicas_together_do_what_one_does_with_the_same_batch(keras: Keras, re
 
 
 @pytest.mark.parametrize(("replicas", "poisoned"), [(1, 0), (2, 0), (2, 1), (4, 0), (4, 3)])
-def test_an_overflow_on_any_one_replica_skips_the_step_on_all(
-    keras: Keras, replicas: int, poisoned: int
-) -> None:
+def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, replicas: int, poisoned: int) -> None:
     inputs, labels = examples(BATCH * 3)
-    inputs[BATCH + poisoned * (BATCH // replicas)] = (
-        1e38  # second step: infinite as float16, on one replica alone
-    )
+    inputs[BATCH + poisoned * (BATCH // replicas)] = 1e38  # second step: infinite as float16, on one replica alone
     rig = Rig(keras, replicas=replicas, policy="mixed_float16", scale=1024.0, data=(inputs, labels))
 
     first = rig.loop.execute(rig.batches, 1)
@@ -156,9 +147,7 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(
     third = rig.loop.execute(rig.batches, 1)
     assert (third.applied_steps, third.loss_scale, third.skipped_in_a_row) == (1, 512.0, 0)
     for copies_of_one in rig.every_copy():
-        assert all(
-            np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one
-        )
+        assert all(np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one)
 
 
 def test_the_scale_stops_at_its_floor(keras: Keras) -> None:
@@ -233,15 +222,11 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
 def test_replicas_drop_different_units(keras: Keras) -> None:
     over = strategy(2)
     with over.scope():
-        dropping = keras.module.Sequential(
-            [keras.module.layers.Input((64,)), keras.module.layers.Dropout(0.5)]
-        )
+        dropping = keras.module.Sequential([keras.module.layers.Input((64,)), keras.module.layers.Dropout(0.5)])
     draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
     if not keras.legacy:
         before = [mask.numpy() for mask in over.experimental_local_results(draw())]
-        assert np.array_equal(*before), (
-            "Keras 3 draws the same mask on all replicas, which is why seeds are folded"
-        )
+        assert np.array_equal(*before), "Keras 3 draws the same mask on all replicas, which is why seeds are folded"
     keras.fold_replica_into_seeds(dropping)
     draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
     seen = [mask.numpy().tobytes() for _ in range(3) for mask in over.experimental_local_results(draw())]

@@ -261,12 +261,11 @@ class Loop:
 
     # What both share
 
-    def _next(self, iterator: Any) -> tuple[Any, ...]:
+    def _next(self, iterator: Any) -> Any:
         """A batch for every replica, from what `feed` made; the replicas take from a plain iterator in turn."""
         if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
-            return next(iterator)  # type: ignore[no-any-return]
-        batches = self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
-        return batches  # type: ignore[no-any-return]
+            return next(iterator)
+        return self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
 
     def _reset_graph(self) -> None:
         for metric in self._metrics:
