@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import tensorflow as tf
+
 from bench import tasks
 from bench.jobs import trainers_strategy
 from bench.tasks import Task
-
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.pace import Pace

@@ -13,7 +13,6 @@ from typing import Any
 from bench import tasks
 from bench.contenders import Measured, Stopwatch, make_loop, make_strategy
 from bench.jobs import SEAT, resolved
-
 from mptraining_api.events import Event
 from mptraining_records import storage
 from mptraining_records.order import Position

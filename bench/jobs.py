@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from bench.document import document
-
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
 from mptraining_api.resolve import ClusterSettings, resolve

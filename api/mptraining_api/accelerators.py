@@ -136,19 +136,17 @@ def _unknown(word: str) -> InvalidSpec:
     spellings = {name: name for name in catalogue()}
     for name, accelerator in catalogue().items():
         spellings |= dict.fromkeys(accelerator.aliases, name)
-    meant = next((spellings[part] for part in word.strip().lower().split("-") if part in spellings), None)
-    if word.strip().lower() in spellings:
-        meant = spellings[word.strip().lower()]
+    said = word.strip().lower()
+    if said in spellings:
+        why = "is not in small letters" if said in catalogue() else "is a short name of the command line"
+        return InvalidSpec(TYPE, f"{word!r} {why}; write {spellings[said]!r}")
+    meant = next((spellings[part] for part in said.split("-") if part in spellings), None)
     if meant is None:
         # "gpu" is one letter from "cpu" and never means it.
-        close = difflib.get_close_matches(word.lower(), [name for name in spellings if name != "cpu"], n=1)
+        close = difflib.get_close_matches(said, [name for name in spellings if name != "cpu"], n=1)
         meant = spellings[close[0]] if close else None
-    return InvalidSpec(
-        TYPE,
-        f"unknown accelerator {word!r}",
-        expected=f"one of {', '.join(catalogue())}",
-        next_step=f"Did you mean {meant!r}?" if meant else "",
-    )
+    hint = f"Did you mean {meant!r}? " if meant else ""
+    return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}Known: {', '.join(catalogue())}.")
 
 
 def chips(topology: str) -> int:

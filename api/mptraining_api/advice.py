@@ -43,7 +43,10 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
         if spot:
             yield ("Spot without output.uri: whenever a machine is taken away, training starts again from nothing.")
         else:
-            yield ("No output.uri: nothing can be resumed, and the model has to be fetched within 600 s of the end.")
+            yield (
+                "No output.uri: in a cluster nothing can be resumed, and the model has to be fetched within 600 s of "
+                "the end."
+            )
         return
     if script:
         yield "A script goes on from the last complete epoch, not from the step: keep epochs short."

@@ -16,12 +16,8 @@ SCALING = "spec.training.learningRateScaling"
 KERAS_BATCH_SIZE = 32
 
 
-def global_batch_size(spec: JobSpec, asked: Devices) -> tuple[int, tuple[Choice, ...]]:
-    """Examples of one step over all replicas asked for. Raises InvalidSpec when they cannot share it evenly.
-
-    Without a size each replica takes Keras' 32, or what fills the matrix units when that is more (128 on a
-    TPU).
-    """
+def global_batch_size(spec: JobSpec, asked: Devices) -> int:
+    """Examples of one step over all replicas asked for. Raises InvalidSpec when they cannot share it evenly."""
     written = spec.training.batch_size if spec.training else None
     replicas = asked.replicas
     if written is not None and written.global_ is not None:
@@ -35,17 +31,42 @@ def global_batch_size(spec: JobSpec, asked: Devices) -> tuple[int, tuple[Choice,
                 expected=f"a multiple of {replicas}",
                 next_step=f"The nearest: {nearest}.",
             )
-        because = f"{total // replicas} for each of {replicas} replicas"
-        return total, (Choice(field="spec.training.batchSize", value=f"global {total}", because=because),)
-    if written is not None and written.per_replica is not None:
-        per_replica, because = written.per_replica, f"{written.per_replica} for each of {replicas} replicas"
+        return total
+    return _per_replica(spec, asked)[0] * replicas
+
+
+def batch_choice(spec: JobSpec, asked: Devices, devices: Devices, total: int) -> Choice:
+    """How the replicas that will run share the `total`, and where a fallback has others, what it was for each asked
+    for.
+    """
+    written = spec.training.batch_size if spec.training else None
+    if written is not None and written.global_ is not None:
+        because = _shared(str(total // devices.replicas), devices.replicas)
     else:
-        multiple = accelerators.lookup(asked.accelerator.type).multiple
-        per_replica = max(KERAS_BATCH_SIZE, multiple)
-        source = "Keras' default" if per_replica == KERAS_BATCH_SIZE else "what fills the device's matrix units"
-        because = f"{per_replica} ({source}) for each of {replicas} replicas"
-    total = per_replica * replicas
-    return total, (Choice(field="spec.training.batchSize", value=f"global {total}", because=because),)
+        per_replica, source = _per_replica(spec, asked)
+        each = f"{per_replica} ({source})" if source else str(per_replica)
+        if devices.replicas == asked.replicas:
+            because = _shared(each, asked.replicas)
+        else:
+            here = _shared(str(total // devices.replicas), devices.replicas)
+            because = f"{here} here; asked for: {_shared(each, asked.replicas)}"
+    return Choice(field="spec.training.batchSize", value=f"global {total}", because=because)
+
+
+def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
+    """Examples for each replica where the job gives no global size, and whose number it is if not the job's own.
+
+    Without any size it is Keras' 32, or what fills the matrix units when that is more (128 on a TPU).
+    """
+    written = spec.training.batch_size if spec.training else None
+    if written is not None and written.per_replica is not None:
+        return written.per_replica, ""
+    size = max(KERAS_BATCH_SIZE, accelerators.lookup(asked.accelerator.type).multiple)
+    return size, "Keras' default" if size == KERAS_BATCH_SIZE else "what fills the device's matrix units"
+
+
+def _shared(each: str, replicas: int) -> str:
+    return f"{each} on one replica" if replicas == 1 else f"{each} for each of {replicas} replicas"
 
 
 def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:

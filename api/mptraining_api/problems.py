@@ -77,6 +77,12 @@ class PeerLost(Problem):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`"Did you mean 'x'?"` for the closest known word, or an empty string when none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    """`"Did you mean 'x'?"` for the closest known word, whatever its case, or an empty string when none is close."""
+    spellings: dict[str, list[str]] = {}
+    for each in known:
+        spellings.setdefault(each.lower(), []).append(each)
+    close = difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
+    if not close:
+        return ""
+    best = max(spellings[close[0]], key=lambda each: difflib.SequenceMatcher(None, word, each).ratio())
+    return f"Did you mean {best!r}?"

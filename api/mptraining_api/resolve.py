@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api import rules
-from mptraining_api.batches import global_batch_size, learning_rate
+from mptraining_api.batches import batch_choice, global_batch_size, learning_rate
 from mptraining_api.devices import asked, on_cpu, strategy
 from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.placement import placement
@@ -50,11 +50,12 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     batch_choices: tuple[Choice, ...] = ()
     rate = LearningRate(factor=1.0, warmup_steps=0)
     if not script:
-        batch_size, batch_choices = global_batch_size(spec, wanted)
-        rate, rate_choices = learning_rate(spec, batch_size)
-        batch_choices += rate_choices
+        batch_size = global_batch_size(spec, wanted)
+        rate, batch_choices = learning_rate(spec, batch_size)
 
     devices = on_cpu(wanted, splits_in_two=_splits_in_two(spec, batch_size)) if settings.cpu_fallback else wanted
+    if batch_size is not None:
+        batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
     strategy(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)

@@ -48,7 +48,12 @@ def summary(report: Report) -> str:
 
 def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
     """(field, value, reason) of every choice that was made for the user."""
-    return [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
+    shown = [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
+    if job.output is not None:
+        return shown
+    # What was decided is for a cluster; whoever checks a job tries it here next.
+    here = f"; `mptj run --local` writes runs/{job.name} instead"
+    return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
 
 
 def show(report: Report, console: Console) -> None:

@@ -17,6 +17,13 @@ from mptraining_api.resolved import ResolvedJob
 
 PLAIN_SECONDS = 10.0
 BRIEF_SECONDS = 1.0
+# What TensorFlow's C++ says of itself, whatever is trained; it has no setting for these lines.
+NOISE = (
+    "could not find cuda drivers",
+    "oneDNN custom operations are on",
+    "oneDNN supports DT_HALF only",
+    "All log messages before absl::InitializeLog",
+)
 # The choices that a person looks for first; `mptj check` shows all.
 _SHORT = (
     "spec.accelerator.type",
@@ -44,7 +51,9 @@ class Display(Protocol):
 
 
 def duration(seconds: float) -> str:
-    """0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    """8 ms, 0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.0f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 59.5:
@@ -129,7 +138,8 @@ def lines(event: Event) -> list[str]:
                 held = f" + {event.validation_examples:,}" if event.validation_examples else ""
                 parts.append(f"{event.train_examples:,}{held} examples")
             if event.steps_per_execution is not None:
-                parts.append(f"{event.steps_per_execution} steps per execution")
+                steps = event.steps_per_execution
+                parts.append(f"{steps} step{'s' if steps != 1 else ''} per execution")
             if event.cache is not None and event.cache != "None":
                 parts.append(f"cache {event.cache}")
             begin = f"goes on from step {event.first_step}" if event.first_step else "training starts"
@@ -147,10 +157,12 @@ def lines(event: Event) -> list[str]:
             return []
 
 
-def header(job: ResolvedJob) -> list[str]:
-    """What is about to run, where, and the reasons for what `resolve` chose, a line each."""
+def header(job: ResolvedJob, *, folder: str) -> list[str]:
+    """What is about to run, where, and the reasons for what `resolve` chose, a line each. `folder` is the run folder
+    as the user may type it.
+    """
     shown = [each for each in job.choices if each.field in _SHORT]
-    rows = [("run folder", job.output or "a scratch folder", "")]
+    rows = [("run folder", folder, "")]
     rows += [(each.field.removeprefix("spec."), each.value, each.because) for each in shown]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     wide[1] = min(wide[1], 28)
@@ -168,6 +180,11 @@ def program_text(job: ResolvedJob) -> str:
     if program.function is not None:
         return program.function.entry_point
     return program.script.path if program.script is not None else "nothing"
+
+
+def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
+    """Whether nobody misses the line; --debug shows it all the same."""
+    return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
 
 
 def prefixed(worker: int, text: str) -> str:

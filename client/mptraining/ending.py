@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mptraining.display import duration, metrics
 from mptraining.verdict import End, GangEnd, Verdict
 from mptraining_api import outcomes
-from mptraining_api.events import Event, Finished, Progress, Saved, Started
+from mptraining_api.events import Event, Finished, Saved, Started
 from mptraining_api.outcomes import Budget
 
 
@@ -18,7 +18,6 @@ from mptraining_api.outcomes import Budget
 class Story:
     """What the workers' events amount to so far."""
 
-    step: int | None = None
     saved: int | None = None
     finished: dict[int, Finished] = field(default_factory=dict)
 
@@ -27,8 +26,6 @@ class Story:
             self.finished[worker] = event
         elif isinstance(event, Saved):
             self.saved = event.step
-        elif isinstance(event, Progress) and worker == 0:
-            self.step = event.step
         elif isinstance(event, Started) and worker == 0 and event.first_step:
             self.saved = event.first_step
 
@@ -47,10 +44,10 @@ def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder
         return Words(_success(story.finished.get(0), folder))
     where = f"`{command}` goes on from step {story.saved}" if story.saved else f"`{command}` starts anew"
     if verdict.decided_by is None:
-        at = "" if story.step is None else f" at step {story.step}"
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
-        return Words((f"Stopped{at}{late}. {where}.",))
+        # The one step that matters is the saved one, which may be behind or ahead of the last that was shown.
+        return Words((f"Stopped{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
     return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
@@ -61,7 +58,7 @@ def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
         return ("Ended without a word about the result.",)
     first = "Succeeded"
     if finished.step is not None:
-        first += f": {finished.step} steps"
+        first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
     rows = [("metrics", metrics(finished.metrics)), ("run folder", folder)]

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from mptraining.display import Display, PlainDisplay, header
+from mptraining.display import Display, PlainDisplay, header, is_noise
 from mptraining.ending import Story, ending
 from mptraining.gang import Stream, Worker, run_gang
 from mptraining.local_job import (
@@ -28,6 +28,7 @@ from mptraining.local_job import (
     already_finished,
     at_home,
     latest_attempt,
+    source_folder,
     this_machine,
     with_output,
     worker_environment,
@@ -36,7 +37,7 @@ from mptraining.verdict import Patience, verdict
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
 from mptraining_api.job import MPTrainingJob
-from mptraining_api.launch import launch
+from mptraining_api.launch import DEBUG, launch
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidProgram, ResumeRefused
 from mptraining_api.resolve import ClusterSettings, resolve
@@ -77,14 +78,17 @@ def run_local(
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
-    for text in header(job):
+    folder = _as_typed(job.output or "", Path.cwd())
+    for text in header(job, folder=folder):
         display.say(text)
     story = Story()
+    debug = bool(os.environ.get(DEBUG))
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
         event = events.parse(text) if stream == "stdout" else None
         if event is None:
-            display.line(worker, stream, text)
+            if debug or not is_noise(stream, text):
+                display.line(worker, stream, text)
         else:
             story.add(worker, event)
             display.event(worker, event)
@@ -110,7 +114,7 @@ def run_local(
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, patience=patience or Patience())
     decided = verdict(end)
-    words = ending(story, end, decided, command=again, folder=_as_typed(job.output or "", Path.cwd()))
+    words = ending(story, end, decided, command=again, folder=folder)
     for text in words.said:
         display.say(text)
     if words.error is not None:
@@ -183,7 +187,7 @@ def _workers(
                 index,
                 inherited=dict(os.environ),
                 incarnation=incarnation,
-                folder=path.absolute().parent,
+                folder=source_folder(job, path.absolute().parent),
                 gpus=job.accelerator.count_per_node if shares_gpus else None,
             ),
         )

@@ -2,8 +2,8 @@
 
 In the job file a path that is no URI and not absolute counts from the file's own folder, wherever `mptj` is
 called; `--output` counts from the current folder, as everything typed in a shell does; without both the run
-folder is `runs/<name>` in the current folder. The program's code stands beside the job file, so `spec.source`
-is not read.
+folder is `runs/<name>` in the current folder. The program's code stands beside the job file, or in `source/`
+there; see `source_folder`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,23 @@ def at_home(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
         weights = absolute(application.weights or "", folder)
         program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
     uri = absolute(spec.output.uri, folder) if spec.output else output
-    update = {"data": data, "program": program, "output": Output(uri=uri), "source": None}
+    update = {"data": data, "program": program, "output": Output(uri=uri)}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
 
 
 def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
     """The same job with another run folder."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
+
+
+def source_folder(job: ResolvedJob, folder: Path) -> Path:
+    """Where the program's code is; `folder` is the job file's.
+
+    A job with `spec.source` keeps what its ConfigMap or archive is made of in `source/` beside the job file; where
+    there is no such folder, and without `spec.source`, the code stands beside the job file itself.
+    """
+    below = folder / "source"
+    return below if job.source is not None and below.is_dir() else folder
 
 
 @dataclass(frozen=True, slots=True)

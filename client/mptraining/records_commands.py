@@ -50,8 +50,10 @@ def convert(
         )
     for each in manifests:
         total = size(sum(file.bytes for file in each.files))
-        typer.echo(f"{each.name}: {each.records:,} records in {len(each.files)} files, {total}")
-    typer.echo(f"next: data.train: [{destination.rstrip('/')}/{name}-*.tfrecord] in a job file")
+        typer.echo(f"{each.name}: {_counted(each.records, 'record')} in {_counted(len(each.files), 'file')}, {total}")
+    pattern = f"{destination.rstrip('/')}/{name}-*.tfrecord"
+    # Another name than `train` may be of records to validate with.
+    typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
 
 
 @app.command()
@@ -67,9 +69,14 @@ def verify(
     for bad in report.bad:
         typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
-    typer.echo(f"{report.records:,} records in {report.files} files, {size(report.bytes)}: {damaged}")
+    counted = f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}"
+    typer.echo(f"{counted}, {size(report.bytes)}: {damaged}")
     if report.bad:
         raise typer.Exit(2)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -28,12 +28,12 @@ def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environmen
         folder=tmp_path,
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
-    assert done.stdout.startswith("train: 50 records in 1 files")
-    assert done.stdout.endswith("next: data.train: [out/train-*.tfrecord] in a job file\n")
+    assert done.stdout.startswith("train: 50 records in 1 file, ")
+    assert done.stdout.endswith("next: data.train: [out/train-*.tfrecord] of a job file\n")
 
     sound = mptj("records", "verify", "out/train-*.tfrecord", environment=environment(), folder=tmp_path)
     assert sound.returncode == 0
-    assert sound.stdout.startswith("50 records in 1 files")
+    assert sound.stdout.startswith("50 records in 1 file, ")
     assert sound.stdout.endswith(": all sound\n")
 
     shard = next((tmp_path / "out").glob("*.tfrecord"))

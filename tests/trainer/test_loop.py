@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.loop import Loop
+from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.precision import FLOOR, LossScaler
 
 pytestmark = pytest.mark.training
@@ -78,11 +78,7 @@ class Rig:
         self.batches = self.feed(data or examples(BATCH * 8), BATCH // replicas)
 
     def feed(self, arrays: Sequence[np.ndarray], batch: int) -> Any:
-        return iter(
-            self.strategy.distribute_datasets_from_function(
-                lambda context: tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat().batch(batch)
-            )
-        )
+        return feed(self.strategy, lambda: tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat().batch(batch))
 
     def weights(self) -> list[np.ndarray]:
         return [np.array(array) for array in self.model.get_weights()]
@@ -249,3 +245,15 @@ def test_metrics_begin_anew_with_an_epoch(keras3: Keras) -> None:
     predictions = np.asarray(rig.model(examples(BATCH * 8)[0][:BATCH]))
     assert 0 < last.metrics["accuracy"] <= 1
     assert predictions.shape == (BATCH, CLASSES)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_a_plain_iterator_feeds_as_a_distributed_one_does(keras: Keras, replicas: int) -> None:
+    """CPUs share a plain iterator because it is faster; the replicas must get the same batches from it."""
+    plain, distributed = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(BATCH * 8)).repeat().batch(BATCH // replicas)
+    distributed.batches = iter(distributed.strategy.distribute_datasets_from_function(lambda context: dataset))
+    first = plain.loop.execute(plain.batches, 5)
+    second = distributed.loop.execute(distributed.batches, 5)
+    assert first == second
+    assert same(plain.weights(), distributed.weights())

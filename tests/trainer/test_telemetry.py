@@ -112,11 +112,13 @@ def test_a_notice_is_said_once() -> None:
     voice = telemetry(None, stream)
     for message in ("one", "one", "two"):
         voice.notice("Topic", message, level="Warning")
-    assert voice.notices == ["Topic: one", "Topic: two"]
+    voice.notice("Topic", "only so that you know")
+    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what somebody may want to mend"
     said = [events.parse(line) for line in stream.getvalue().splitlines()]
     assert [(one.level, one.topic, one.message) for one in said if isinstance(one, events.Notice)] == [
         ("Warning", "Topic", "one"),
         ("Warning", "Topic", "two"),
+        ("Info", "Topic", "only so that you know"),
     ]
 
 

@@ -2,13 +2,13 @@
 
 Read in the order a job takes: `__main__` (from the environment), `run` (from error to outcome), `train` (the job in
 sections; `worker` is what they share). The ground: `runtime` (devices and strategy), `keras_generation` (Keras 3 or
-tf_keras). The data: `input` with `columns`, `decode`, `batching` and `preprocess`; `example_spec` says what comes
-out. The model: `program` from `applications` or an `entry_point`, with its `compile_arguments`, made of
+tf_keras). The data: `splits` and `input` with `columns`, `decode`, `batching` and `preprocess`; `example_spec` says
+what comes out. The model: `program` from `applications` or an `entry_point`, with its `compile_arguments`, made of
 `keras_objects`. Whose run folder it is: `claim`. Before the first step: `preflight` decides over `facts`, which
-`first_look` and `cpu` gather. Training: `loop` (K steps in one call), `precision`, `optimizer` (the learning rate),
-`xla`; `pace` (where executions end) and `course` (what happens between them), `checkpoint`, `preemption`. The end:
-`export` and `publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a worker says,
-`failures` how errors in mid-training are explained.
+`first_look` and `cpu` gather. Training: `loop` (K steps in one call) over `objective` (a replica's share),
+`precision`, `optimizer` (the learning rate), `xla`; `pace` (where executions end) and `course` (what happens between
+them), `checkpoint`, `preemption`. The end: `export` and `publish`. A script trains itself: `script_run` and `script`.
+`telemetry` is what a worker says, `failures` how errors in mid-training are explained.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

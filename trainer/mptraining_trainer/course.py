@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 from mptraining_api import events
@@ -16,6 +17,9 @@ from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Worker
+
+# Executions that the time of a step is taken from.
+_RECENT = 1000
 
 
 class Course:
@@ -40,14 +44,16 @@ class Course:
         self._pace = Pace.begin(training.steps_per_execution)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
-        self._step_seconds: list[tuple[float, int]] = []
+        self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
+        # When and at which step the first execution, which compiles, was over.
+        self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
         self.skipped_steps = 0
 
     @property
     def step_seconds(self) -> float | None:
-        """Median over executions, weighted by their steps, without the first, which compiles."""
+        """Median over the last executions, weighted by their steps, without the first, which compiles."""
         ordered = sorted(self._step_seconds)
         half = sum(steps for _, steps in ordered) / 2
         for seconds, steps in ordered:
@@ -63,7 +69,7 @@ class Course:
         """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, Diverged."""
         metrics: dict[str, float] = {}
         now, ends = self._worker.telemetry.now, self._boundaries
-        recent, warm = 0.0, False
+        recent = 0.0
         if step >= ends.total_steps:
             # Nothing is left to train; what came of it an earlier attempt may not have lived to say.
             execution = self._loop.execute(iterator, 0)
@@ -83,12 +89,13 @@ class Course:
             self._check(execution, step)
             metrics |= self._epoch_loss() | execution.metrics
             # The first execution traces and compiles; what it took says nothing about a step.
-            if warm:
+            if self._warm_since is not None:
                 recent = took / steps
                 self._step_seconds.append((recent, steps))
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
-            warm = True
+            else:
+                self._warm_since = now(), step
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
@@ -130,7 +137,7 @@ class Course:
                 f"step {step}",
                 f"the loss became {execution.loss}, no finite number",
                 next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
-                "the last checkpoint is from before it.",
+                "the last checkpoint is from before it (training.onNonFinite: Recover is not there yet).",
             )
 
     def _epoch_loss(self) -> dict[str, float]:
@@ -153,13 +160,19 @@ class Course:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
-            estimated_remaining_seconds=None
-            if speed is None
-            else round(speed * (self._boundaries.total_steps - step), 1),
+            estimated_remaining_seconds=self._remaining_seconds(step),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
         )
+
+    def _remaining_seconds(self, step: int) -> float | None:
+        """At the pace so far, validation and saving included, which a step's own time leaves out."""
+        if self._warm_since is None or step <= self._warm_since[1]:
+            return None
+        began, first = self._warm_since
+        elapsed = self._worker.telemetry.now() - began
+        return round(elapsed / (step - first) * (self._boundaries.total_steps - step), 1)
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None

@@ -20,7 +20,7 @@ _LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
 
 
 def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
-    """The function `module:name`; the source folder is on sys.path already.
+    """The function `module:name`; the source folder is the first of sys.path already.
 
     Raises InvalidProgram naming `where`, the module or attribute that is not there, and the nearest that is.
     """
@@ -69,9 +69,12 @@ def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
     if parent:
         folders = list(getattr(sys.modules.get(parent), "__path__", []))
     else:
-        folders = [folder or "." for folder in sys.path if "site-packages" not in folder and "lib/python" not in folder]
-    found = {path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix in ("", ".py")}
+        # The source folder; what else is on the path holds nobody's programs.
+        folders = [sys.path[0] or "."]
+    found = {
+        path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix == ".py" or path.is_dir()
+    }
     near = nearest(last, sorted(word for word in found if word.isidentifier()))
-    searched = ", ".join(folders) or "no source folder"
-    step = near or "Give source, or put the code into the image."
-    return InvalidProgram(where, f"no module {missing!r} (for {name!r}; searched {searched})", next_step=step)
+    whose = "" if name == missing else f"for {name!r}; "
+    step = near or "Put the code there, or into an installed package."
+    return InvalidProgram(where, f"no module {missing!r} ({whose}searched {', '.join(folders)})", next_step=step)

@@ -229,18 +229,22 @@ def _rebuild_source() -> str:
 
 
 def _copy_source(name: str, target: Path) -> None:
-    """The Python files beside the entry point's module, or that module alone when they are many; none installed."""
+    """The Python files of the source that the program imported, and no other: neighbours may be anybody's."""
     file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
     if file.suffix != ".py" or "site-packages" in file.parts:
         return
     root = file.parents[name.count(".") + (file.name == "__init__.py")]
-    beside = [
-        path for path in root.rglob("*.py") if not any(word.startswith(".") for word in path.relative_to(root).parts)
-    ]
-    if len(beside) > 200 or sum(path.stat().st_size for path in beside) > _LARGEST_SOURCE:
-        package = root / name.partition(".")[0]
-        beside = [*package.rglob("*.py")] if package.is_dir() else [file]
-    for path in beside:
+    imported = {Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None))}
+    ours = [path for path in imported if path.suffix == ".py" and path.is_relative_to(root) and _is_source(path, root)]
+    if sum(path.stat().st_size for path in ours) > _LARGEST_SOURCE:
+        ours = [file]
+    for path in ours:
         copied = target / path.relative_to(root)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
+
+
+def _is_source(path: Path, root: Path) -> bool:
+    """Whether it is of the program itself: a virtual environment may stand in the same folder."""
+    below = path.relative_to(root).parts
+    return "site-packages" not in below and not any(part.startswith(".") for part in below)

@@ -248,7 +248,9 @@ def _seeds(seed: int, piece: Piece) -> Any:
 
 
 def _threads() -> int:
-    return max(1, len(os.sched_getaffinity(0)))
+    # macOS does not say which processors a process may use.
+    allowed = getattr(os, "sched_getaffinity", None)
+    return max(1, len(allowed(0)) if allowed else os.cpu_count() or 1)
 
 
 def _options() -> Any:

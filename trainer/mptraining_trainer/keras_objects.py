@@ -11,6 +11,7 @@ from mptraining_api.spec_training import KerasObject
 from mptraining_trainer.keras_generation import Keras
 
 Kind = Literal["optimizers", "losses", "metrics"]
+_ONE: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}
 
 
 def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> Any:
@@ -26,7 +27,7 @@ def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> A
         cls = by_function.get(plain(wanted.class_name)) if wanted.class_name.islower() else None
     if cls is None:
         hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
-        raise InvalidSpec(where, f"{keras.version} has no {kind} {wanted.class_name!r}", next_step=hint)
+        raise InvalidSpec(where, f"there is no {_ONE[kind]} {wanted.class_name!r} in {keras.version}", next_step=hint)
     return _construct(cls, _nested(keras, wanted.config or {}, where), where)
 
 
@@ -62,7 +63,7 @@ def _nested(keras: Keras, value: Any, where: str) -> Any:
         known |= {key: cls for key, cls in classes(keras, kind).items() if key not in known}
     cls = known.get(name) or keras.module.saving.get_registered_object(name)
     if cls is None:
-        raise InvalidSpec(where, f"{keras.version} has no {name!r}", next_step=nearest(str(name), known))
+        raise InvalidSpec(where, f"there is no {name!r} in {keras.version}", next_step=nearest(str(name), known))
     return _construct(cls, _nested(keras, value.get("config") or {}, where), f"{where} ({name})")
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler, all_finite
-
 
 # Readings of an execution before those of the metrics: loss, scale, skipped twice, asked to stop, seconds.
 _FIXED = 6
@@ -68,23 +68,23 @@ class Loop:
     ) -> None:
         self._keras = keras
         self._strategy = strategy
-        self._model = model
-        self._loss = keras.unreduced(loss)
         self._optimizer = optimizer
         self._metrics = list(metrics)
         self._evaluation_metrics = [type(metric).from_config(metric.get_config()) for metric in self._metrics]
-        self._examples_per_step = examples_per_step
         self._masked = masked
-        self._accumulation = accumulation
         self._scaler = scaler
         self._workers = workers
         self._replicas = strategy.num_replicas_in_sync
         self._variables = model.trainable_variables
-        self._trainable = keras.variables_of(self._variables)
-        self._casts_inputs = _input_dtypes(model)
-        # XLA takes forward and backward pass alone: an all-reduce or synchronized statistics cannot be inside.
-        self._differentiate = (
-            tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
+        self._objective = Objective(
+            keras=keras,
+            model=model,
+            loss=loss,
+            replicas=self._replicas,
+            examples_per_step=examples_per_step,
+            accumulation=accumulation,
+            scaled=scaler is not None,
+            jit=jit,
         )
         self._loss_sum = _local_sum("loss_sum")
         self._evaluation_loss_sum = _local_sum("evaluation_loss_sum")
@@ -101,9 +101,7 @@ class Loop:
 
     # Host side
 
-    def execute(
-        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0
-    ) -> Execution:
+    def execute(self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0) -> Execution:
         """Trains `steps` steps.
 
         `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
@@ -111,9 +109,7 @@ class Loop:
         """
         said = tf.constant([float(stop), step_seconds], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
-        loss_sum, loss_scale, skipped, in_a_row, asked, seconds = (
-            float(value) for value in readings[:_FIXED]
-        )
+        loss_sum, loss_scale, skipped, in_a_row, asked, seconds = (float(value) for value in readings[:_FIXED])
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
         self._skipped_before = skipped
@@ -131,9 +127,7 @@ class Loop:
     def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
         """Loss and metrics over `steps` masked batches, each example counted once; names as in training."""
         values = self._evaluate(iterator, tf.constant(steps)).numpy()
-        return dict(
-            zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True)
-        )
+        return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
 
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics."""
@@ -153,27 +147,23 @@ class Loop:
         for _ in tf.range(steps):
             step(self._next(iterator))
         heard = self._sum_over_workers(said) if self._workers > 1 else said
-        scaling = (
-            self._scaler.readings()
-            if self._scaler
-            else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
-        )
+        scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
         return tf.stack([self._loss_sum.read_value(), *scaling, *tf.unstack(heard), *results])
 
-    def _step(self, batch: tuple[Any, ...]) -> None:
-        def on_replica(batch: tuple[Any, ...]) -> None:
-            loss, gradients = self._gradients(batch, tf.constant(1.0))
+    def _step(self, batch: Batch) -> None:
+        def on_replica(batch: Batch) -> None:
+            loss, gradients = self._shares(batch, tf.constant(1.0))
             self._keras.apply_gradients(self._optimizer, gradients, self._variables)
             self._loss_sum.assign_add(loss)
 
         self._strategy.run(on_replica, args=(batch,))
 
-    def _scaled_step(self, batch: tuple[Any, ...]) -> None:
+    def _scaled_step(self, batch: Batch) -> None:
         assert self._scaler is not None
 
-        def gradients_on_replica(batch: tuple[Any, ...], scale: Any) -> tuple[Any, list[Any], Any]:
-            loss, gradients = self._gradients(batch, scale)
+        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, list[Any], Any]:
+            loss, gradients = self._shares(batch, scale)
             return loss, gradients, 1.0 - tf.cast(all_finite(gradients), tf.float32)
 
         def apply_on_replica(loss: Any, gradients: list[Any]) -> None:
@@ -188,54 +178,9 @@ class Loop:
             self._strategy.run(apply_on_replica, args=(loss, gradients))
         self._scaler.update(finite)
 
-    def _gradients(self, batch: tuple[Any, ...], scale: Any) -> tuple[Any, list[Any]]:
-        """This replica's share of the loss and of the gradients: the sums over all replicas are the batch's."""
-        inputs, labels, mask = self._unpack(batch)
-        count = self._examples_in_step(mask)
-        if self._accumulation == 1:
-            loss, gradients, predictions = self._differentiate(inputs, labels, mask, count, scale)
-            self._update(self._metrics, labels, predictions, mask)
-            return loss, gradients
-        loss = tf.constant(0.0)
-        gradients = [tf.zeros_like(variable) for variable in self._trainable]
-        unused: set[int] = set()
-        for part in tf.range(self._accumulation):
-            some_inputs, some_labels, some_mask = (
-                None
-                if tree is None
-                else tf.nest.map_structure(lambda tensor, part=part: self._part(tensor, part), tree)
-                for tree in (inputs, labels, mask)
-            )
-            part_loss, part_gradients, predictions = self._differentiate(
-                some_inputs, some_labels, some_mask, count, scale
-            )
-            self._update(self._metrics, some_labels, predictions, some_mask)
-            loss += part_loss
-            unused.update(index for index, gradient in enumerate(part_gradients) if gradient is None)
-            gradients = [
-                total if gradient is None else total + tf.convert_to_tensor(gradient)
-                for total, gradient in zip(gradients, part_gradients, strict=True)
-            ]
-        return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
-
-    def _part(self, tensor: Any, part: Any) -> Any:
-        size = tf.shape(tensor)[0] // self._accumulation
-        return tensor[part * size : (part + 1) * size]
-
-    def _loss_and_gradients(
-        self, inputs: Any, labels: Any, mask: Any, count: Any, scale: Any
-    ) -> tuple[Any, list[Any], Any]:
-        with tf.GradientTape() as tape:
-            predictions = self._model(inputs, training=True)
-            loss = self._reduced_loss(labels, predictions, mask, count)
-            if self._model.losses:
-                penalty = tf.add_n([tf.cast(term, tf.float32) for term in self._model.losses])
-                loss += penalty / (self._replicas * self._accumulation)
-            objective = loss * scale if self._scaler else loss
-        gradients = tape.gradient(objective, self._trainable)
-        if self._scaler:
-            gradients = [_divide(gradient, scale) for gradient in gradients]
-        return loss, gradients, predictions
+    def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
+        mask = batch[2] if self._masked else None
+        return self._objective.gradients(batch, mask, scale, self._metrics)
 
     # Evaluation on the device
 
@@ -245,19 +190,15 @@ class Loop:
         for metric in self._evaluation_metrics:
             metric.reset_state()
 
-        def on_replica(batch: tuple[Any, ...]) -> None:
-            inputs, labels, mask = self._cast(batch[0]), batch[1], batch[2]
-            predictions = self._model(inputs, training=False)
-            self._evaluation_loss_sum.assign_add(self._reduced_loss(labels, predictions, mask, 1.0))
-            self._evaluation_weight_sum.assign_add(tf.reduce_sum(mask))
-            self._update(self._evaluation_metrics, labels, predictions, mask)
+        def on_replica(batch: Batch) -> None:
+            loss, weight = self._objective.evaluation(batch, self._evaluation_metrics)
+            self._evaluation_loss_sum.assign_add(loss)
+            self._evaluation_weight_sum.assign_add(weight)
 
         for _ in tf.range(steps):
             self._strategy.run(on_replica, args=(self._next(iterator),))
         loss = self._evaluation_loss_sum.read_value() / self._evaluation_weight_sum.read_value()
-        return tf.stack(
-            [loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)]
-        )
+        return tf.stack([loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)])
 
     # What both share
 
@@ -271,37 +212,8 @@ class Loop:
         for metric in self._metrics:
             metric.reset_state()
 
-    def _unpack(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        return self._cast(batch[0]), batch[1], batch[2] if self._masked else None
-
-    def _cast(self, inputs: Any) -> Any:
-        """Integer pixels travel to the device as they are and become the model's input type there."""
-        if self._casts_inputs is None:
-            return inputs
-        return tf.nest.map_structure(lambda tensor: tf.cast(tensor, self._casts_inputs), inputs)
-
-    def _examples_in_step(self, mask: Any) -> Any:
-        if mask is None:
-            return tf.constant(float(self._examples_per_step))
-        context = tf.distribute.get_replica_context()
-        return tf.maximum(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(mask)), 1.0)
-
-    def _reduced_loss(self, labels: Any, predictions: Any, mask: Any, count: Any) -> Any:
-        """Sum over this replica's examples divided by `count`; further dimensions of the loss are averaged."""
-        values = tf.cast(self._loss(labels, _float32(predictions)), tf.float32)
-        if len(values.shape) > 1:
-            values = tf.reduce_mean(values, axis=list(range(1, len(values.shape))))
-        if mask is not None:
-            # A masked example may hold anything, and 0 * inf would be NaN.
-            values = tf.where(mask > 0, values * mask, tf.zeros_like(values))
-        return tf.reduce_sum(values) / count
-
-    def _update(self, metrics: Sequence[Any], labels: Any, predictions: Any, mask: Any) -> None:
-        for metric in metrics:
-            metric.update_state(labels, _float32(predictions), sample_weight=mask)
-
     def _sum_over_workers(self, value: Any) -> Any:
-        shares = self._strategy.run(lambda share: tf.identity(share), args=(value,))
+        shares = self._strategy.run(tf.identity, args=(value,))
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
 
 
@@ -317,18 +229,6 @@ def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
     return iter(strategy.distribute_datasets_from_function(lambda context: pipeline()))
 
 
-def _float32(tree: Any) -> Any:
-    return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.float32), tree)
-
-
-def _divide(gradient: Any, scale: Any) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)
-    return gradient / scale
-
-
 def _local_sum(name: str) -> Any:
     """Each replica adds to its own copy; a read outside of the replicas is the sum over all of them."""
     return tf.Variable(
@@ -338,10 +238,3 @@ def _local_sum(name: str) -> Any:
         aggregation=tf.VariableAggregation.SUM,
         name=name,
     )
-
-
-def _input_dtypes(model: Any) -> str | None:
-    """The floating type the model's inputs have, or None when they are left as they come."""
-    inputs = getattr(model, "inputs", None) or []
-    dtypes = {tf.as_dtype(tensor.dtype).name for tensor in inputs}
-    return dtypes.pop() if len(dtypes) == 1 and tf.as_dtype(next(iter(dtypes))).is_floating else None

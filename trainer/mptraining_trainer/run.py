@@ -96,7 +96,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         skipped_steps=trained.skipped_steps,
         recoveries=0,
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
-        notices=tuple(worker.telemetry.notices),
+        notices=tuple(worker.telemetry.warnings),
         model=trained.model,
     )
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())

@@ -33,7 +33,7 @@ class Context(Protocol):
     """What the trainer lends a script. Steps and epochs count over all of its fits; an epoch from 1 when it is done."""
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Told about once a second and at every epoch's end, then with validation's metrics."""
+        """Told about once a second, with the epoch under way, and at its end, then with validation's metrics."""
 
     def save(self, model: Any, epoch: int) -> None:
         """Saves a checkpoint after that many epochs; every worker calls it."""
@@ -166,7 +166,7 @@ def _callback(keras: Keras, fits: _Fits) -> Any:
                 raise _Stop
             if time.monotonic() - self.told >= _SECONDS_BETWEEN_PROGRESS:
                 self.told = time.monotonic()
-                fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
+                fits.context.progress(fits.steps, fits.epochs + 1, _numbers(logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
             fits.epochs += 1

@@ -46,7 +46,7 @@ class Telemetry:
         self._topics: set[str] = set()
         # Checkpoints are announced by the thread that wrote them; two lines must not run into one another.
         self._lock = threading.RLock()
-        self.notices: list[str] = []
+        self.warnings: list[str] = []
 
     def now(self) -> float:
         """Seconds on a clock that only goes forward."""
@@ -71,11 +71,12 @@ class Telemetry:
             self._keep(line)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
-        """Says `message` once a topic and message; warnings are what the result lists."""
+        """Says `message` once for each topic and message; `warnings` are kept for the result."""
         if f"{topic}: {message}" in self._topics:
             return
         self._topics.add(f"{topic}: {message}")
-        self.notices.append(f"{topic}: {message}")
+        if level == "Warning":
+            self.warnings.append(f"{topic}: {message}")
         self.say(Notice, level=level, topic=topic, message=message)
 
     def close(self) -> None:

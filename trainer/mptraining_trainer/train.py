@@ -17,7 +17,7 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, ResumeRefused
-from mptraining_api.resolved import ResolvedData, ResolvedJob, ResolvedTraining
+from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_records import storage
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
@@ -26,18 +26,18 @@ from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Content
 from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.course import Course
 from mptraining_trainer.cpu import native_bfloat16
-from mptraining_trainer.entry_point import import_entry_point
 from mptraining_trainer.first_look import gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
-from mptraining_trainer.loop import Loop
+from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.optimizer import scale_learning_rate
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
-from mptraining_trainer.preprocess import Preprocess, check
+from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.publish import publish
 from mptraining_trainer.runtime import devices, make_strategy
 from mptraining_trainer.script_run import train_script
+from mptraining_trainer.splits import open_splits
 from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
@@ -63,7 +63,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     keras.set_seed(job.training.seed)
 
     # Data
-    data, validation, cache, preprocess = _open(worker, job.data)
+    data, validation, cache, preprocess = open_splits(job.data, telemetry.notice)
     share = Share(worker.seat.index, job.processes)
     accumulation = job.training.gradient_accumulation_steps
     batching = Batching(data.count, job.global_batch_size * accumulation, job.data.remainder)
@@ -178,7 +178,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
-    iterator = iter(strategy.distribute_datasets_from_function(lambda context: pipeline(position)))
+    iterator = feed(strategy, lambda: pipeline(position))
     with input.explaining(data, validation):
         metrics = course.run(iterator, step, position)
     checkpointer.wait()
@@ -200,27 +200,6 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         skipped_steps=course.skipped_steps,
         message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )
-
-
-def _open(worker: Worker, data: ResolvedData) -> tuple[Split, Split | None, str, Preprocess]:
-    notice = worker.telemetry.notice
-    split = input.open_data(data.train, data, like=None, notice=notice)
-    validation = None
-    if data.validation:
-        validation = input.open_data(data.validation, data, like=split.columns, notice=notice)
-    if data.cache == "Disk":
-        notice(
-            "DiskCache",
-            "data.cache: Disk is not there yet; examples are read and decoded in every epoch",
-            level="Warning",
-        )
-    split, cache = input.with_cache(split, data.cache)
-    if validation is not None:
-        validation, _ = input.with_cache(validation, data.cache)
-    function = None
-    if data.preprocess not in ("auto", "none"):
-        function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
-    return split, validation, cache, Preprocess(per_example=function)
 
 
 def _look(dataset: Any) -> tuple[Any, Any]:
@@ -262,12 +241,13 @@ def _validation_iterator(
     """An endless iterator over masked batches, and the steps that count every example once."""
     assert job.global_batch_size is not None
     size = job.global_batch_size
-    dataset = strategy.distribute_datasets_from_function(
-        lambda context: validation.validation(
+    iterator = feed(
+        strategy,
+        lambda: validation.validation(
             examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
-        )
+        ),
     )
-    return iter(dataset), -(-validation.count // size)
+    return iterator, -(-validation.count // size)
 
 
 def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
