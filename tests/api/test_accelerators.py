@@ -77,15 +77,28 @@ def test_no_alias_means_two_accelerators() -> None:
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("t4", "nvidia-tesla-t4"),
         ("nvidia-t4", "nvidia-tesla-t4"),
         ("tpu-v4", "tpu-v4-podslice"),
         ("nvidia-tesla-v10", "nvidia-tesla-v100"),
     ],
 )
 def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"Did you mean '{meant}'"):
+    with pytest.raises(InvalidSpec, match=f"unknown accelerator '{word}'. Did you mean '{meant}'[?] Known: cpu, "):
         lookup(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("t4", "'t4' is a short name of the command line; write 'nvidia-tesla-t4'"),
+        ("T4", "'T4' is a short name of the command line; write 'nvidia-tesla-t4'"),
+        ("NVIDIA-L4", "'NVIDIA-L4' is not in small letters; write 'nvidia-l4'"),
+    ],
+)
+def test_a_short_name_is_answered_with_the_name_to_write(word: str, said: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        lookup(word)
+    assert str(caught.value) == f"spec.accelerator.type: {said}"
 
 
 def test_a_gpu_is_not_a_cpu() -> None:

@@ -354,6 +354,34 @@ def test_fallback_keeps_the_global_batch_size(
     assert "FellBackToCPU" in choice(job, "spec.accelerator.type").because
 
 
+@pytest.mark.parametrize(
+    ("count", "nodes", "batch", "there", "here"),
+    [
+        (1, 1, {"global": 64}, "64 on one replica", "32 for each of 2 replicas"),
+        (4, 1, {"global": 64}, "16 for each of 4 replicas", "32 for each of 2 replicas"),
+        (4, 2, {"global": 64}, "8 for each of 8 replicas", "32 for each of 2 replicas"),
+        (1, 1, {"perReplica": 16}, "16 on one replica", "8 for each of 2 replicas here; asked for: 16 on one replica"),
+        (
+            4,
+            1,
+            None,
+            "32 (Keras' default) for each of 4 replicas",
+            "64 for each of 2 replicas here; asked for: 32 (Keras' default) for each of 4 replicas",
+        ),
+        (2, 1, {"perReplica": 16}, "16 for each of 2 replicas", "16 for each of 2 replicas"),
+        (1, 1, {"global": 15}, "15 on one replica", "15 on one replica"),
+    ],
+)
+def test_the_batch_is_told_for_the_replicas_that_will_run(
+    count: int, nodes: int, batch: dict[str, int] | None, there: str, here: str
+) -> None:
+    spec: dict[str, Any] = {"nodes": nodes} | ({"training": {"batchSize": batch}} if batch else {})
+    for settings, because in ((ClusterSettings(), there), (NO_ACCELERATORS, here)):
+        job = resolved("nvidia-tesla-t4", accelerator={"countPerNode": count}, settings=settings, **spec)
+        told = choice(job, "spec.training.batchSize")
+        assert (told.because, told.value) == (because, f"global {job.global_batch_size}")
+
+
 def test_fallback_leaves_a_cpu_job_alone() -> None:
     assert resolved("cpu", settings=NO_ACCELERATORS) == resolved("cpu")
 

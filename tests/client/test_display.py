@@ -33,6 +33,10 @@ def progress(step: int, *, epoch: int = 1, **fields: Any) -> Progress:
             "goes on from step 50: Mirrored on 2 workers, 2 replicas; mixed_bfloat16; Keras3, "
             "TensorFlow 2.21.0; 12,345 parameters; 1,000 + 100 examples; 8 steps per execution; cache Memory",
         ),
+        (
+            BEGIN.model_copy(update={"replicas_in_sync": 1, "steps_per_execution": 1}),
+            "training starts: Mirrored on 1 replica; mixed_bfloat16; Keras3, TensorFlow 2.21.0; 1 step per execution",
+        ),
         (progress(10), "step 10/100  epoch 1  loss 0.5"),
         (progress(10, total_steps=None), "step 10  epoch 1  loss 0.5"),
         (
@@ -88,8 +92,8 @@ def test_other_workers_only_warn(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [duration(each) for each in (0.84, 9.96, 59.4, 59.6, 200, 3599.7, 7500)] == [
-        "0.8 s", "10 s", "59 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min",
+    assert [duration(each) for each in (0.0086, 0.84, 9.96, 59.4, 59.6, 200, 3599.7, 7500)] == [
+        "9 ms", "0.8 s", "10 s", "59 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min",
     ]  # fmt: skip
     assert [short_time(each) for each in (82e-6, 0.00125, 0.0321, 3.21)] == [
         "82 µs",

@@ -9,7 +9,7 @@ import pytest
 
 from mptraining.ending import Story, Words, ending
 from mptraining.verdict import End, GangEnd, verdict
-from mptraining_api.events import Event, Progress, Saved, Started
+from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
 STEP = Progress(step=80, total_steps=100, epoch=1, metrics={}, **COMMON)
@@ -23,13 +23,13 @@ RESUMED = Started(
 @pytest.mark.parametrize(
     ("events", "code", "said"),
     [
-        ([STEP, SAVED], 75, "Stopped at step 80. `mptj run x` goes on from step 75."),
-        ([RESUMED, STEP], 75, "Stopped at step 80. `mptj run x` goes on from step 40."),
+        ([STEP, SAVED], 75, "Stopped. `mptj run x` goes on from step 75."),
+        ([RESUMED, STEP], 75, "Stopped. `mptj run x` goes on from step 40."),
         ([], 75, "Stopped. `mptj run x` starts anew."),
         (
             [STEP, SAVED],
             -9,
-            "Stopped at step 80; the trainer did not stop in time and was killed. `mptj run x` goes on from step 75.",
+            "Stopped; the trainer did not stop in time and was killed. `mptj run x` goes on from step 75.",
         ),
     ],
 )
@@ -39,3 +39,29 @@ def test_interrupted(events: list[Event], code: int, said: str) -> None:
         story.add(0, event)
     end = GangEnd((End(0, code, told=True),), signal.SIGINT)
     assert ending(story, end, verdict(end), command="mptj run x", folder="runs/x") == Words((said,))
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("no such file", "InvalidData: no such file."),
+        ("no such file. Mend it.", "InvalidData: no such file. Mend it."),
+        ("no 'lable'. Did you mean 'label'?", "InvalidData: no 'lable'. Did you mean 'label'?"),
+        ("oops!", "InvalidData: oops!"),
+        ("it goes on and on…", "InvalidData: it goes on and on…"),
+        ("no such key: 'x'", "InvalidData: no such key: 'x'."),
+    ],
+)
+def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
+    story = Story()
+    story.add(0, Finished(reason="InvalidData", exit_code=2, message=message, **COMMON))
+    end = GangEnd((End(0, 2, told=False),), None)
+    assert ending(story, end, verdict(end), command="mptj run x", folder="runs/x") == Words((), said)
+
+
+@pytest.mark.parametrize(("steps", "said"), [(1, "Succeeded: 1 step in 4.0 s"), (2, "Succeeded: 2 steps in 4.0 s")])
+def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
+    story = Story()
+    story.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=steps, seconds=4.0, **COMMON))
+    end = GangEnd((End(0, 0, told=False),), None)
+    assert ending(story, end, verdict(end), command="mptj run x", folder="runs/x").said[0] == said

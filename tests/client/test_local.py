@@ -44,7 +44,7 @@ def test_a_run_that_succeeds(job_file: JobFile, stub: Stub, here: Path, capsys: 
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == "flowers: mlp on CPU"
-    assert lines[1].split() == ["run", "folder", f"{here}/runs/flowers"]
+    assert lines[1].split() == ["run", "folder", "runs/flowers"]
     assert "step 10/10  epoch 1  loss 0.5" in lines
     assert "a word of the program's own" in lines
     assert lines[-5:] == [
@@ -76,6 +76,28 @@ def test_what_the_workers_are_told(job_file: JobFile, stub: Stub, capsys: pytest
     assert data == [f"{path.parent}/records/train-*.tfrecord"]
     assert rest == ["1", "one-uuid", str(path.parent)]
     assert len({host.rpartition(":")[2] for host in hosts.split(",")}) == 2
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_tensorflow_says_of_itself_is_for_debugging(
+    debug: bool, job_file: JobFile, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = [
+        "E0000 00:00:1.2 3 cpu.cc:4] oneDNN supports DT_HALF only on platforms with AVX-512.",
+        "2026-01-01 00:00:00.0: I port.cc:153] oneDNN custom operations are on. You may see slightly different results",
+        "I0000 00:00:1.2 3 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    ]
+    monkeypatch.setenv("MPTRAINING_DEBUG", "1" if debug else "")
+    code = f"""
+    for line in {noise!r}: print(line, file=sys.stderr); print(line, flush=True)
+    print("E0000 something that matters", file=sys.stderr, flush=True)
+    finish("Succeeded", 0)
+    """
+    assert run_local(job_file(), command=stub(code)) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [*(noise if debug else []), "E0000 something that matters"]
+    assert set(noise) <= set(out.splitlines()), "what the program itself prints stays"
 
 
 def test_the_next_attempt_has_the_next_number(

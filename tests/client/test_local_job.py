@@ -13,6 +13,7 @@ from mptraining.local_job import (
     already_finished,
     at_home,
     latest_attempt,
+    source_folder,
     with_output,
     worker_environment,
 )
@@ -66,6 +67,24 @@ def test_the_jobs_own_output_counts_before_the_default_and_the_option_before_bot
     assert placed.spec.output
     assert placed.spec.output.uri == "/home/ada/project/out"
     assert with_output(placed, "/chosen").spec.output != placed.spec.output
+
+
+@pytest.mark.parametrize(
+    ("source", "folders", "expected"),
+    [
+        pytest.param(True, ["source"], "source", id="with spec.source it is source/"),
+        pytest.param(True, [], ".", id="no such folder: the job file's own"),
+        pytest.param(False, ["source"], ".", id="without spec.source: the job file's own"),
+    ],
+)
+def test_where_the_programs_code_is(tmp_path: Path, source: bool, folders: list[str], expected: str) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+    text = YAML.replace("{application: {name: mlp, classes: 3, weights: start.h5}}", "{function: {entryPoint: a:b}}")
+    if source:
+        text += "  source: {configMap: {name: flowers-source}}\n"
+    job = at_home(MPTrainingJob.parse_yaml(text), folder=tmp_path, output=str(tmp_path / "run"))
+    assert source_folder(resolve(job, ClusterSettings()), tmp_path) == tmp_path / expected
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,10 @@ TYPED = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dty
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("no_module:build", r"^spec\.program\.function\.entryPoint: no module 'no_module' .*(Put the code there|Did you)"),
+        (
+            "no_module:build",
+            r"^spec\.program\.function\.entryPoint: no module 'no_module' .*(Put the code there|Did you)",
+        ),
         ("bad_models:god", r"entryPoint: module 'bad_models' has no 'god'\. Did you mean 'good'\?"),
         ("broken:build", r"entryPoint: importing broken raised AttributeError: .*no_such_thing.*broken\.py:2"),
         ("bad_models:nothing", r"entryPoint: bad_models:nothing returned NoneType; expected a keras\.Model"),
@@ -168,7 +171,11 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
         (records(*rows(64)), {"label": "labl"}, r"data\.label: no feature 'labl'.*Did you mean 'label'"),
         (records(*({"x": [1.0, 2.0]} for _ in range(16))), {}, r"spec\.data\.label: missing; expected one of \['x'\]"),
         (records(*rows(3)), {}, r"spec\.training\.batchSize: 8 examples a step and 3 .*zero steps\. .*PadAndMask"),
-        (records({"label": 1}, *rows(20)), {"features": TYPED}, r"^spec.data.train: feature 'x': missing in record 0\. The record has"),
+        (
+            records({"label": 1}, *rows(20)),
+            {"features": TYPED},
+            r"^spec.data.train: feature 'x': missing in record 0\. The record has",
+        ),
         (records(*rows(20, label=7)), {}, r"spec\.data\.label: labels from 7 to 7 .*expected 0 to 2\. Give the head"),
         (
             records(*rows(63), *rows(1, label=12)),

@@ -62,6 +62,13 @@ def test_a_wrong_name_is_answered_with_the_next_step(name: str, says: str) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_a_module_that_is_nowhere_is_looked_for_in_the_source_folder_alone(source: Path) -> None:
+    with pytest.raises(InvalidProgram) as caught:
+        import_entry_point("nothing:build", WHERE)
+    step = "Put the code there, or into an installed package."
+    assert str(caught.value) == f"{WHERE}: no module 'nothing' (searched {source}). {step}"
+
+
 def test_an_error_in_the_users_code_is_given_its_place() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         import_entry_point("flowers.model:fails", WHERE)()

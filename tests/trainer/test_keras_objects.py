@@ -35,6 +35,8 @@ def test_a_functions_name_stands_for_its_class(keras: Keras, name: str) -> None:
     ("field", "document", "where", "says"),
     [
         ("optimizer", {"className": "Adamm"}, "optimizer", "Did you mean 'Adam'?"),
+        ("optimizer", {"className": "Adamm"}, "optimizer", ": there is no optimizer 'Adamm' in "),
+        ("loss", {"className": "Nothing"}, "loss", ": there is no loss 'Nothing' in "),
         ("optimizer", {"className": "Adam", "config": {"lr_": 1}}, "optimizer.config", "lr_"),
         ("optimizer", {"className": "Adam", "config": {"lr_": 1}}, "optimizer.config", "Adam(learning_rate"),
         (

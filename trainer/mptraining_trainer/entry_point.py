@@ -66,11 +66,8 @@ def _user_frame(error: BaseException) -> str:
 
 def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
     parent, _, last = missing.rpartition(".")
-    if parent:
-        folders = list(getattr(sys.modules.get(parent), "__path__", []))
-    else:
-        # The source folder; what else is on the path holds nobody's programs.
-        folders = [sys.path[0] or "."]
+    # Without a package the source folder; what else is on the path holds nobody's programs.
+    folders = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [sys.path[0] or "."]
     found = {
         path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix == ".py" or path.is_dir()
     }

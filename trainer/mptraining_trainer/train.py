@@ -183,7 +183,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         metrics = course.run(iterator, step, position)
     checkpointer.wait()
     if skipped := data.reader.skipped:
-        message = f"{len(skipped)} damaged records were left out, the first in {skipped[0].uri}"
+        message = f"damaged records left out: {len(skipped)}, the first in {skipped[0].uri}"
         telemetry.notice("RecordsSkipped", message, level="Warning")
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
