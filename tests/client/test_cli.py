@@ -133,6 +133,11 @@ def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, environment: Envi
     assert [run["label"] for run in document["runs"]] == ["one", "two"]
 
 
+def signals_as_in_a_terminal() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def started(job: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
     """A local run that has printed READY and the trainer's process id, with that line read."""
     process = subprocess.Popen(
@@ -142,6 +147,8 @@ def started(job: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # The tests themselves may run under nohup or in a background shell, which ignore what is sent here.
+        preexec_fn=signals_as_in_a_terminal,  # noqa: PLW1509
     )
     assert process.stdout
     for line in process.stdout:
