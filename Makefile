@@ -42,8 +42,17 @@ lock: $(INSTALLED) ## requirements.lock anew from pyproject.toml
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
 	@$(BIN)/python demo/run.py
 
+STAGES := lint servers test-unit test-training
+
 .PHONY: test
-test: lint test-unit test-training ## every check and test
+test: $(INSTALLED) ## every check and test, with the time of each stage
+	@times=""; \
+	for stage in $(STAGES); do \
+	  echo "=== make $$stage"; start=$$SECONDS; \
+	  $(MAKE) --no-print-directory $$stage || exit 1; \
+	  times+=$$(printf '%-14s %5d s' $$stage $$((SECONDS - start)))$$'\n'; \
+	done; \
+	printf '=== times\n%s' "$$times"
 
 .PHONY: lint
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
