@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
-import shutil
-import socket
-import subprocess
 import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +13,6 @@ from mptraining_api.launch import Seat
 from mptraining_records import storage
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 
-SERVER = Path(__file__).parents[2] / "build" / "bin" / "fake-gcs-server"
 SEAT = Seat(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
 
 
@@ -31,35 +22,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of a real object server."""
-    if not SERVER.exists():
-        pytest.fail("run `make servers`") if shutil.which("go") else pytest.skip("no Go to build fake-gcs-server with")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"127.0.0.1:{port}"
-    options = ["-backend=memory", "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-public-host={address}"]
-    request = urllib.request.Request(
-        f"http://{address}/storage/v1/b?project=test",
-        data=json.dumps({"name": "bucket"}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{address}")
-    with subprocess.Popen([SERVER, *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        end = time.monotonic() + 20
-        while True:
-            try:
-                urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10).close()
-                break
-            except urllib.error.URLError:
-                assert time.monotonic() < end, "fake-gcs-server did not start"
-                time.sleep(0.02)
-        yield "gs://bucket"
-        process.terminate()
 
 
 def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = None) -> Telemetry:

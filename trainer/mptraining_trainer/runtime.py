@@ -10,6 +10,8 @@ import tensorflow as tf
 from mptraining_api.launch import Seat, tf_config
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.keras_generation import Keras
 
 # Lower-case proxy variables make gRPC send the workers' own traffic to the proxy, which hangs.
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -47,6 +49,20 @@ def devices(strategy: Any) -> tuple[str, ...]:
     else:
         names = strategy.extended.worker_devices
     return tuple(":".join(name.split(":")[-2:]) for name in names)
+
+
+def ground(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
+    """What `Started` says of any program: versions, devices, strategy and numbers."""
+    return {
+        "strategy": job.strategy,
+        "precision": job.precision.policy,
+        "keras": keras.version,
+        "tensorflow": tf.__version__,
+        "devices": devices(strategy),
+        "workers": job.processes,
+        "replicas_in_sync": strategy.num_replicas_in_sync,
+        "native_bfloat16": native_bfloat16() if job.accelerator.kind == "cpu" else None,
+    }
 
 
 def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:

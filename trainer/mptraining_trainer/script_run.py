@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_records import storage
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
-from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.program import Program
 from mptraining_trainer.publish import publish
-from mptraining_trainer.runtime import devices
+from mptraining_trainer.runtime import ground
 from mptraining_trainer.script import run_script
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Trained, Worker
@@ -26,17 +23,7 @@ from mptraining_trainer.worker import Trained, Worker
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
     """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
     job, telemetry = worker.job, worker.telemetry
-    telemetry.say(
-        events.Started,
-        strategy=job.strategy,
-        precision=job.precision.policy,
-        keras=keras.version,
-        tensorflow=tf.__version__,
-        devices=devices(strategy),
-        workers=job.processes,
-        replicas_in_sync=strategy.num_replicas_in_sync,
-        native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
-    )
+    telemetry.say(events.Started, **ground(job, keras, strategy))
     context = _Script(worker, keras)
     worker.preemption.spare_children()
     began = telemetry.now()
@@ -53,9 +40,12 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     exported = None
     if model is None:
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
-    elif worker.seat.is_chief:
-        wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
-        exported = publish(worker, wrapped, keras, None, context.step, context.metrics, model.get_weights())
+    else:
+        # Reading variables that are kept per replica takes every worker.
+        weights = model.get_weights()
+        if worker.seat.is_chief:
+            wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
+            exported = publish(worker, wrapped, keras, None, context.step, context.metrics, weights)
     return Trained(
         step=context.step,
         metrics=context.metrics,

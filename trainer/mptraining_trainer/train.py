@@ -25,7 +25,6 @@ from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
 from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.course import Course
-from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.first_look import gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
@@ -35,7 +34,7 @@ from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.publish import publish
-from mptraining_trainer.runtime import devices, make_strategy
+from mptraining_trainer.runtime import ground, make_strategy
 from mptraining_trainer.script_run import train_script
 from mptraining_trainer.splits import open_splits
 from mptraining_trainer.worker import Trained, Worker
@@ -152,13 +151,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
 
     telemetry.say(
         events.Started,
-        strategy=job.strategy,
-        precision=job.precision.policy,
-        keras=keras.version,
-        tensorflow=tf.__version__,
-        devices=devices(strategy),
-        workers=job.processes,
-        replicas_in_sync=strategy.num_replicas_in_sync,
+        **ground(job, keras, strategy),
         global_batch_size=job.global_batch_size,
         total_steps=boundaries.total_steps,
         steps_per_epoch=boundaries.steps_per_epoch,
@@ -169,7 +162,6 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         parameters=int(sum(math.prod(variable.shape) for variable in built.model.trainable_variables)),
         features=data.columns.describe(),
         cache=cache,
-        native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
     )
 
     # Training
