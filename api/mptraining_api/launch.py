@@ -22,6 +22,11 @@ INCARNATION = "MPTRAINING_INCARNATION"
 SOURCE_FOLDER = "MPTRAINING_SOURCE_FOLDER"
 # Seconds between two Progress events; a terminal wants them oftener than a pod's log.
 PROGRESS_SECONDS = "MPTRAINING_PROGRESS_SECONDS"
+# Where worker 0 reports its progress (an https URL), the file of the token it shows, and the certificate it trusts
+# (PEM). Absent: nobody is told.
+PROGRESS_URL = "MPTRAINING_PROGRESS_URL"
+PROGRESS_TOKEN_FILE = "MPTRAINING_PROGRESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
+PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
 # Tracebacks of users' mistakes too.
 DEBUG = "MPTRAINING_DEBUG"
 

@@ -30,7 +30,7 @@ class Phase(StrEnum):
 class Condition(Model):
     """As metav1.Condition. Finished stands beside Succeeded and Failed so that one `kubectl wait` catches both."""
 
-    type: Literal["Running", "Suspended", "Finished", "Succeeded", "Failed"] = Field(
+    type: Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"] = Field(
         description="Running, ..., Failed."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
@@ -58,6 +58,9 @@ class Metric(Model):
 class Progress(Model):
     """How far training is; written at most once per 15 s, the last one always."""
 
+    attempt: NonNegative | None = Field(None, description="The attempt that said so.")
+    update_time: Time | None = Field(None, description="When it was said.")
+    step_time: Time | None = Field(None, description="When the number of steps last rose.")
     step: NonNegative | None = Field(None, description="Steps done.")
     total_steps: NonNegative | None = Field(None, description="Steps in all.")
     epoch: NonNegative | None = Field(None, description="Epoch under way, from 1.")

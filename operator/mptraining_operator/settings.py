@@ -1,0 +1,113 @@
+"""The operator's settings: one model, read from a YAML file; the chart's values are the same fields.
+
+Where the operator runs (its pod's name and namespace) comes from the environment, because only the pod knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+from mptraining_api.model import Model
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import ClusterSettings
+
+POD_NAME = "POD_NAME"
+POD_NAMESPACE = "POD_NAMESPACE"
+DEFAULT_NAMESPACE = "mptraining-system"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ProgressSettings(Model):
+    """The endpoint that workers report to. Port 0 takes any free one."""
+
+    enabled: bool = Field(True, description="Whether workers report their progress.")
+    port: Port = Field(8443, description="HTTPS port of every replica.")
+    service: str = Field("mptraining-operator", description="Service in front of the replicas.")
+    minimum_seconds: Seconds = Field(15.0, description="Between two writes of one job's progress.")
+    writes_per_second: Seconds = Field(10.0, description="Over all jobs.")
+    token_cache_seconds: Seconds = Field(60.0, description="How long a reviewed token is believed.")
+
+
+class LeaseSettings(Model):
+    """Leader election: the seconds are those of a coordination.k8s.io Lease."""
+
+    name: str = Field("mptraining-operator", description="The Lease's name.")
+    duration_seconds: Annotated[int, Field(ge=3)] = Field(10, description="A silent leader is replaced after these.")
+    renew_seconds: Seconds = Field(2.0, description="Between two renewals, or two looks of a standby.")
+
+
+class RestartSettings(Model):
+    """Waits between attempts, doubled each time up to the longest; as a batch/v1 Job's for program errors."""
+
+    program_seconds: Seconds = Field(10.0, description="After the first failure of the program.")
+    infrastructure_seconds: Seconds = Field(2.0, description="After the first loss of a machine.")
+    longest_seconds: Seconds = Field(360.0, description="No wait is longer.")
+
+
+class OperatorSettings(Model):
+    """What a platform engineer may set."""
+
+    trainer_image: str | None = Field(None, description="Image of jobs that name none. Absent: this version's own.")
+    cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
+    experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description="Allow them.")
+    default_output: str | None = Field(None, description="Folder for the runs of jobs that name none.")
+    namespaces: tuple[str, ...] = Field((), description="Namespaces to serve. Empty: all.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Jobs looked at side by side.")
+    relist_seconds: Seconds = Field(600.0, description="Everything is listed anew this often.")
+    settle_seconds: Seconds = Field(5.0, description="Pods may be unscheduled this long before status says so.")
+    stuck_pod_seconds: Seconds = Field(30.0, description="Beyond its grace period a pod of a dead node is given up.")
+    grace_seconds: Annotated[int, Field(ge=1)] = Field(60, description="Workers have these to save a checkpoint.")
+    unreachable_seconds: Annotated[int, Field(ge=0)] = Field(30, description="Pods stay this long on a lost node.")
+    health_port: Port = Field(8080, description="/metrics, /healthz, /readyz.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
+    log_format: str = Field("json", description="json, or text for a terminal.")
+    progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
+    lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
+    restart: RestartSettings = Field(RestartSettings(), description="Waits between attempts.")
+
+    @property
+    def image(self) -> str:
+        """The trainer image of jobs that name none: this operator's own version."""
+        return self.trainer_image or f"mptraining/trainer:{version('mptraining')}"
+
+    def cluster(self) -> ClusterSettings:
+        """What `resolve` must know."""
+        return ClusterSettings(
+            cpu_fallback=self.cpu_fallback,
+            experimental_multi_host_tpu=self.experimental_multi_host_tpu,
+            default_image=self.image,
+            default_output=self.default_output,
+        )
+
+    @classmethod
+    def load(cls, path: Path | None) -> OperatorSettings:
+        """The settings in the YAML file at `path`; the defaults without one. Raises InvalidSpec."""
+        if path is None:
+            return cls()
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except OSError as error:
+            raise InvalidSpec(str(path), error.strerror or str(error), expected="a YAML file of settings") from None
+        except yaml.YAMLError as error:
+            raise InvalidSpec(str(path), f"not YAML: {error}") from None
+        return cls.parse(document, where=str(path))
+
+
+class Identity(Model):
+    """Which replica this is, and where the operator lives."""
+
+    name: str
+    namespace: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], *, host: str) -> Identity:
+        """From the downward API; outside a cluster `host` stands for the pod."""
+        return cls(name=environment.get(POD_NAME, host), namespace=environment.get(POD_NAMESPACE, DEFAULT_NAMESPACE))
