@@ -20,6 +20,9 @@ HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 INCARNATION = "MPTRAINING_INCARNATION"
 SOURCE_FOLDER = "MPTRAINING_SOURCE_FOLDER"
+# For the process that prepares the source: the files of its ConfigMap, and where its requirements are installed.
+CONFIG_MAP_FOLDER = "MPTRAINING_CONFIG_MAP_FOLDER"
+PACKAGES_FOLDER = "MPTRAINING_PACKAGES_FOLDER"
 # Seconds between two Progress events; a terminal wants them oftener than a pod's log.
 PROGRESS_SECONDS = "MPTRAINING_PROGRESS_SECONDS"
 # Where worker 0 reports its progress (an https URL), the file of the token it shows, and the certificate it trusts
@@ -27,11 +30,14 @@ PROGRESS_SECONDS = "MPTRAINING_PROGRESS_SECONDS"
 PROGRESS_URL = "MPTRAINING_PROGRESS_URL"
 PROGRESS_TOKEN_FILE = "MPTRAINING_PROGRESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
+# The file that the last Event is written to, for whom no log is at hand.
+TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
 # Tracebacks of users' mistakes too.
 DEBUG = "MPTRAINING_DEBUG"
 
 TRAINER_PORT = 2222
 COMMAND = ("python", "-m", "mptraining_trainer", "train")
+SOURCE_COMMAND = ("python", "-m", "mptraining_trainer", "source")
 
 
 class Launch(Model):

@@ -1,7 +1,7 @@
 """How a process, an attempt or a job ended: exit code, retry budget and condition reason, once for all.
 
 The trainer leaves with an outcome's exit code, the operator reads the code back and decides by the budget, and the
-condition that a user sees carries the reason.
+condition that a user sees carries the reason. Some ends only the operator sees: no process leaves with their code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,26 @@ OUTCOMES: tuple[Outcome, ...] = (
     PEER_LOST,
 )
 
-_BY_REASON = {outcome.reason: outcome for outcome in OUTCOMES}
+OOM_KILLED = Outcome("OOMKilled", 137, Budget.BACKOFF_LIMIT, "a worker used more memory than its limit")
+NODE_LOST = Outcome("NodeLost", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine of a worker went away")
+CHILD_DELETED = Outcome("ChildDeleted", 75, Budget.INFRASTRUCTURE_RETRIES, "somebody deleted the job's pods")
+NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done for too long")
+DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job ran for too long")
+PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
+SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
+
+# What the operator alone can see; none of them is read from an exit code.
+SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
+    OOM_KILLED,
+    NODE_LOST,
+    CHILD_DELETED,
+    NO_PROGRESS,
+    DEADLINE_EXCEEDED,
+    PENDING_TIMEOUT,
+    SUSPENDED,
+)
+
+_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
 _BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
 
 

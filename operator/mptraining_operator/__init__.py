@@ -2,10 +2,10 @@
 
 Read in the order of the data. `watch` (kopf's streams) and `relist` put what they see, cut down by `trim`, into the
 `cache` and the job's key into the `work_queue`. `reconcile` takes a key, asks the cache for a `snapshot`, and `plan`,
-a pure function, decides with the policies `validity`, `suspend`, `attempts` (with `verdict` and `backoff`),
-`deadlines`, `waiting`, `gone` and `cleanup`; `standing` writes conditions and phase. The result, `actions`, is carried
-out by `apply` through `cluster`, the only module that knows the Kubernetes client; `children`, `pods` and `source`
-build the objects, called as `names` says. Beside that: `progress` (the endpoint, with `tokens`, `certificate`,
+a pure function, decides with the policies `attempt_start`, `attempt_run`, `attempt_end` (with `verdict`, `backoff`,
+`waiting`, `deadlines`), `suspend`, `gone` and `cleanup`; `standing` writes conditions and phase. The result, `actions`, is carried
+out by `apply` through `cluster`, the only module that knows the Kubernetes client; `children` and `pods` (with
+`mounts`, `environment`, `source`) build the objects, called as `names` says. Beside that: `progress` (the endpoint, with `tokens`, `certificate`,
 `progress_writer`), `lease` (who leads), `health`, `metrics`, `log`, `announce`, and `settings`. `__main__` puts the
 parts together.
 """

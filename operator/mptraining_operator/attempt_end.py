@@ -1,0 +1,96 @@
+"""How an attempt ends by itself or by decision, and which budget it is charged to."""
+
+from __future__ import annotations
+
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Budget, Outcome
+from mptraining_api.status import JobStatus, Phase
+from mptraining_operator import backoff, standing, verdict
+from mptraining_operator.actions import Action, Announcement, EndAttempt, Plan
+from mptraining_operator.deadlines import policy
+from mptraining_operator.snapshot import SeenBatchJob, Snapshot
+
+
+def over(snapshot: Snapshot, now: float) -> Plan | None:
+    """The current attempt has ended by itself: the job is done, or the attempt is charged to a budget."""
+    status = snapshot.status
+    attempt = standing.current(status) if status else None
+    if status is None or attempt is None or attempt.outcome is not None:
+        return None
+    batch_job = snapshot.batch_job(attempt.number)
+    if batch_job is None:
+        if not standing.holds(status, "Running"):
+            return None
+        message = f"Job {snapshot.key.name}-{attempt.number} is gone; somebody deleted it"
+        return charge(snapshot, status, outcomes.CHILD_DELETED, message, now)
+    if batch_job.ended == "Complete":
+        status = status.model_copy(update={"start_time": status.start_time or _ran_from(batch_job)})
+        workers = f"{batch_job.parallelism} worker" + ("s" if batch_job.parallelism > 1 else "")
+        message = f"attempt {attempt.number} succeeded with {workers}"
+        status = standing.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
+        return Plan(status=status, announcements=(Announcement("Succeeded", message),))
+    if batch_job.ended == "Failed":
+        found = verdict.judge(batch_job, snapshot.pods_of(attempt.number))
+        return charge(snapshot, status, found.outcome, found.message, now)
+    return None
+
+
+def _ran_from(batch_job: SeenBatchJob) -> str:
+    return standing.stamp(batch_job.started or batch_job.created)
+
+
+def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
+    """The attempt has ended with that outcome: retry while its budget lasts."""
+    limits = policy(snapshot)
+    counts = {
+        Budget.BACKOFF_LIMIT: ("application_failures", limits.backoff_limit, "backoffLimit"),
+        Budget.INFRASTRUCTURE_RETRIES: (
+            "infrastructure_restarts",
+            limits.infrastructure_retries,
+            "infrastructureRetries",
+        ),
+    }
+    generation = snapshot.generation
+    if outcome.budget not in counts:
+        status = standing.finished(status, outcome, message, now, generation)
+        return Plan(
+            status=status,
+            actions=end_current(snapshot, status),
+            announcements=(Announcement(outcome.reason, message, "Warning"),),
+        )
+    field, limit, name = counts[outcome.budget]
+    used = (getattr(status, field) or 0) + 1
+    status = status.model_copy(update={field: used})
+    if used > limit:
+        message = f"{_sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
+        status = standing.finished(status, outcome, message, now, generation)
+        return Plan(
+            status=status,
+            actions=end_current(snapshot, status),
+            announcements=(Announcement(outcome.reason, message, "Warning"),),
+        )
+    status = standing.attempt_over(status, outcome, message, now)
+    status = standing.waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
+    said = Announcement(
+        "Restarting", f"{_sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
+    )
+    wake = now + backoff.delay(status, snapshot.limits)
+    return Plan(
+        status=status,
+        actions=end_current(snapshot, status),
+        announcements=(said,),
+        wake_at=wake,
+        restart=outcome.reason,
+    )
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "…")) else f"{message}."
+
+
+def end_current(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:
+    """What ends the current attempt's pods; nothing when they have ended or are about to."""
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    if batch_job is None or batch_job.ended or batch_job.deleting:
+        return ()
+    return (EndAttempt(batch_job.name, batch_job.uid),)

@@ -1,0 +1,63 @@
+"""An attempt under way: why its workers wait, or that they run, and its deadlines."""
+
+from __future__ import annotations
+
+from mptraining_api import outcomes
+from mptraining_api.status import JobStatus
+from mptraining_operator import standing, waiting
+from mptraining_operator.actions import Announcement, Loss, Plan
+from mptraining_operator.attempt_end import charge
+from mptraining_operator.deadlines import earliest
+from mptraining_operator.snapshot import SeenBatchJob, Snapshot
+
+
+def under_way(snapshot: Snapshot, now: float) -> Plan | None:
+    """The attempt's pods wait or run: says which, and keeps its deadlines."""
+    status = snapshot.status
+    attempt = standing.current(status) if status else None
+    batch_job = snapshot.batch_job(attempt.number) if attempt else None
+    if status is None or attempt is None or batch_job is None:
+        return None
+    generation = snapshot.generation
+    said: tuple[Announcement, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    why = ""
+    if standing.holds(status, "Running"):
+        after = status
+    elif batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
+        message = f"attempt {attempt.number}: all {batch_job.parallelism} workers run"
+        after = standing.running(status, message, now, generation)
+        losses = _losses(snapshot, status, now)
+        said = (Announcement("Running", message),)
+    else:
+        found = waiting.wait(snapshot, batch_job, now)
+        why = f"{found.reason}: {found.message}"
+        after = standing.waiting(status, found.phase, found.reason, found.message, now, generation)
+        before = standing.condition(status, "Running")
+        if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
+            said = (Announcement(found.reason, found.message, "Warning"),)
+    deadline = earliest(snapshot, after, batch_job, why)
+    if deadline is not None and now >= deadline.at:
+        return charge(snapshot, after, deadline.outcome, deadline.message, now)
+    wakes = [each for each in (deadline and deadline.at, _settles(snapshot, batch_job, after)) if each and each > now]
+    return Plan(
+        status=None if after == status else after,
+        announcements=said,
+        wake_at=min(wakes, default=None),
+        losses=losses,
+    )
+
+
+def _settles(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
+    return None if standing.holds(status, "Running") else waiting.settles_at(snapshot, batch_job)
+
+
+def _losses(snapshot: Snapshot, status: JobStatus, now: float) -> tuple[Loss, ...]:
+    """Accelerators stood still from the end of the attempt before until now."""
+    attempts = status.attempts or []
+    before = attempts[-2] if len(attempts) > 1 else None
+    if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
+        return ()
+    kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
+    lost = now - standing.seconds(before.completion_time)
+    return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

@@ -1,0 +1,146 @@
+"""How an attempt begins: the intent in the status first, then its Indexed Job, and never beside an earlier one.
+
+The next attempt starts when no process of any earlier one can be alive (`gone.quiet`), after its backoff.
+"""
+
+from __future__ import annotations
+
+from mptraining_api import outcomes
+from mptraining_api.problems import Problem
+from mptraining_api.resolve import resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.status import Attempt, JobStatus, Phase
+from mptraining_operator import backoff, standing, waiting
+from mptraining_operator.actions import Announcement, Plan, ReadJobFile, StartAttempt
+from mptraining_operator.attempt_end import charge, end_current
+from mptraining_operator.deadlines import earliest
+from mptraining_operator.gone import quiet
+from mptraining_operator.snapshot import Refusal, Snapshot
+
+# Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
+_TRY_AGAIN_SOONEST = 2.0
+_TRY_AGAIN_LATEST = 60.0
+
+
+def first(snapshot: Snapshot, now: float) -> Plan | None:
+    """Starts a job that has no attempt yet, or fails it when it can never work as it is written."""
+    status = snapshot.status
+    if status is None or status.current_attempt:
+        return None
+    if snapshot.batch_jobs:
+        return _adopted(snapshot, status, now)
+    if snapshot.job is None:
+        return _invalid(snapshot, snapshot.problem, now)
+    try:
+        job = resolve(snapshot.job, snapshot.limits.cluster)
+    except Problem as problem:
+        return _invalid(snapshot, str(problem), now)
+    # A spec that was refused and then mended starts with a clean slate.
+    clean = JobStatus(progress=status.progress) if standing.holds(status, "Finished") else status
+    return _start(snapshot, clean, 1, job, now)
+
+
+def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
+    status = standing.finished(snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation)
+    said = Announcement(outcomes.INVALID_SPEC.reason, message, "Warning")
+    return Plan(status=status, announcements=(said,))
+
+
+def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
+    """Children without a status: somebody emptied it. The newest attempt is the current one."""
+    newest = max(snapshot.batch_jobs, key=lambda each: each.attempt)
+    attempt = Attempt(number=newest.attempt, start_time=standing.stamp(newest.created))
+    update: dict[str, object] = {"current_attempt": newest.attempt, "attempts": [attempt], "phase": Phase.PENDING}
+    status = status.model_copy(update=update)
+    message = f"status was empty and Job {newest.name} exists: going on with attempt {newest.attempt}"
+    status = standing.with_condition(status, "Running", False, "Starting", message, now, snapshot.generation)
+    return Plan(status=status, announcements=(Announcement("StatusRebuilt", message, "Warning"),))
+
+
+def following(snapshot: Snapshot, now: float) -> Plan | None:
+    """Starts the attempt after one that has ended: when all of it is gone, and not before its backoff is over."""
+    status = snapshot.status
+    attempt = standing.current(status) if status else None
+    if status is None or attempt is None or attempt.outcome is None:
+        return None
+    ending = end_current(snapshot, status)
+    if ending or not quiet(snapshot):
+        return Plan(actions=ending)
+    due = standing.seconds(attempt.completion_time or standing.stamp(now)) + backoff.delay(status, snapshot.limits)
+    if now < due:
+        return Plan(wake_at=due)
+    job = _frozen(snapshot)
+    if isinstance(job, Plan):
+        return job
+    return _start(snapshot, status, attempt.number + 1, job, now)
+
+
+def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
+    """Creates the Indexed Job that the status announces and nobody has seen: the operator was stopped between the
+    two, or the API server refused a child.
+    """
+    status = snapshot.status
+    attempt = standing.current(status) if status else None
+    if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
+        return None
+    refusal = snapshot.findings.refusal
+    found = waiting.wait(snapshot, None, now)
+    if refusal is not None and refusal.kind == "Invalid":
+        return charge(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
+    deadline = earliest(snapshot, status, None, f"{found.reason}: {found.message}")
+    if deadline is not None and now >= deadline.at:
+        return charge(snapshot, status, deadline.outcome, deadline.message, now)
+    written = standing.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    said = (Announcement(found.reason, found.message, "Warning"),) if refusal and written != status else ()
+    wake = deadline.at if deadline else None
+    again = _try_again(refusal, attempt, now)
+    if now < again:
+        return Plan(status=written, announcements=said, wake_at=min(again, wake or again))
+    if not quiet(snapshot):
+        return Plan(status=written, announcements=said, wake_at=wake)
+    job = _frozen(snapshot) if attempt.number > 1 or snapshot.findings.job_file else _resolved(snapshot)
+    if isinstance(job, Plan):
+        return job
+    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), announcements=said, wake_at=wake)
+
+
+def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
+    """When a refused child is tried again: the longer it lasts, the later."""
+    if refusal is None:
+        return now
+    began = standing.seconds(attempt.start_time or standing.stamp(now))
+    return refusal.at + min(max((refusal.at - began) / 2, _TRY_AGAIN_SOONEST), _TRY_AGAIN_LATEST)
+
+
+def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
+    after = standing.started(status, number, job, now, snapshot.generation)
+    kind = job.accelerator.asked_for or job.accelerator.type
+    workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
+    how = f"{job.strategy} over {job.replicas} replicas, {job.precision.policy}"
+    said = [Announcement("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    if snapshot.problem:
+        # A field of a newer version: the job is trained without it, and the user is told.
+        said.append(Announcement("UnknownField", snapshot.problem, "Warning"))
+    return Plan(status=after, actions=(StartAttempt(number, job),), announcements=tuple(said))
+
+
+def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
+    """The job as attempt 1 froze it: a newer operator decides nothing anew for it."""
+    found = snapshot.findings
+    if found.job_file is not None:
+        return found.job_file
+    return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))
+
+
+def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
+    """Decided anew: the first time, or after somebody deleted the ConfigMap."""
+    if snapshot.job is None:
+        return _unreadable(snapshot)
+    try:
+        return resolve(snapshot.job, snapshot.limits.cluster)
+    except Problem as problem:
+        return Plan(announcements=(Announcement("OperatorProblem", str(problem), "Warning"),))
+
+
+def _unreadable(snapshot: Snapshot) -> Plan:
+    return Plan(announcements=(Announcement("SpecUnreadable", snapshot.problem, "Warning"),))

@@ -1,0 +1,28 @@
+"""Suspending gives the machines back: the attempt ends, and resuming starts the next, counted in no budget."""
+
+from __future__ import annotations
+
+from mptraining_api.outcomes import SUSPENDED
+from mptraining_operator import standing
+from mptraining_operator.actions import Action, Announcement, EndAttempt, Plan
+from mptraining_operator.snapshot import Snapshot
+
+
+def suspended(snapshot: Snapshot, now: float) -> Plan | None:
+    """None unless the user wants the job suspended."""
+    status = snapshot.status
+    if status is None or not snapshot.suspend:
+        return None
+    attempt = standing.current(status)
+    batch_job = snapshot.batch_job(attempt.number) if attempt else None
+    actions: tuple[Action, ...] = ()
+    if batch_job is not None and not batch_job.ended and not batch_job.deleting:
+        actions = (EndAttempt(batch_job.name, batch_job.uid),)
+    if standing.holds(status, "Suspended"):
+        return Plan(actions=actions)
+    if attempt is not None and attempt.outcome is None:
+        status = standing.attempt_over(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
+    status = standing.suspended(status, now, snapshot.generation)
+    leave = "the workers save a checkpoint and leave" if actions else "no worker runs"
+    said = Announcement("Suspended", f"{leave}; set spec.runPolicy.suspend to false to go on")
+    return Plan(status=status, actions=actions, announcements=(said,))

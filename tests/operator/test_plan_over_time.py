@@ -1,0 +1,281 @@
+"""One job through a small Kubernetes in which anything may happen at any time, and the operator may die anywhere.
+
+The rules hold whatever the order: never two gangs alive, no attempt number used twice for two Jobs, budgets kept, and
+once the world is calm again the job comes to its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.resolve import ClusterSettings
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.status import JobStatus
+from mptraining_operator import standing
+from mptraining_operator.actions import (
+    Action,
+    DeletePod,
+    EndAttempt,
+    FailPod,
+    ForgetAttempt,
+    Plan,
+    ReadJobFile,
+    ReadNode,
+    StartAttempt,
+)
+from mptraining_operator.plan import plan
+from mptraining_operator.snapshot import Findings, Key, Limits, SeenBatchJob, SeenPod, Snapshot
+
+WORKERS = 2
+GRACE = 60
+LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
+HAPPENINGS = (
+    "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume", "suspend for a moment",
+    "empty status", "restart operator", "crash after status", "crash midway", "wait", "long wait",
+)  # fmt: skip
+
+
+def job(suspend: bool) -> MPTrainingJob:
+    return MPTrainingJob.parse(
+        {
+            "metadata": {"name": "flowers", "namespace": "team"},
+            "spec": {
+                "accelerator": {"type": "nvidia-tesla-t4"},
+                "nodes": WORKERS,
+                "program": {"application": {"name": "cnn"}},
+                "data": {"train": ["gs://bucket/*.tfrecord"]},
+                "training": {"epochs": 1, "batchSize": {"global": 64}},
+                "runPolicy": {"suspend": suspend, "backoffLimit": 2, "infrastructureRetries": 5},
+            },
+        }
+    )
+
+
+@dataclass
+class World:
+    """What the API server, the Job controller, the kubelets and a user make of the operator's actions."""
+
+    now: float = 1_767_225_600.0
+    suspend: bool = False
+    status: JobStatus = field(default_factory=JobStatus)
+    jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
+    pods: dict[str, SeenPod] = field(default_factory=dict)
+    file: ResolvedJob | None = None
+    findings: Findings = field(default_factory=Findings)
+    lost: set[str] = field(default_factory=set)
+    made: list[str] = field(default_factory=list)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            key=Key("team", "flowers"),
+            uid="uid",
+            generation=1,
+            created=1_767_225_600.0,
+            job=job(self.suspend),
+            status=self.status,
+            batch_jobs=tuple(self.jobs.values()),
+            pods=tuple(self.pods.values()),
+            findings=self.findings,
+            limits=LIMITS,
+        )
+
+    def reconcile(self, *, stop_after: int | None = None) -> Plan:
+        """One plan carried out; `stop_after` actions the operator is killed."""
+        found = plan(self.snapshot(), self.now)
+        if found.status is not None:
+            self.status = JobStatus.read(found.status.to_json())
+        for action in found.actions[:stop_after]:
+            self.act(action)
+        return found
+
+    def act(self, action: Action) -> None:
+        match action:
+            case StartAttempt(number, resolved):
+                self.file = self.file or resolved
+                self.start(f"flowers-{number}", number)
+            case EndAttempt(name, uid) | ForgetAttempt(name, uid):
+                if name in self.jobs and self.jobs[name].uid == uid:
+                    self.change_job(name, deleting=True)
+                    self.delete_pods(name)
+            case DeletePod(name, _):
+                if name in self.pods:
+                    self.change_pod(name, deletion=self.now + GRACE)
+            case FailPod(name, _, _):
+                if name in self.pods:
+                    self.change_pod(name, phase="Failed", disruption="NodeLost", disrupted_at=self.now)
+            case ReadJobFile():
+                self.findings = dataclasses.replace(
+                    self.findings, job_file=self.file, job_file_missing=self.file is None
+                )
+            case ReadNode(node):
+                self.findings = dataclasses.replace(self.findings, lost_nodes={node: node in self.lost})
+            case _:
+                raise AssertionError(action)
+
+    def start(self, name: str, number: int) -> None:
+        if name in self.jobs:
+            return
+        assert not self.alive(), f"{name} started beside {self.alive()}"
+        self.made.append(name)
+        uid = f"{name}/{len(self.made)}"
+        self.jobs[name] = SeenBatchJob(name, uid, "uid", number, self.now, parallelism=WORKERS, started=self.now)
+        for index in range(WORKERS):
+            pod = f"{uid}-{index}"
+            self.pods[pod] = SeenPod(pod, pod, "uid", uid, number, index, "Pending", node=f"node-{index}")
+
+    def alive(self) -> list[str]:
+        """Pods in which a process may still train."""
+        return [pod.name for pod in self.pods.values() if not pod.over]
+
+    def change_job(self, name: str, **changes: object) -> None:
+        self.jobs[name] = dataclasses.replace(self.jobs[name], **changes)  # type: ignore[arg-type]
+
+    def change_pod(self, name: str, **changes: object) -> None:
+        self.pods[name] = dataclasses.replace(self.pods[name], **changes)  # type: ignore[arg-type]
+
+    def delete_pods(self, job_name: str) -> None:
+        for pod in list(self.pods.values()):
+            if pod.owner_uid == self.jobs[job_name].uid and not pod.over and pod.deletion is None:
+                self.change_pod(pod.name, deletion=self.now + GRACE)
+
+    def controllers(self) -> None:
+        """Kubelets end pods that were deleted, unless their node is lost; the Job controller draws its conclusions."""
+        for pod in list(self.pods.values()):
+            # Saving a checkpoint takes some of the grace period.
+            left = pod.deletion is not None and self.now >= pod.deletion - GRACE + 10
+            if pod.deletion is not None and (pod.over or (left and pod.node not in self.lost)):
+                del self.pods[pod.name]
+        for name, each in list(self.jobs.items()):
+            mine = [pod for pod in self.pods.values() if pod.owner_uid == each.uid]
+            if each.deleting:
+                if not any(not pod.over for pod in mine):
+                    del self.jobs[name]
+                    self.pods = {key: pod for key, pod in self.pods.items() if pod.owner_uid != each.uid}
+                continue
+            if each.ended:
+                continue
+            failed = [pod for pod in mine if pod.phase == "Failed"]
+            done = [pod for pod in mine if pod.phase == "Succeeded"]
+            live = [pod for pod in mine if not pod.over]
+            if failed or len(mine) < WORKERS:
+                self.delete_pods(name)
+                if not live:
+                    reason = "PodFailurePolicy" if any(pod.disruption for pod in failed) else "FailedIndexes"
+                    self.change_job(name, ended="Failed", end_reason=reason, active=0, ready=0, ended_at=self.now)
+                    continue
+            elif len(done) == WORKERS:
+                self.change_job(name, ended="Complete", succeeded=WORKERS, active=0, ready=0, ended_at=self.now)
+                continue
+            ready = len([pod for pod in live if pod.phase == "Running"])
+            self.change_job(name, active=len(live), ready=ready, succeeded=len(done))
+
+    def happen(self, what: str) -> None:
+        live = [pod for pod in self.pods.values() if not pod.over and pod.deletion is None]
+        victim = live[0].name if live else None
+        match what:
+            case "run":
+                for pod in live:
+                    self.change_pod(pod.name, phase="Running", ready=True)
+            case "succeed":
+                for pod in live:
+                    if pod.phase == "Running":
+                        self.change_pod(pod.name, phase="Succeeded", finished=self.now)
+            case "bug" | "lose peer" if victim:
+                code = 1 if what == "bug" else 76
+                self.change_pod(victim, phase="Failed", exit_code=code, exit_reason="Error", finished=self.now)
+            case "preempt" if victim:
+                gone = {"disruption": "EvictionByEvictionAPI", "disrupted_at": self.now}
+                self.change_pod(victim, phase="Failed", exit_code=75, finished=self.now, **gone)
+            case "lose node":
+                self.lost = {"node-0"}
+                for pod in live:
+                    if pod.node in self.lost:
+                        self.change_pod(pod.name, deletion=self.now + GRACE, disruption="DeletionByTaintManager")
+            case "delete job" if self.jobs:
+                name = next(iter(self.jobs))
+                self.change_job(name, deleting=True)
+                self.delete_pods(name)
+            case "suspend" | "resume":
+                self.suspend = what == "suspend"
+            case "suspend for a moment":
+                self.suspend = True
+                self.reconcile()
+                self.suspend = False
+                self.reconcile()
+            case "empty status":
+                self.status = JobStatus()
+            case "restart operator":
+                self.findings = Findings()
+            case "crash after status":
+                self.reconcile(stop_after=0)
+                self.findings = Findings()
+            case "crash midway":
+                self.reconcile(stop_after=1)
+                self.findings = Findings()
+            case "wait":
+                self.now += 5
+            case "long wait":
+                self.now += 50
+
+    def check(self) -> None:
+        attempts = {pod.attempt for pod in self.pods.values() if not pod.over}
+        owners = {pod.owner_uid for pod in self.pods.values() if not pod.over}
+        assert len(attempts) <= 1, f"pods of attempts {attempts} live side by side"
+        assert len(owners) <= 1
+        assert (self.status.application_failures or 0) <= 3
+        assert (self.status.infrastructure_restarts or 0) <= 6
+
+
+@given(happenings=st.lists(st.sampled_from(HAPPENINGS), max_size=40))
+def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str]) -> None:
+    world = World()
+    for what in happenings:
+        world.happen(what)
+        world.controllers()
+        world.reconcile()
+        world.controllers()
+        world.check()
+    # The world is calm: the operator runs, nodes are back, nobody suspends; pods run and succeed.
+    world.suspend, world.lost = False, set()
+    for _ in range(12):
+        for what in ("long wait", "run", "succeed"):
+            world.happen(what)
+            world.controllers()
+            world.reconcile()
+            world.controllers()
+            world.reconcile()
+            world.check()
+    assert standing.holds(world.status, "Finished"), world
+    writes = world.reconcile()
+    assert writes.status is None
+    assert writes.actions == ()
+
+
+@given(happenings=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))
+def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None:
+    """A program may fail twice and a machine may be lost five times; the one more of either ends the job."""
+    world = World()
+    bugs = losses = 0
+    for what in happenings:
+        for _ in range(3):
+            world.happen("long wait")
+            world.controllers()
+            world.reconcile()
+        if standing.holds(world.status, "Finished"):
+            break
+        world.happen("run")
+        world.controllers()
+        world.reconcile()
+        world.happen(what)
+        bugs, losses = bugs + (what == "bug"), losses + (what != "bug")
+    for _ in range(3):
+        world.controllers()
+        world.reconcile()
+        world.happen("long wait")
+    assert (world.status.application_failures, world.status.infrastructure_restarts) == (bugs, losses)
+    assert standing.holds(world.status, "Failed") == (bugs > 2 or losses > 5)
