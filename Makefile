@@ -12,6 +12,9 @@ INSTALLED := $(VENV)/.installed
 TENSORFLOW := tensorflow==2.21.0
 UV := 0.13.8
 FAKE_GCS_SERVER := v1.55.1
+KWOK := v0.7.0
+# Kubeflow's operator, which `make bench-operator` measures against.
+PEER := v1.9.3
 OLDER := build/keras-older
 
 .PHONY: help
@@ -42,7 +45,7 @@ lock: $(INSTALLED) ## requirements.lock anew from pyproject.toml
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
 	@$(BIN)/python demo/run.py
 
-STAGES := lint servers test-unit test-training
+STAGES := lint servers test-unit test-cluster test-training
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -54,6 +57,14 @@ test: $(INSTALLED) ## every check and test, with the time of each stage
 	done; \
 	printf '=== times\n%s' "$$times"
 
+.PHONY: manifests
+manifests: $(INSTALLED) ## manifests/crd.yaml from the models, manifests/install.yaml from it and operator.yaml
+	@$(BIN)/python -m mptraining_api.crd
+	@$(INSTALL_YAML) > manifests/install.yaml
+
+# Everything that `kubectl apply -f` needs, in one file.
+INSTALL_YAML := { echo '\# Made by `make manifests` from crd.yaml and operator.yaml.'; tail -n +2 manifests/crd.yaml; echo ---; cat manifests/operator.yaml; }
+
 .PHONY: lint
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/ruff format --check --quiet .
@@ -61,6 +72,7 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
+	@$(INSTALL_YAML) | cmp --quiet - manifests/install.yaml || { echo "manifests/install.yaml: stale. Run: make manifests"; exit 1; }
 
 .PHONY: format
 format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
@@ -69,16 +81,41 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q -m "not training and not cluster" -n auto --maxprocesses 4
+
+.PHONY: test-cluster
+test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
+	@# One process: it shares one control plane, and two cores carry no second one.
+	@$(BIN)/python -m pytest -q -m cluster --durations=10
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
 	@$(BIN)/python -m pytest -q -m training --durations=10
 
 .PHONY: servers
-servers: ## fake-gcs-server, for the tests of gs:// (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server; \
+servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok (needs Go)
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
+	@$(PYTHON) cluster/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+
+build/bin/kwok:
+	@echo "building kwok, about a minute"
+	@GOBIN=$(CURDIR)/build/bin go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK)
+
+# What its pods do: its own definitions of nodes that initialize and pods that run, complete and leave at once.
+build/kwok-stages: build/bin/kwok
+	@mkdir -p $@
+	@cp "$$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok@$(KWOK))"/kustomize/stage/{node,pod}/fast/*-*.yaml $@/
+	@chmod u+w $@/*
+
+build/bin/training-operator.v1:
+	@echo "building Kubeflow's training-operator, about two minutes"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/kubeflow/training-operator/cmd/training-operator.v1@$(PEER)
+
+build/peer-crds: build/bin/training-operator.v1
+	@mkdir -p $@
+	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
+	@chmod u+w $@/*
 
 build/bin/fake-gcs-server:
 	@echo "building fake-gcs-server, about a minute"
@@ -92,6 +129,18 @@ $(OLDER)/.installed: tests/requirements-keras-older.lock $(INSTALLED)
 	  -r tests/requirements-keras-older.lock
 	@touch $@
 
+.PHONY: cluster
+cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
+	@$(PYTHON) -m cluster.up
+
+.PHONY: cluster-down
+cluster-down: ## removes the kind cluster
+	@$(PYTHON) -m cluster.down
+
+.PHONY: images
+images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
+	@$(BIN)/python -m cluster.images
+
 .PHONY: soak
 soak: $(INSTALLED) servers ## the long forms of the random tests
 	@$(BIN)/python -m pytest -q -m "not training" --hypothesis-profile=soak
@@ -99,6 +148,10 @@ soak: $(INSTALLED) servers ## the long forms of the random tests
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
 	@$(BIN)/python -m bench.trainer
+
+.PHONY: bench-operator
+bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kubeflow's and bare Jobs
+	@$(BIN)/python -m bench.operators
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

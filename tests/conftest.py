@@ -1,7 +1,8 @@
 """What all tests share.
 
-Random tests: the same short ones at every `make test`, other and many more in `make soak`. And a real object server
-(fake-gcs-server) for gs://.
+Random tests: the same short ones at every `make test`, other and many more in `make soak`. A real object server
+(fake-gcs-server) for gs://. And a real Kubernetes control plane (the package `testbed`) for tests with the marker
+`cluster`, with a namespace of its own for each test.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from testbed import ControlPlane
 
 # Other programs share the processor, so that no single example has a deadline.
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -28,6 +33,7 @@ settings.load_profile("short")
 
 SERVER = Path(__file__).parents[1] / "build" / "bin" / "fake-gcs-server"
 _bucket_numbers = itertools.count()
+_namespace_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +93,38 @@ def bucket(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", object_server)
     monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
     return f"gs://{name}"
+
+
+@pytest.fixture(scope="session")
+def control_plane_servers() -> None:
+    """For tests with a ControlPlane of their own: its programs are there, or the test is left out and says why."""
+    needs_control_plane()
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd, API server and controller manager with the CRD applied: three seconds, once. Do not stop or slow them:
+    a test that wants that starts a ControlPlane of its own.
+    """
+    from testbed import ControlPlane
+
+    needs_control_plane()
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
+        yield started
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> str:
+    """A new namespace in which pods can be made."""
+    return control_plane.namespace(f"test-{next(_namespace_numbers)}")
+
+
+def needs_control_plane() -> None:
+    """Skips where the servers cannot be had; fails in CI, where nothing may be left out."""
+    from testbed import missing
+
+    absent = missing()
+    if absent and os.environ.get("CI"):
+        pytest.fail(absent)
+    if absent:
+        pytest.skip(absent)

@@ -97,7 +97,10 @@ class MPTrainingJob(Model):
 
     @classmethod
     def parse_yaml(cls, text: str, *, where: str = "job") -> Self:
-        """The job written in `text`. Raises InvalidSpec."""
+        """The job written in `text`; objects of other kinds, such as its volume claim, may stand beside it.
+
+        Raises InvalidSpec.
+        """
         try:
             documents = [document for document in yaml.safe_load_all(text) if document is not None]
         except yaml.YAMLError as error:
@@ -105,9 +108,10 @@ class MPTrainingJob(Model):
             raise InvalidSpec(
                 where, f"not YAML: {line}", next_step="Mend the indentation or quote the value."
             ) from None
-        if len(documents) != 1 or not isinstance(documents[0], dict):
-            raise InvalidSpec(where, f"{len(documents)} documents", expected="exactly one MPTrainingJob")
-        document = {key: value for key, value in documents[0].items() if key != "status"}
+        jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND] or documents
+        if len(jobs) != 1 or not isinstance(jobs[0], dict):
+            raise InvalidSpec(where, f"{len(jobs)} documents", expected="exactly one MPTrainingJob")
+        document = {key: value for key, value in jobs[0].items() if key != "status"}
         if document.get("kind") != KIND or document.get("apiVersion") != API_VERSION:
             found = f"{document.get('apiVersion')!r}, {document.get('kind')!r}"
             raise InvalidSpec(where, f"apiVersion and kind are {found}", expected=f"{API_VERSION!r}, {KIND!r}")

@@ -25,9 +25,9 @@ _TRY_AGAIN_LATEST = 60.0
 def first(snapshot: Snapshot, now: float) -> Plan | None:
     """Starts a job that has no attempt yet, or fails it when it can never work as it is written."""
     status = snapshot.status
-    if status is None or status.current_attempt:
+    if status is None or standing.current(status) is not None:
         return None
-    if snapshot.batch_jobs:
+    if status.current_attempt or snapshot.batch_jobs:
         return _adopted(snapshot, status, now)
     if snapshot.job is None:
         return _invalid(snapshot, snapshot.problem, now)
@@ -47,13 +47,18 @@ def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
 
 
 def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
-    """Children without a status: somebody emptied it. The newest attempt is the current one."""
-    newest = max(snapshot.batch_jobs, key=lambda each: each.attempt)
-    attempt = Attempt(number=newest.attempt, start_time=standing.stamp(newest.created))
-    update: dict[str, object] = {"current_attempt": newest.attempt, "attempts": [attempt], "phase": Phase.PENDING}
+    """Somebody emptied the status, or a part of it: the attempt that it names, else the newest Job's, goes on."""
+    number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
+    batch_job = snapshot.batch_job(number)
+    attempt = Attempt(number=number, start_time=standing.stamp(batch_job.created if batch_job else now))
+    before = [each for each in status.attempts or () if each.number < number]
+    update: dict[str, object] = {
+        "current_attempt": number,
+        "attempts": [*before, attempt][-10:],
+    }
     status = status.model_copy(update=update)
-    message = f"status was empty and Job {newest.name} exists: going on with attempt {newest.attempt}"
-    status = standing.with_condition(status, "Running", False, "Starting", message, now, snapshot.generation)
+    message = f"somebody edited the status; going on with attempt {number}"
+    status = standing.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, announcements=(Announcement("StatusRebuilt", message, "Warning"),))
 
 

@@ -35,8 +35,9 @@ WORKERS = 2
 GRACE = 60
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
 HAPPENINGS = (
-    "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume", "suspend for a moment",
-    "empty status", "restart operator", "crash after status", "crash midway", "wait", "long wait",
+    "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume",
+    "suspend for a moment", "empty status", "restart operator", "crash after status", "crash midway",
+    "wait", "long wait",
 )  # fmt: skip
 
 

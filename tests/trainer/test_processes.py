@@ -20,7 +20,15 @@ from sklearn.datasets import load_digits
 
 from mptraining_api import events
 from mptraining_api.job import MPTrainingJob
-from mptraining_api.launch import ATTEMPT, INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
+from mptraining_api.launch import (
+    ATTEMPT,
+    INCARNATION,
+    INDEX,
+    PROGRESS_SECONDS,
+    SOURCE_FOLDER,
+    TERMINATION_LOG,
+    launch,
+)
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_records.convert import convert
 
@@ -128,11 +136,10 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
         attempts.append(attempt)
         for index in range(job.processes):
             output = tmp_path / f"{number}-{index}.out"
+            told = {INDEX: str(index), TERMINATION_LOG: str(output.with_suffix(".last"))}
             with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
                 attempt.processes.append(
-                    subprocess.Popen(
-                        launched.command, env=environment | {INDEX: str(index)}, stdout=stdout, stderr=stderr
-                    )
+                    subprocess.Popen(launched.command, env=environment | told, stdout=stdout, stderr=stderr)
                 )
             attempt.outputs.append(output)
         return attempt
@@ -170,6 +177,7 @@ def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
     assert {"model.json", "weights.npz"} <= {path.name for path in (done.folder / "model").iterdir()}
     assert json.loads((done.folder / "result.json").read_text())["reason"] == "Succeeded"
     assert done.errors() == ""
+    assert events.parse(done.outputs[0].with_suffix(".last").read_text()) == done.finished()
 
 
 def test_two_workers_train_what_two_replicas_do(start: Start) -> None:

@@ -134,3 +134,46 @@ def test_peak_memory_is_that_of_a_process_with_tensorflow() -> None:
 def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
     saved(telemetry(f"{tmp_path}/{output}", io.StringIO()), 1)
     assert (tmp_path / "run" / "events" / "3-pod-1-0.jsonl").exists()
+
+
+def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
+    """What was said, and what stands in the termination log."""
+    stream = io.StringIO()
+    voice = Telemetry(SEAT, None, termination_log=str(path), stream=stream)
+    voice.say(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)
+    said, kept = events.parse(stream.getvalue()), events.parse(path.read_text(encoding="utf-8"))
+    assert isinstance(said, events.Finished)
+    assert isinstance(kept, events.Finished)
+    return said, kept
+
+
+def test_the_last_words_are_kept_for_the_operator(tmp_path: Path) -> None:
+    said, kept = finished(tmp_path / "log", "model.py:3: ValueError: no", {"loss": 0.5})
+    assert kept == said
+
+
+@pytest.mark.parametrize("character", ["a", "ä", '"', "\n", "花"])
+@pytest.mark.parametrize("length", [3000, 3900, 4000, 4090, 20_000])
+def test_long_last_words_are_cut_and_stay_json(tmp_path: Path, character: str, length: int) -> None:
+    metrics = {f"metric_{number}": number / 3 for number in range(50)}
+    said, kept = finished(tmp_path / "log", character * length, metrics)
+    assert len((tmp_path / "log").read_bytes()) <= 4096
+    assert kept.message == said.message or (kept.message.endswith("…") and said.message.startswith(kept.message[:-1]))
+    assert len(kept.message) >= min(length, 900)
+    assert (kept.reason, kept.exit_code) == ("ProgramFailed", 1)
+
+
+def test_only_the_end_goes_into_the_termination_log(tmp_path: Path) -> None:
+    voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "log"), stream=io.StringIO())
+    saved(voice, 1)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_termination_log_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.StringIO()
+    voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "no" / "log"), stream=stream)
+    voice.say(events.Finished, reason="Succeeded", exit_code=0, message="done")
+    assert events.parse(stream.getvalue()) is not None
+    assert "No such file" in capsys.readouterr().err

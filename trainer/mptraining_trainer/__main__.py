@@ -1,34 +1,43 @@
-"""`python -m mptraining_trainer train`: one worker of a launch, from its environment to its exit code."""
+"""`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
+
+`train` trains; `source` prepares the source before it, in an init container.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mptraining_api import launch, outcomes
+from mptraining_api import events, launch, outcomes
 from mptraining_api.outcomes import Outcome
-from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.problems import InvalidSpec, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
-_USAGE = "usage: python -m mptraining_trainer train    (the job comes from the environment: see mptraining_api.launch)"
+_USAGE = (
+    "usage: python -m mptraining_trainer train|source   (the job comes from the environment: mptraining_api.launch)"
+)
 
 
 def main(arguments: list[str]) -> int:
     """Runs one verb; returns the exit code of `outcomes`."""
-    if arguments != ["train"]:
+    verbs = {"train": _train, "source": _source}
+    if len(arguments) != 1 or arguments[0] not in verbs:
         print(_USAGE, file=sys.stderr)
         return 2
-    environment = os.environ
+    return verbs[arguments[0]](os.environ)
+
+
+def _train(environment: MutableMapping[str, str]) -> int:
     try:
         job, seat = _job(environment.get(launch.JOB_FILE)), launch.Seat.from_environment(environment)
     except Problem as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return outcomes.by_reason(problem.reason).exit_code
+        return _failed(environment, problem).exit_code
 
     # Blocked before TensorFlow is imported, because its threads inherit the mask.
     from mptraining_trainer.preemption import Preemption
@@ -43,6 +52,37 @@ def main(arguments: list[str]) -> int:
     outcome = run.run(job, seat, folder, preemption, environment)
     _leave(outcome, several=job.processes > 1)
     return outcome.exit_code
+
+
+def _source(environment: MutableMapping[str, str]) -> int:
+    from mptraining_trainer import source
+
+    # The first process of a container has no default action: without a handler SIGTERM would do nothing.
+    signal.signal(signal.SIGTERM, _taken_away)
+    try:
+        print(f"source: {source.prepare(_job(environment.get(launch.JOB_FILE)), environment)}", flush=True)
+    except Problem as problem:
+        return _failed(environment, problem).exit_code
+    return outcomes.SUCCEEDED.exit_code
+
+
+def _taken_away(*_: object) -> None:
+    raise Preempted("", "told to leave while the source was prepared")
+
+
+def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
+    """Says as the last Event what stood against the job before it could train."""
+    from mptraining_trainer.telemetry import Telemetry
+
+    print(f"error: {problem}", file=sys.stderr)
+    try:
+        seat = launch.Seat.from_environment(environment)
+    except Problem:
+        seat = launch.Seat.from_environment({})
+    telemetry = Telemetry(seat, None, termination_log=environment.get(launch.TERMINATION_LOG))
+    outcome = outcomes.by_reason(problem.reason)
+    telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
+    return outcome
 
 
 @contextmanager

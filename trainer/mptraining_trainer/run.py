@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.launch import Seat
@@ -21,12 +22,16 @@ from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.train import train
 from mptraining_trainer.worker import Trained, Worker
 
+if TYPE_CHECKING:
+    from mptraining_trainer.progress_report import Reporter
+
 
 def run(
     job: ResolvedJob, seat: Seat, folder: str, preemption: Preemption, environment: MutableMapping[str, str]
 ) -> Outcome:
     """Trains and says how it ended; only what ends the interpreter escapes."""
-    telemetry = Telemetry(seat, folder)
+    telemetry = Telemetry(seat, folder, termination_log=environment.get(launch.TERMINATION_LOG))
+    reporter = _reporter(seat, telemetry, environment)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     worker = Worker(job, seat, telemetry, preemption, folder, seconds)
     debug = bool(environment.get(launch.DEBUG))
@@ -58,7 +63,20 @@ def run(
         peak_memory_bytes=peak_memory_bytes(),
     )
     telemetry.close()
+    if reporter is not None:
+        reporter.close()
     return outcome
+
+
+def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:
+    """Worker 0 speaks for all, where an operator listens."""
+    if not seat.is_chief or not environment.get(launch.PROGRESS_URL):
+        return None
+    from mptraining_trainer.progress_report import Reporter
+
+    reporter = Reporter.from_environment(environment, telemetry.notice)
+    telemetry.listener = reporter.hear if reporter is not None else None
+    return reporter
 
 
 def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:

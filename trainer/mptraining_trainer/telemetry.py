@@ -5,6 +5,7 @@ Every clock of the trainer is read here or handed in from here.
 
 from __future__ import annotations
 
+import bisect
 import resource
 import sys
 import threading
@@ -13,29 +14,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from mptraining_api.events import Event, Notice
+from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import Seat
 from mptraining_api.run_folder import events_file
 from mptraining_records import storage
 
 # A bucket cannot be appended to: events gather this long and become the next part.
 _PART_SECONDS = 30.0
+# The kubelet keeps this much of a termination log, and of JSON cut in two nobody could read the rest.
+_TERMINATION_LOG_BYTES = 4096
 
 
 class Telemetry:
-    """Says events for one worker. `output` is the run folder, or None when nothing is kept."""
+    """Says events for one worker. `output` is the run folder, or None when nothing is kept.
+
+    The last event is also written to the file `termination_log`, where there is one.
+    """
 
     def __init__(
         self,
         seat: Seat,
         output: str | None,
         *,
+        termination_log: str | None = None,
         stream: TextIO | None = None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seat = seat
         self._output = output
+        self._termination_log = termination_log
         self._stream = stream or sys.stdout
         self._wall = wall
         self._monotonic = monotonic
@@ -47,6 +55,8 @@ class Telemetry:
         # Checkpoints are announced by the thread that wrote them; two lines must not run into one another.
         self._lock = threading.RLock()
         self.warnings: list[str] = []
+        # Hears every event once it is said; must neither wait nor raise.
+        self.listener: Callable[[Event], None] | None = None
 
     def now(self) -> float:
         """Seconds on a clock that only goes forward."""
@@ -68,7 +78,12 @@ class Telemetry:
         line = event.to_json()
         with self._lock:
             print(line, file=self._stream, flush=True)
+            # Before the run folder: whatever becomes of that one, the cause is known.
+            if self._termination_log and isinstance(event, Finished):
+                _write_last_words(self._termination_log, event)
             self._keep(line)
+        if self.listener is not None:
+            self.listener(event)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Says `message` once for each topic and message; `warnings` are kept for the result."""
@@ -112,6 +127,36 @@ class Telemetry:
         assert self._output is not None
         seat = self._seat
         return storage.join(self._output, events_file(seat.attempt, seat.incarnation, seat.index, self._part))
+
+
+def _write_last_words(path: str, event: Finished) -> None:
+    try:
+        Path(path).write_text(_short(event), encoding="utf-8")
+    except OSError as error:
+        # The exit code still says most of it.
+        print(f"warning: {path}: {error.strerror or error}", file=sys.stderr)
+
+
+def _short(event: Finished) -> str:
+    """The event in at most `_TERMINATION_LOG_BYTES`: without metrics, then with as much of the message as fits."""
+    line = event.to_json()
+    if _fits(line):
+        return line
+    event = event.model_copy(update={"metrics": {}})
+    line = event.to_json()
+    if _fits(line):
+        return line
+
+    def cut(length: int) -> str:
+        return event.model_copy(update={"message": f"{event.message[:length]}…"}).to_json()
+
+    # How long a character becomes in JSON differs: the longest beginning that fits, by halving.
+    beginnings = range(min(len(event.message), _TERMINATION_LOG_BYTES))
+    return cut(max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits(cut(length))) - 1))
+
+
+def _fits(line: str) -> bool:
+    return len(line.encode()) <= _TERMINATION_LOG_BYTES
 
 
 def peak_memory_bytes() -> int:

@@ -1,0 +1,112 @@
+"""The container engine that runs kind's nodes and builds images: Docker, or Podman from Debian packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / "build" / "bin"
+# What outlives a checkout, as the cluster does.
+STATE = Path("/var/lib/mptraining-cluster")
+PACKAGES = (
+    *("podman", "buildah", "runc", "netavark", "aardvark-dns", "containernetworking-plugins", "iptables", "nftables"),
+    *("debootstrap", "zstd"),
+)
+
+
+class Failed(Exception):
+    """Ends the command with one line."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`docker` or `podman`, with the environment under which it and kind are started."""
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
+        """Runs kind, or anything else that calls the engine. Raises Failed with the last lines of its output."""
+        done = self.attempt(*command, **options)
+        if done.returncode != 0:
+            said = "\n".join(((done.stdout or "") + (done.stderr or "")).strip().splitlines()[-15:])
+            raise Failed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{said}")
+        return done
+
+    def attempt(self, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
+        settings = {"text": True, "capture_output": True, "check": False, **options}
+        return subprocess.run(command, env=os.environ | self.environment, **settings)  # type: ignore[call-overload, no-any-return]
+
+    def __call__(self, *arguments: str) -> str:
+        return self.run(self.name, *arguments).stdout
+
+    def has_container(self, name: str) -> bool:
+        return self.attempt(self.name, "container", "inspect", name).returncode == 0
+
+    def has_image(self, name: str) -> bool:
+        return self.attempt(self.name, "image", "inspect", name).returncode == 0
+
+
+def docker() -> Engine | None:
+    """Docker, where its daemon answers."""
+    engine = Engine("docker")
+    works = shutil.which("docker") and engine.attempt("docker", "info", "--format", "{{.ID}}").returncode == 0
+    return engine if works else None
+
+
+def podman() -> Engine:
+    """Podman as root with runc; Debian's packages of what is missing are installed."""
+    missing = [name for name in PACKAGES if not _installed(name)]
+    if missing or not Path("/lib/modules").is_dir():
+        if os.geteuid() != 0:
+            raise Failed("without Docker the cluster is made by Podman, which must be set up: run this as root")
+        # kind mounts it into its nodes; a minimal host has none.
+        Path("/lib/modules").mkdir(exist_ok=True)
+    if missing:
+        say(f"installing Debian packages: {' '.join(missing)}")
+        apt = Engine("apt-get", {"DEBIAN_FRONTEND": "noninteractive"})
+        apt("update", "-qq")
+        apt("install", "-y", "-qq", "--no-install-recommends", *missing)
+    STATE.mkdir(parents=True, exist_ok=True)
+    settings = STATE / "containers.conf"
+    settings.write_text(_settings(), encoding="utf-8")
+    return Engine("podman", {"KIND_EXPERIMENTAL_PROVIDER": "podman", "CONTAINERS_CONF": str(settings)})
+
+
+def _installed(package: str) -> bool:
+    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", package]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise Failed("no Docker here, and no Debian whose packages could stand in for it") from None
+    return done.returncode == 0 and done.stdout.startswith("ii")
+
+
+def _settings() -> str:
+    """crun, the default, fails on hybrid cgroups; Podman asks for limits that a host may withhold."""
+    # 16384 processes: where raising limits is withheld, runc may not even ask for the host's own number.
+    limits = ["nproc=16384:16384"]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if files != resource.RLIM_INFINITY:
+        limits.append(f"nofile={files}:{files}")
+    return f'[containers]\ndefault_ulimits = {json.dumps(limits)}\n[engine]\nruntime = "runc"\n'
+
+
+def say(text: str) -> None:
+    print(f"cluster: {text}", flush=True)
+
+
+def finish(main: Sequence[object] | object) -> None:
+    """Runs a command's main function; a failure that was foreseen is told without a traceback."""
+    try:
+        main()  # type: ignore[operator]
+    except Failed as failed:
+        sys.exit(f"cluster: {failed}")

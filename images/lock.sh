@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Writes the locks of the two container images: the versions of requirements.lock, and only what each image needs.
+# TensorFlow has a lock per variant, so that its gigabyte is a layer of its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+compile() { "${UV:-.venv/bin/uv}" pip compile --quiet --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links "$@"; }
+# The images are Debian 12 or later on amd64: glibc 2.36. libtpu has no wheel for an older one.
+tensorflow() { compile --python-platform x86_64-manylinux_2_36 "$@" -; }
+
+compile --universal --extra operator -c requirements.lock -o images/operator.lock pyproject.toml
+compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \
+  --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras
+# tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is left out, and pip is told --no-deps.
+printf 'tensorflow-cpu\ntf-keras\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow
+printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\n' | tensorflow -c requirements.lock -o images/tensorflow-gpu.lock
+# The last release for TPUs; it wants the Keras 2 of the same number.
+printf 'tensorflow-tpu==2.20.0\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
+  --no-emit-package tensorflow

@@ -1,0 +1,87 @@
+"""`python -m mptraining_operator run | settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mptraining_api.model import Model
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="The operator.")
+
+SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file; without one, the defaults.")]
+
+
+@app.command()
+def run(settings: SettingsFile = None) -> None:
+    """Watches MPTrainingJobs and keeps a gang of trainer pods running for each, until SIGTERM."""
+    import os
+    import signal
+    import socket
+    import threading
+
+    from mptraining_api.problems import Problem
+    from mptraining_operator import log
+    from mptraining_operator.settings import Identity, OperatorSettings
+
+    try:
+        chosen = OperatorSettings.load(settings)
+        log.set_up(chosen.log_level, chosen.log_format)
+    except (Problem, ValueError) as problem:
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(2) from None
+
+    from mptraining_operator.assembly import Operator, die
+    from mptraining_operator.cluster import ApiProblem, Cluster
+    from mptraining_operator.metrics import Metrics
+
+    metrics = Metrics()
+    try:
+        # Workers, and beside them progress, lists and events.
+        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call)
+        # Its own connection, and short of patience: a leader that waits is a leader no more.
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=chosen.lease.renew_seconds)
+    except ApiProblem as problem:
+        typer.echo(problem.message, err=True)
+        raise typer.Exit(2) from None
+    identity = Identity.from_environment(os.environ, host=socket.gethostname())
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    try:
+        Operator(chosen, identity, cluster, leases, metrics, lost=die).run(stop)
+    except OSError as error:
+        typer.echo(f"healthPort: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command("settings")
+def show_settings() -> None:
+    """Prints the default settings as YAML, each with its meaning."""
+    from mptraining_operator.settings import OperatorSettings
+
+    typer.echo("\n".join(_lines(OperatorSettings())))
+
+
+def _lines(settings: Model, indent: str = "") -> Iterator[str]:
+    import json
+
+    from mptraining_api.model import Model
+
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        yield f"{indent}# {field.description}"
+        if isinstance(value, Model):
+            yield f"{indent}{field.alias}:"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            # JSON is YAML, and quotes what must be.
+            yield f"{indent}{field.alias}: {json.dumps(value)}"
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,264 @@
+"""Carries out a plan: the status first, then the actions in their order, then what is to be said.
+
+Status is the intent and is written only over the very version that the plan was made from: whoever loses that race
+reads the job again and plans anew. What comes after may be done twice with the effect of once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from mptraining_api.problems import Problem
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.status import JobStatus
+from mptraining_operator import children, creation, names, trim
+from mptraining_operator import cluster as api
+from mptraining_operator.actions import (
+    Action,
+    Announcement,
+    DeleteJob,
+    DeletePod,
+    EndAttempt,
+    FailPod,
+    ForgetAttempt,
+    Plan,
+    ReadJobFile,
+    ReadNode,
+    StartAttempt,
+)
+from mptraining_operator.cache import Cache, Seen
+from mptraining_operator.children import JOB_FILE, Owner
+from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
+from mptraining_operator.environment import PodSettings
+from mptraining_operator.pods import indexed_job
+from mptraining_operator.snapshot import Refusal, Snapshot
+
+_log = logging.getLogger(__name__)
+
+# Jobs whose Service and NetworkPolicy are known to be their own; the oldest are looked at again.
+_KNOWN_KEPT = 20_000
+
+Announce = Callable[[Snapshot, Announcement], None]
+
+
+class Applier:
+    """Thread-safe for different jobs. `clock` in seconds since 1970; `written` hears of plans whose status stands."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        *,
+        pod_settings: Callable[[Owner], PodSettings],
+        announce: Announce,
+        written: Callable[[Plan], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._pod_settings = pod_settings
+        self._announce = announce
+        self._written = written
+        self._clock = clock
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def apply(self, plan: Plan, seen: Seen) -> bool:
+        """Whether something was learnt by which the plan is to be made anew at once. Raises ApiProblem."""
+        snapshot = seen.snapshot
+        if plan.status is not None:
+            changes = status_changes(snapshot.status or JobStatus(), plan.status)
+            if changes and not self._write_status(snapshot, seen.version, changes):
+                return True
+        self._written(plan)
+        for announcement in plan.announcements:
+            self._say(announcement, plan, snapshot)
+        learnt = [self._carry_out(action, snapshot) for action in plan.actions]
+        return any(learnt)
+
+    def _say(self, announcement: Announcement, plan: Plan, snapshot: Snapshot) -> None:
+        status = plan.status or snapshot.status
+        attempt = status.current_attempt if status else None
+        level = logging.WARNING if announcement.type == "Warning" else logging.INFO
+        extra = {"job": str(snapshot.key), "attempt": attempt}
+        _log.log(level, "%s: %s", announcement.reason, announcement.message, extra=extra)
+        self._announce(snapshot, announcement)
+
+    def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
+        """Whether it is written; else the cache knows the job as it is by now."""
+        key = snapshot.key
+        try:
+            answer = self._cluster.patch_job_status(key.namespace, key.name, version, changes)
+        except ApiProblem as problem:
+            if problem.status == 404:
+                self._cache.remove_job(key, snapshot.uid, version)
+                return False
+            if problem.status != 409:
+                raise
+            self._refresh(snapshot, version)
+            return False
+        self._cache.put_job(trim.job(answer))
+        return True
+
+    def _refresh(self, snapshot: Snapshot, version: int) -> None:
+        key = snapshot.key
+        try:
+            self._cache.put_job(trim.job(self._cluster.get(api.JOBS, key.namespace, key.name)))
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            self._cache.remove_job(key, snapshot.uid, version)
+
+    def _carry_out(self, action: Action, snapshot: Snapshot) -> bool:
+        """Whether something was learnt."""
+        match action:
+            case StartAttempt():
+                return self._start(action, snapshot)
+            case EndAttempt():
+                # Foreground: the Job stands until its pods are gone.
+                self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
+            case ForgetAttempt():
+                self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
+            case DeletePod():
+                self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+            case DeleteJob():
+                self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
+            case FailPod():
+                self._fail_pod(action, snapshot)
+            case ReadJobFile():
+                self._read_job_file(snapshot)
+                return True
+            case ReadNode():
+                self._read_node(action.node, snapshot)
+                return True
+        return False
+
+    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
+        if snapshot.job is None:
+            return False
+        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid)
+        known = snapshot.uid in self._known
+        try:
+            # Built first: a pod that cannot be leaves nothing behind.
+            job = indexed_job(
+                owner,
+                action.job,
+                snapshot.job.spec,
+                attempt=action.number,
+                settings=self._pod_settings(owner),
+            )
+            frozen = snapshot.findings.job_file == action.job
+            config_map = creation.create(
+                self._cluster, api.CONFIG_MAPS, owner, children.config_map(owner, action.job), known=frozen
+            )
+            if self._is_other(config_map, action.job, snapshot):
+                return True
+            creation.create(self._cluster, api.SERVICES, owner, children.service(owner), known=known)
+            creation.create(self._cluster, api.NETWORK_POLICIES, owner, children.network_policy(owner), known=known)
+            made = creation.create(self._cluster, api.BATCH_JOBS, owner, job)
+        except Problem as problem:
+            return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
+        except creation.NotCreated as no:
+            return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
+        except creation.NamespaceGone:
+            return False
+        self._cache.put_batch_job(snapshot.key, trim.version(made), trim.batch_job(made))
+        self._cache.learn(snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False)
+        self._known[snapshot.uid] = None
+        while len(self._known) > _KNOWN_KEPT:
+            self._known.popitem(last=False)
+        return False
+
+    def _refused(self, snapshot: Snapshot, refusal: Refusal) -> bool:
+        return self._cache.learn(snapshot.key, snapshot.uid, refusal=refusal)
+
+    def _is_other(self, config_map: Raw, job: ResolvedJob, snapshot: Snapshot) -> bool:
+        """Whether an earlier attempt froze another job than this plan is about; it is learnt then."""
+        text = config_map.get("data", {}).get(JOB_FILE)
+        if text is None or text == job.to_json():
+            return False
+        found = _frozen(text, snapshot)
+        if found == job:
+            return False
+        self._cache.learn(snapshot.key, snapshot.uid, job_file=found)
+        return True
+
+    def _read_job_file(self, snapshot: Snapshot) -> None:
+        key = snapshot.key
+        try:
+            found = self._cluster.get(api.CONFIG_MAPS, key.namespace, names.config_map(key.name))
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            found = {}
+        references = found.get("metadata", {}).get("ownerReferences", ())
+        text = found.get("data", {}).get(JOB_FILE)
+        if text is None or snapshot.uid not in [each.get("uid") for each in references]:
+            self._cache.learn(key, snapshot.uid, job_file_missing=True)
+        else:
+            self._cache.learn(key, snapshot.uid, job_file=_frozen(text, snapshot), job_file_missing=False)
+
+    def _read_node(self, node: str, snapshot: Snapshot) -> None:
+        try:
+            conditions = self._cluster.get(api.NODES, None, node).get("status", {}).get("conditions", ())
+            lost = not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            lost = True
+        self._cache.learn_node(snapshot.key, snapshot.uid, node, lost)
+
+    def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> None:
+        at = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        message = f"node {action.node} is lost, and the pod outlived its grace period"
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "NodeLost",
+            "message": message,
+            "lastTransitionTime": at,
+        }
+        status = {"phase": "Failed", "reason": "NodeLost", "message": message, "conditions": [condition]}
+        body = {"metadata": {"uid": action.uid}, "status": status}
+        namespace = snapshot.key.namespace
+        try:
+            # Strategic: the condition joins the others instead of replacing them.
+            answer = self._cluster.patch(
+                api.PODS, namespace, action.pod, body, subresource="status", kind=api.STRATEGIC
+            )
+        except ApiProblem as problem:
+            if problem.status not in (404, 409):
+                raise
+            return
+        self._cache.put_pod(snapshot.key, trim.version(answer), trim.pod(answer))
+
+    def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> None:
+        try:
+            self._cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
+        except ApiProblem as problem:
+            # Gone already, or another object has the name by now.
+            if problem.status not in (404, 409):
+                raise
+
+
+def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
+    """The merge patch from one status to the other: whole top-level fields, null for what goes, never progress."""
+    old, new = before.to_document(), after.to_document()
+    fields = (old.keys() | new.keys()) - {"progress"}
+    return {field: new.get(field) for field in sorted(fields) if old.get(field) != new.get(field)}
+
+
+def _frozen(text: str, snapshot: Snapshot) -> ResolvedJob:
+    """The job in a ConfigMap. Raises Problem in the ConfigMap's name when this version cannot read it."""
+    try:
+        return ResolvedJob.read(text)
+    except ValidationError as error:
+        where = f"ConfigMap {names.config_map(snapshot.key.name)}"
+        raise creation.NotCreated(
+            "Refused", where, f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
+        ) from None

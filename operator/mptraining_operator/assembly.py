@@ -1,0 +1,283 @@
+"""The parts of one replica, put together: started in the order of the data, stopped in the reverse.
+
+Every replica watches, lists and takes progress reports; the one that holds the lease reconciles.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mptraining_api.status import Progress
+from mptraining_operator import cluster as api
+from mptraining_operator import health
+from mptraining_operator.announce import Announcer
+from mptraining_operator.apply import Applier
+from mptraining_operator.cache import Cache
+from mptraining_operator.certificate import CertificateKeeper, dns_names
+from mptraining_operator.children import Owner
+from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.environment import PodSettings
+from mptraining_operator.health import HealthServer
+from mptraining_operator.intake import Intake
+from mptraining_operator.lease import Election, LeaseKeeper
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.plan import plan
+from mptraining_operator.progress import NotReady, ProgressServer
+from mptraining_operator.progress_request import JobForProgress, path
+from mptraining_operator.progress_writer import ProgressWriter
+from mptraining_operator.reconcile import Reconciler
+from mptraining_operator.relist import Relister
+from mptraining_operator.settings import Identity, OperatorSettings
+from mptraining_operator.snapshot import Key, Limits
+from mptraining_operator.tokens import TokenReviewer
+from mptraining_operator.watch import Streams
+from mptraining_operator.work_queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+# SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
+_FINISH_SECONDS = 5.0
+
+
+def limits(settings: OperatorSettings) -> Limits:
+    """What plans need of the settings."""
+    return Limits(
+        cluster=settings.cluster(),
+        program_backoff=settings.restart.program_seconds,
+        infrastructure_backoff=settings.restart.infrastructure_seconds,
+        longest_backoff=settings.restart.longest_seconds,
+        settle=settings.settle_seconds,
+        stuck_pod=settings.stuck_pod_seconds,
+    )
+
+
+class Operator:
+    """One replica. `lost` is called when it must not go on; it has to end the process."""
+
+    def __init__(
+        self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
+        *, lost: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._identity = identity
+        self._cluster = cluster
+        self._limits = limits(settings)
+        self._stopping = threading.Event()
+        self._metrics = metrics
+        self._cache = Cache(time.monotonic)
+        self._queue = WorkQueue(time.monotonic)
+        intake = Intake(self._cache, self._queue)
+        self._relister = Relister(
+            cluster,
+            self._cache,
+            intake,
+            seconds=settings.relist_seconds,
+            namespaces=settings.namespaces,
+            clock=time.monotonic,
+        )
+        self._streams = Streams(intake, namespaces=settings.namespaces, listed_anew=self._relister.soon)
+        self._announcer = Announcer(cluster, host=identity.name, clock=time.time)
+        self._progress: _ProgressEndpoint | None = None
+        applier = Applier(
+            cluster,
+            self._cache,
+            pod_settings=self._pod_settings,
+            announce=self._announcer.announce,
+            written=metrics.count_plan,
+            clock=time.time,
+        )
+        self._reconciler = Reconciler(
+            self._queue,
+            self._cache,
+            applier,
+            plan=plan,
+            limits=self._limits,
+            announce=self._announcer.announce,
+            observe=metrics.observe_reconcile,
+            clock=time.time,
+            stopwatch=time.perf_counter,
+        )
+        election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=time.time)
+        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=lost)
+        self._health = HealthServer(
+            settings.health_port,
+            metrics=metrics.text,
+            alive=(
+                health.silent_loop(lambda: self._streams.silence() if self._watching else 0.0),
+                health.stuck_worker(self._queue.longest_work, self._reconciler.dead),
+                health.old_queue(self._queue.oldest_age, lambda: self._lease.leading),
+                health.old_list(self._relister.age, settings.relist_seconds),
+                health.unmet(lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"),
+            ),
+            ready=(
+                health.unmet(self._relister.complete.is_set, "the first list is not complete"),
+                health.unmet(
+                    lambda: self._progress is not None or not settings.progress.enabled,
+                    "the progress endpoint does not listen",
+                ),
+            ),
+        )
+        metrics.watch(
+            jobs_by_phase=self._cache.jobs_by_phase,
+            queue_age=self._queue.oldest_age,
+            queue_depth=self._queue.depth,
+        )
+        self._watching = False
+
+    @property
+    def health_port(self) -> int:
+        return self._health.port
+
+    def run(self, stop: threading.Event) -> None:
+        """Works until `stop` is set; then finishes what is in hand and lets a successor begin.
+
+        Raises OSError when a port cannot be had.
+        """
+        self._health.start()
+        threading.Thread(target=self._start, name="start", daemon=True).start()
+        stop.wait()
+        self._stop()
+
+    def _start(self) -> None:
+        self._relister.start()
+        self._announcer.start()
+        if self._settings.progress.enabled:
+            self._start_progress()
+        while not self._relister.complete.wait(0.5):
+            if self._stopping.is_set():
+                return
+        _log.info("listed %d jobs; ready", len(self._cache.job_keys()))
+        self._streams.start()
+        self._watching = True
+        self._lease.start()
+
+    def _start_progress(self) -> None:
+        """Before any pod starts: pods are told the endpoint's certificate."""
+        pause = 1.0
+        while not self._stopping.is_set():
+            try:
+                self._progress = _ProgressEndpoint(
+                    self._settings, self._identity, self._cluster, self._cache, self._relister.complete.is_set
+                )
+                return
+            except (ApiProblem, OSError, RuntimeError) as problem:
+                _log.warning("the progress endpoint cannot start: %s; trying again in %.0f s", problem, pause)
+                self._stopping.wait(pause)
+                pause = min(2 * pause, 15.0)
+
+    def _lead(self) -> None:
+        """Begins to reconcile: every job gets a look, since a predecessor may have stopped anywhere."""
+        if self._stopping.is_set():
+            return
+        _log.info("leading as %s", self._identity.name)
+        self._metrics.set_leader(True)
+        for key in self._cache.job_keys():
+            self._queue.add(key)
+        self._reconciler.start(self._settings.workers)
+
+    def _stop(self) -> None:
+        _log.info("stopping")
+        self._stopping.set()
+        self._queue.stop()
+        finished = self._reconciler.join(_FINISH_SECONDS)
+        # Who still writes must not have a successor beside it: then the lease runs out by itself.
+        self._lease.stop(release=finished)
+        self._relister.stop()
+        if self._progress is not None:
+            self._progress.stop()
+        self._announcer.stop()
+        self._streams.stop(1.0)
+        self._health.stop()
+
+    def _pod_settings(self, owner: Owner) -> PodSettings:
+        settings, progress = self._settings, self._progress
+        url, certificate = None, ""
+        if progress is not None:
+            host = dns_names(settings.progress.service, self._identity.namespace)[0]
+            url = f"https://{host}:{progress.service_port}{path(Key(owner.namespace, owner.name))}"
+            certificate = progress.certificate
+        return PodSettings(
+            grace_seconds=settings.grace_seconds,
+            unreachable_seconds=settings.unreachable_seconds,
+            progress_url=url,
+            progress_certificate=certificate,
+        )
+
+
+class _ProgressEndpoint:
+    """The endpoint, its token reviews, its certificate in a Secret, and the writer behind it."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        identity: Identity,
+        cluster: Cluster,
+        cache: Cache,
+        listed: Callable[[], bool],
+    ) -> None:
+        self._cache = cache
+        self._listed = listed
+        chosen, namespace = settings.progress, identity.namespace
+        name = f"{chosen.service}-progress"
+
+        def read() -> dict[str, Any] | None:
+            try:
+                return cluster.get(api.SECRETS, namespace, name)
+            except ApiProblem as problem:
+                if problem.status != 404:
+                    raise
+                return None
+
+        self._keeper = CertificateKeeper(
+            read,
+            lambda body: cluster.create(api.SECRETS, namespace, body),
+            lambda body: cluster.replace(api.SECRETS, namespace, name, body),
+            time.time,
+            name=name,
+            names=dns_names(chosen.service, namespace),
+        )
+        self._writer = ProgressWriter(
+            lambda key, uid, progress: cluster.apply_progress(key.namespace, key.name, uid, progress),
+            time.time,
+            chosen.minimum_seconds,
+            chosen.writes_per_second,
+        )
+        reviewer = TokenReviewer(cluster.review_token, time.time, chosen.token_cache_seconds)
+        self._server = ProgressServer(chosen, self._look_up, reviewer, self._writer, self._keeper)
+        self._server.start()
+        self._writer.start()
+        self.service_port = chosen.port or self._server.port
+
+    @property
+    def certificate(self) -> str:
+        """What pods are to trust, in PEM."""
+        return self._keeper.current.ca_pem.decode()
+
+    @property
+    def alive(self) -> bool:
+        return self._server.alive
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._writer.stop(2.0)
+
+    def _look_up(self, key: Key) -> JobForProgress | None:
+        if not self._listed():
+            raise NotReady
+        job = self._cache.stored(key)
+        if job is None:
+            return None
+        progress = Progress.read(job.progress) if job.progress else None
+        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), progress)
+
+
+def die(cause: str) -> None:
+    """Ends the process at once: a leader that lost its lease must not finish even the call it is in."""
+    _log.error("no longer leading: %s; this process ends and is started anew", cause)
+    logging.shutdown()
+    os._exit(1)

@@ -1,0 +1,294 @@
+"""The progress endpoint's certificate: a certificate authority of its own and what that signed, kept in a Secret.
+
+All replicas serve the same one. Pods are told the authority when they start and trust it as long as they live, so it
+stays the same over every renewal: its key is kept beside the rest, its certificate lasts ten years.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_log = logging.getLogger(__name__)
+
+# Names in the Secret: Kubernetes' own for the type kubernetes.io/tls, and one more.
+_CERT, _KEY, _CA, _CA_KEY = "tls.crt", "tls.key", "ca.crt", "ca.key"
+SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - a type's name
+
+_CA_LIFE = timedelta(days=3650)
+_LIFE = timedelta(days=365)
+_RENEWED_BEFORE = timedelta(days=30)
+# Clocks of nodes differ a little.
+_SKEW = timedelta(hours=1)
+_AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mptraining progress")])
+# Each loss of a race leaves another replica's Secret behind, which is then read.
+_RACES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM texts. Clients trust `ca_pem`; `ca_key_pem` signs the next renewal."""
+
+    ca_pem: bytes
+    cert_pem: bytes
+    key_pem: bytes
+    ca_key_pem: bytes
+
+    def __repr__(self) -> str:
+        return "Certificate(…)"
+
+
+class Broken(ValueError):
+    """What the Secret holds is no certificate that can be served; the text says why."""
+
+
+def dns_names(service: str, namespace: str) -> tuple[str, ...]:
+    """What a Service is called inside a cluster, the name that pods use first."""
+    return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", service
+
+
+def issue(names: tuple[str, ...], now: float, *, authority: Certificate | None = None) -> Certificate:
+    """A certificate for a year, by the key of `authority` or a new one. `now` in seconds since 1970.
+
+    The authority's own certificate is renewed, by the same key, before it ends earlier than what it signs: who trusts
+    the old one believes the new one too.
+    """
+    at = datetime.fromtimestamp(now, UTC)
+    if authority is None:
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        ca = _self_signed(ca_key, at)
+    else:
+        ca_key = _private_key(authority.ca_key_pem, _CA_KEY)
+        ca = _parsed(authority.ca_pem, _CA)
+        if ca.not_valid_after_utc < at + _LIFE:
+            ca = _self_signed(ca_key, at)
+    key = ec.generate_private_key(ec.SECP256R1())
+    identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
+    certificate = (
+        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[-1][:64])]), key.public_key(), at, _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return Certificate(_pem(ca), _pem(certificate), _key_pem(key), _key_pem(ca_key))
+
+
+def needs_renewal(pem: bytes, now: float) -> bool:
+    """Whether the certificate ends within 30 days of `now` or has not begun. Raises Broken."""
+    certificate = _parsed(pem, _CERT)
+    at = datetime.fromtimestamp(now, UTC)
+    return at > certificate.not_valid_after_utc - _RENEWED_BEFORE or at < certificate.not_valid_before_utc
+
+
+def from_secret(secret: Mapping[str, Any]) -> Certificate:
+    """What the Secret, as the API server sends it, holds. Raises Broken when its parts do not fit together."""
+    data = secret.get("data") or {}
+
+    def part(name: str) -> bytes:
+        try:
+            return base64.b64decode(data[name], validate=True)
+        except KeyError:
+            raise Broken(f"{name} is missing") from None
+        except (binascii.Error, TypeError, ValueError):
+            raise Broken(f"{name} is not base64") from None
+
+    found = Certificate(part(_CA), part(_CERT), part(_KEY), part(_CA_KEY))
+    ca, certificate = _parsed(found.ca_pem, _CA), _parsed(found.cert_pem, _CERT)
+    if _private_key(found.ca_key_pem, _CA_KEY).public_key() != ca.public_key():
+        raise Broken(f"{_CA_KEY} is not the key of {_CA}")
+    if _private_key(found.key_pem, _KEY).public_key() != certificate.public_key():
+        raise Broken(f"{_KEY} is not the key of {_CERT}")
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError, TypeError):
+        raise Broken(f"{_CERT} was not signed by {_CA}") from None
+    return found
+
+
+def to_secret(certificate: Certificate, name: str, found: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The Secret's body; in place of `found` only while that is still what is stored (its resourceVersion)."""
+    parts = {_CA: certificate.ca_pem, _CERT: certificate.cert_pem, _KEY: certificate.key_pem}
+    parts[_CA_KEY] = certificate.ca_key_pem
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/managed-by": "mptraining-operator"}}
+    # A Secret's type cannot be changed: one that somebody else made keeps its own.
+    kind = SECRET_TYPE
+    if found is not None:
+        metadata = dict(found.get("metadata") or {}) | {"name": name}
+        metadata.pop("managedFields", None)
+        kind = found.get("type") or SECRET_TYPE
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": kind,
+        "metadata": metadata,
+        "data": {key: base64.b64encode(value).decode() for key, value in parts.items()},
+    }
+
+
+def ensure(
+    read: Callable[[], dict[str, Any] | None],
+    create: Callable[[dict[str, Any]], object],
+    replace: Callable[[dict[str, Any]], object],
+    now: float,
+    *,
+    name: str,
+    names: tuple[str, ...],
+) -> Certificate:
+    """The certificate in the Secret `name`, valid for the DNS `names`; made, renewed or mended where it must be.
+
+    `read` gives None, or raises an error with `status` 404, when there is no Secret. `create` and `replace` raise one
+    with 409 when another replica was faster: its Secret is taken then. What else the three raise comes through.
+    """
+    for _ in range(_RACES):
+        found = _read(read)
+        authority = None
+        if found is not None:
+            try:
+                certificate = from_secret(found)
+                if not needs_renewal(certificate.cert_pem, now) and _names(certificate.cert_pem) >= set(names):
+                    return certificate
+                authority = certificate
+            except Broken as problem:
+                authority = _rescued(found)
+                kept = "the authority is kept" if authority else "pods that run now can no longer report progress"
+                _log.warning("the Secret %s cannot be served (%s) and is made anew; %s", name, problem, kept)
+        certificate = issue(names, now, authority=authority)
+        try:
+            if found is None:
+                create(to_secret(certificate, name))
+            else:
+                replace(to_secret(certificate, name, found))
+        except Exception as error:
+            # 404: it was deleted since it was read.
+            if getattr(error, "status", None) not in (404, 409):
+                raise
+            continue
+        return certificate
+    raise RuntimeError(f"the Secret {name} was changed by somebody else {_RACES} times in a row; look who writes it")
+
+
+class CertificateKeeper:
+    """The certificate that is served now, of the Secret `name`; made, if need be, at once. As for `ensure`."""
+
+    def __init__(
+        self,
+        read: Callable[[], dict[str, Any] | None],
+        create: Callable[[dict[str, Any]], object],
+        replace: Callable[[dict[str, Any]], object],
+        clock: Callable[[], float],
+        *,
+        name: str,
+        names: tuple[str, ...],
+    ) -> None:
+        self._ensure = partial(ensure, read, create, replace, name=name, names=names)
+        self._clock = clock
+        self.current: Certificate = self._ensure(clock())
+
+    def refresh(self) -> bool:
+        """Whether `current` became another; a Secret that cannot be read now leaves it, with a warning."""
+        try:
+            found = self._ensure(self._clock())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the endpoint goes on with what it has
+            _log.warning("the progress endpoint's certificate could not be looked at: %s", error)
+            return False
+        changed = found != self.current
+        self.current = found
+        return changed
+
+
+def _read(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    try:
+        return read()
+    except Exception as error:
+        if getattr(error, "status", None) != 404:
+            raise
+        return None
+
+
+def _rescued(secret: Mapping[str, Any]) -> Certificate | None:
+    """The authority of a Secret whose other parts are broken, so that pods that trust it go on to."""
+    data = secret.get("data") or {}
+    try:
+        ca_pem, ca_key_pem = (base64.b64decode(data[name], validate=True) for name in (_CA, _CA_KEY))
+        fits = _private_key(ca_key_pem, _CA_KEY).public_key() == _parsed(ca_pem, _CA).public_key()
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Certificate(ca_pem, b"", b"", ca_key_pem) if fits else None
+
+
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, at: datetime, life: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(_AUTHORITY)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - _SKEW)
+        .not_valid_after(at + life)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, at: datetime) -> x509.Certificate:
+    return (
+        _builder(_AUTHORITY, key.public_key(), at, _CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(authority=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    """An authority signs certificates (and lists of revoked ones), a server signs handshakes."""
+    return x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
+
+
+def _names(pem: bytes) -> set[str]:
+    for extension in _parsed(pem, _CERT).extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            return set(extension.value.get_values_for_type(x509.DNSName))
+    return set()
+
+
+def _parsed(pem: bytes, what: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise Broken(f"{what} is no certificate in PEM") from None
+
+
+def _private_key(pem: bytes, what: str) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Broken(f"{what} is no private key in PEM") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Broken(f"{what} is no elliptic curve key")
+    return key
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,148 @@
+"""/healthz, /readyz and /metrics, in a thread and an event loop of their own: they answer when all else hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+
+from aiohttp import web
+
+_log = logging.getLogger(__name__)
+
+# Words for what is wrong, or None.
+Check = Callable[[], str | None]
+
+LOOP_SILENT = 30.0
+WORK_STUCK = 120.0
+QUEUE_STUCK = 120.0
+# Times the seconds between two lists.
+LISTS_MISSED = 3.0
+_START_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+
+
+def silent_loop(silence: Callable[[], float]) -> Check:
+    """The event loop of the watch streams must turn."""
+
+    def check() -> str | None:
+        seconds = silence()
+        return f"the watch streams' event loop stands still for {seconds:.0f} s" if seconds > LOOP_SILENT else None
+
+    return check
+
+
+def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: Callable[[], int]) -> Check:
+    """Every worker must come back from the job it looks at."""
+
+    def check() -> str | None:
+        gone, work = dead(), longest_work()
+        if gone:
+            return f"{gone} worker threads have ended"
+        if work is not None and work[1] > WORK_STUCK:
+            return f"a worker has been at job {work[0]} for {work[1]:.0f} s"
+        return None
+
+    return check
+
+
+def old_queue(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> Check:
+    """A leader must get to every job that waits."""
+
+    def check() -> str | None:
+        age = oldest_age()
+        return f"a job has been waiting for a worker for {age:.0f} s" if leading() and age > QUEUE_STUCK else None
+
+    return check
+
+
+def old_list(age: Callable[[], float | None], seconds: float) -> Check:
+    """Everything must be listed anew every so often."""
+
+    def check() -> str | None:
+        old = age()
+        return f"the last complete list is {old:.0f} s old" if old and old > LISTS_MISSED * seconds else None
+
+    return check
+
+
+def unmet(condition: Callable[[], bool], otherwise: str) -> Check:
+    """Says `otherwise` until the condition is met."""
+    return lambda: None if condition() else otherwise
+
+
+class HealthServer:
+    """`port` 0 takes any free one; `port` tells which after `start`."""
+
+    def __init__(
+        self, port: int, *, metrics: Callable[[], bytes], alive: Iterable[Check], ready: Iterable[Check], host: str = ""
+    ) -> None:
+        self.port = port
+        self._host = host
+        self._metrics = metrics
+        self._alive = tuple(alive)
+        self._ready = tuple(ready)
+        self._started = threading.Event()
+        self._problem: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    def start(self) -> None:
+        """Returns when it listens. Raises OSError when the port cannot be had."""
+        self._thread.start()
+        if not self._started.wait(_START_SECONDS):
+            raise OSError(f"port {self.port}: the health endpoint does not listen after {_START_SECONDS:g} s")
+        if self._problem is not None:
+            raise self._problem
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - `start` raises it, or the log has it
+            if self._started.is_set():
+                _log.exception("the health endpoint ended")
+            self._problem = error
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        application = web.Application()
+        application.router.add_get("/healthz", self._answer(self._alive))
+        application.router.add_get("/readyz", self._answer(self._ready))
+        application.router.add_get("/metrics", self._say_metrics)
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        site = web.TCPSite(runner, self._host or None, self.port)
+        await site.start()
+        if self.port == 0:
+            self.port = int(runner.addresses[0][1])
+        self._started.set()
+        try:
+            await self._stopping.wait()
+        finally:
+            await runner.cleanup()
+
+    def _answer(self, checks: tuple[Check, ...]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            causes = [cause for check in checks if (cause := _ask(check))]
+            return web.Response(status=503 if causes else 200, text="\n".join(causes or ["ok"]) + "\n")
+
+        return answer
+
+    async def _say_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _ask(check: Check) -> str | None:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - a check that fails is a cause, not the end of the endpoint
+        return f"a check failed: {type(error).__name__}: {error}"

@@ -1,0 +1,94 @@
+"""The volumes of a worker and where they are mounted; a job's own may stand beside them, never in their place.
+
+/etc/mptraining        job.json, read only
+/tmp                   HOME, scratch, the disk cache; on the node's disk
+/dev/shm               shared memory of NCCL and of multiprocessing; see `shared_memory`
+/var/run/mptraining    the token for the progress endpoint, read only
+/source                the program's code and packages; see `source`
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved import ResolvedAccelerator
+from mptraining_api.spec_pods import PodTemplate
+from mptraining_operator import names
+
+JOB_FOLDER = "/etc/mptraining"
+HOME = "/tmp"  # noqa: S108 - the pod's own
+TOKEN_FOLDER = "/var/run/mptraining"  # noqa: S105 - a folder
+TOKEN_FILE = f"{TOKEN_FOLDER}/token"
+# The kubelet renews a token when 80 % of this is over; the API server grants no less than 600.
+TOKEN_SECONDS = 3600
+
+OWN_PREFIX = "mptraining-"
+_JOB = f"{OWN_PREFIX}job"
+_TMP = f"{OWN_PREFIX}tmp"
+_SHARED_MEMORY = f"{OWN_PREFIX}shm"
+_TOKEN = f"{OWN_PREFIX}token"
+
+Objects = list[dict[str, Any]]
+
+
+def shared_memory(accelerator: ResolvedAccelerator) -> str:
+    """The most that /dev/shm may hold: 1 GiB for each GPU, 1 GiB without.
+
+    Docker's 64 MiB are too few for NCCL, which NVIDIA gives 1 GiB (`--shm-size=1g`, NCCL's troubleshooting guide).
+    It is a limit and reserves nothing; pages in use count against the container's memory limit.
+    """
+    return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
+
+
+def own_volumes(job: str, accelerator: ResolvedAccelerator, audience: str | None) -> Objects:
+    """Of every worker; the token's, for `audience`, where progress is reported."""
+    volumes: Objects = [
+        {"name": _JOB, "configMap": {"name": names.config_map(job)}},
+        {"name": _TMP, "emptyDir": {}},
+        {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}},
+    ]
+    if audience is not None:
+        token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+        volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
+    return volumes
+
+
+def own_mounts(*, token: bool) -> Objects:
+    """Of the trainer; the init container's are the same without the token."""
+    mounts: Objects = [
+        {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
+        {"name": _TMP, "mountPath": HOME},
+        {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
+    ]
+    return [*mounts, {"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True}] if token else mounts
+
+
+def refuse_collisions(template: PodTemplate, own: Objects) -> None:
+    """Raises InvalidSpec naming the volume or mount of the job that would take the place of one in `own` (mounts)."""
+    for index, volume in enumerate(template.volumes or ()):
+        if str(volume.get("name", "")).startswith(OWN_PREFIX):
+            raise InvalidSpec(
+                f"spec.podTemplate.volumes[{index}].name",
+                f"{volume['name']!r}",
+                expected=f"a name that does not begin with {OWN_PREFIX!r}, as the operator's own do",
+                next_step="Rename the volume, in volumeMounts too.",
+            )
+    for index, mount in enumerate(template.volume_mounts or ()):
+        path = str(mount.get("mountPath", ""))
+        for other in own:
+            if _collide(path, other["mountPath"], read_only=other.get("readOnly", False)):
+                raise InvalidSpec(
+                    f"spec.podTemplate.volumeMounts[{index}].mountPath",
+                    f"{path!r} takes the place of the operator's {other['mountPath']}",
+                    expected="a folder of its own, such as /mnt/data",
+                    next_step="Mount it there and name that path in the job.",
+                )
+
+
+def _collide(path: str, own: str, *, read_only: bool) -> bool:
+    """Whether `path` is `own`, lies above it, or below it where nothing can be created."""
+    # Two slashes at the start are a root of their own to pathlib, the same one to Linux.
+    theirs, ours = PurePosixPath("/" + path.strip("/")), PurePosixPath(own)
+    return ours.is_relative_to(theirs) or (read_only and theirs.is_relative_to(ours))

@@ -1,0 +1,132 @@
+"""Lists of everything: at the start, before anything is decided, and every so often, since a stream can lose an end.
+
+An object that a list lacks although it was last changed before the list was made is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mptraining_operator import cluster
+from mptraining_operator.cache import Cache
+from mptraining_operator.cluster import ApiProblem, Raw, Resource
+from mptraining_operator.intake import STREAMS, Intake, Stream
+from mptraining_operator.snapshot import Key
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 15.0
+# After kopf had to list anew: its own list does not tell what is gone.
+_SOON = 5.0
+# A list this fresh makes another one needless.
+_FRESH = 60.0
+
+CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply --server-side -f manifests/crd.yaml"
+
+
+class Lists(Protocol):
+    """What is needed of `cluster.Cluster`."""
+
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
+
+
+class Relister:
+    """`clock` counts seconds from anywhere; `namespaces` empty for all."""
+
+    def __init__(
+        self,
+        lists: Lists,
+        cache: Cache,
+        intake: Intake,
+        *,
+        seconds: float,
+        namespaces: tuple[str, ...],
+        clock: Callable[[], float],
+    ) -> None:
+        self._lists = lists
+        self._cache = cache
+        self._intake = intake
+        self._seconds = seconds
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._clock = clock
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
+        self._completed: float | None = None
+        self.complete = threading.Event()
+
+    def start(self) -> None:
+        """`complete` is set after the first whole list."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+
+    def age(self) -> float | None:
+        """Seconds since the last complete list; None before the first."""
+        return None if self._completed is None else self._clock() - self._completed
+
+    def soon(self) -> None:
+        """A stream had to begin anew: lists everything within seconds, unless that was just done."""
+        age = self.age()
+        if age is not None and age > _FRESH:
+            self._wanted.set()
+
+    def run_once(self) -> None:
+        """One list of everything. Raises ApiProblem; what was seen until then stays."""
+        for stream in STREAMS:
+            for namespace in self._namespaces:
+                self._list(stream, namespace)
+        self._completed = self._clock()
+        self.complete.set()
+
+    def _list(self, stream: Stream, namespace: str | None) -> None:
+        resource = stream.resource
+        seen: set[str] = set()
+        version = 0
+        for items, listed_at in self._lists.pages(resource, namespace, **stream.selectors):
+            version = listed_at
+            for item in items:
+                seen.add(item["metadata"]["uid"])
+                self._intake.put(resource, item)
+        for key, uid in self._older_than(resource, version):
+            if uid not in seen and namespace in (None, key.namespace):
+                self._intake.forget(resource, key, uid, version)
+
+    def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
+        if resource == cluster.JOBS:
+            return self._cache.jobs_older_than(version)
+        kind = {cluster.BATCH_JOBS: "batch_jobs", cluster.PODS: "pods", cluster.EVENTS: "refusals"}[resource]
+        return self._cache.children_older_than(version, kind)
+
+    def _run(self) -> None:
+        pause = 1.0
+        while not self._stopping.is_set():
+            try:
+                self.run_once()
+            except ApiProblem as problem:
+                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                self._stopping.wait(max(pause, problem.retry_after or 0.0))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            except Exception:  # noqa: BLE001 - without lists nothing heals
+                _log.exception("an error while listing; trying again in %.0f s", _LONGEST_PAUSE)
+                self._stopping.wait(_LONGEST_PAUSE)
+                continue
+            pause = 1.0
+            if self._wanted.wait(self._seconds):
+                self._stopping.wait(_SOON)
+                self._wanted.clear()
+
+
+def _words(problem: ApiProblem) -> str:
+    """What a person can do about it."""
+    if problem.status == 0:
+        return f"the API server does not answer ({problem.message})"
+    if problem.status == 404:
+        return CRD_MISSING
+    return f"the API server's answer to a list: {problem}"

@@ -1,0 +1,101 @@
+"""Namespaces, service accounts with their rights and tokens, and custom resource definitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from testbed.rest import APPLY, Object, Refused, Rest
+
+PolicyRule = Mapping[str, Sequence[str]]
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def namespace(rest: Rest, name: str, *, labels: Mapping[str, str]) -> str:
+    """Makes the namespace and its default service account, without which no pod is admitted."""
+    rest.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels)}})
+    _created(rest, f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+    return name
+
+
+def service_account(rest: Rest, namespace: str, name: str, *, rules: Sequence[PolicyRule], cluster_wide: bool) -> str:
+    """Makes the account, a role with `rules` and the binding; returns a token. A ClusterRole is NAMESPACE-NAME."""
+    _created(rest, f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+    scope, kind = (_RBAC, "ClusterRole") if cluster_wide else (f"{_RBAC}/namespaces/{namespace}", "Role")
+    role = f"{namespace}-{name}" if cluster_wide else name
+    _created(
+        rest,
+        f"{scope}/{kind.lower()}s",
+        {"metadata": {"name": role}, "rules": [{key: list(value) for key, value in rule.items()} for rule in rules]},
+    )
+    _created(
+        rest,
+        f"{scope}/{kind.lower()}bindings",
+        {
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
+        },
+    )
+    return token(rest, namespace, name)
+
+
+def token(
+    rest: Rest,
+    namespace: str,
+    service_account: str,
+    *,
+    audiences: Sequence[str] = (),
+    seconds: int = 3600,
+    pod: tuple[str, str] | None = None,
+) -> str:
+    """A token by TokenRequest, for the API server itself without `audiences`; `pod` is a name and a uid."""
+    spec: dict[str, Any] = {"audiences": list(audiences), "expirationSeconds": seconds}
+    if pod:
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod[0], "uid": pod[1]}
+    answer = rest.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token", {"spec": spec})
+    return str(answer["status"]["token"])
+
+
+def apply_crd(rest: Rest, definition: Object) -> None:
+    """Applies the definition and waits until objects of its first version can be listed."""
+    name = definition["metadata"]["name"]
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+    rest.patch(path, definition, kind=APPLY, query={"fieldManager": "testbed", "force": "true"})
+
+    def established() -> bool:
+        conditions = rest.get(path).get("status", {}).get("conditions") or ()
+        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
+    def served() -> bool:
+        spec = definition["spec"]
+        rest.get(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}", {"limit": "1"})
+        return True
+
+    wait_until(established, f"{name} established")
+    wait_until(served, f"{name} served")
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30, every: float = 0.02) -> None:
+    """Asks until `condition` holds; a refusal counts as no. Raises TimeoutError naming `what` and the last refusal."""
+    deadline = time.monotonic() + seconds
+    refused: Refused | None = None
+    while True:
+        try:
+            if condition():
+                return
+        except Refused as answer:
+            refused = answer
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not after {seconds:g} s: {what}{f' ({refused})' if refused else ''}")
+        time.sleep(every)
+
+
+def _created(rest: Rest, path: str, body: Object) -> None:
+    """Makes the object, or leaves the one that is there."""
+    try:
+        rest.post(path, body)
+    except Refused as refused:
+        if refused.reason != "AlreadyExists":
+            raise

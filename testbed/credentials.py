@@ -1,0 +1,121 @@
+"""What a control plane needs to be trusted by: a certificate authority, keys, static tokens, kubeconfigs."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+# Nothing outside this machine's loopback ever sees these; fixed tokens make logs readable.
+ADMIN_TOKEN = "testbed-admin"
+_VALID = datetime.timedelta(days=2)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Files in one folder."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    service_account_key: Path
+    tokens: Path
+
+
+def create_keys(folder: Path, components: dict[str, tuple[str, str]]) -> Keys:
+    """Writes them all. `components` gives each further static token its user and group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = Keys(
+        authority=folder / "ca.crt",
+        certificate=folder / "server.crt",
+        key=folder / "server.key",
+        service_account_key=folder / "service-accounts.key",
+        tokens=folder / "tokens.csv",
+    )
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _certificate("testbed", authority_key, None)
+    keys.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    server_key = ec.generate_private_key(ec.SECP256R1())
+    server = _certificate("kube-apiserver", server_key, (authority, authority_key))
+    keys.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    _write_key(keys.key, server_key)
+    _write_key(keys.service_account_key, ec.generate_private_key(ec.SECP256R1()))
+    rows = {ADMIN_TOKEN: ("admin", "system:masters"), **components}
+    keys.tokens.write_text(
+        "".join(f'{token},{user},{user},"{group}"\n' for token, (user, group) in rows.items()), encoding="utf-8"
+    )
+    return keys
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+) -> x509.Certificate:
+    """A certificate for 127.0.0.1 signed by `issuer`; without one, an authority's own."""
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    names = [
+        x509.DNSName("localhost"),
+        x509.DNSName("kubernetes.default.svc"),
+        x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
+    ]
+    signer = issuer[1] if issuer else key
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer[0].subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + _VALID)
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        # Python 3.13 and later refuse a chain without it.
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+    if issuer:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    else:
+        usage = dict.fromkeys(
+            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+        ) | {"encipher_only": False, "decipher_only": False}
+        builder = builder.add_extension(
+            x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), critical=True
+        )
+    return builder.sign(signer, hashes.SHA256())
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def write_kubeconfig(path: Path, *, server: str, token: str, authority: Path, namespace: str = "default") -> Path:
+    """A kubeconfig with one context."""
+    cluster = {"server": server, "certificate-authority": str(authority)}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "testbed",
+        "clusters": [{"name": "testbed", "cluster": cluster}],
+        "users": [{"name": "testbed", "user": {"token": token}}],
+        "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "testbed", "namespace": namespace}}],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path

@@ -1,0 +1,293 @@
+"""The operator as a process of its own beside a real API server; `Life` is what a test does with it.
+
+The operator has exactly the rights of manifests/operator.yaml. Most tests share one that serves one namespace; a test
+that stops, kills or doubles the operator, or sets a quota, has a namespace and operators of its own (`alone`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import Behaviour, ControlPlane, Kubelet, Run, Script
+from testbed.pods import Pod
+from testbed.processes import Server
+from testbed.rest import MERGE, Refused
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = "mptraining-system"
+JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
+
+SETTINGS: dict[str, Any] = {
+    "trainerImage": "mptraining/trainer:test",
+    "healthPort": 0,
+    "logFormat": "text",
+    "settleSeconds": 0.5,
+    "stuckPodSeconds": 1.0,
+    "graceSeconds": 1,
+    "progress": {"port": 0},
+    "restart": {"programSeconds": 0.2, "infrastructureSeconds": 0.1},
+    "lease": {"durationSeconds": 3, "renewSeconds": 0.5},
+}
+SPEC: dict[str, Any] = {
+    "accelerator": {"type": "cpu"},
+    "nodes": 2,
+    "program": {"application": {"name": "mlp", "classes": 3}},
+    "data": {"train": ["/data/train-*.tfrecord"]},
+    "training": {"epochs": 1, "batchSize": {"global": 64}},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("cluster")
+
+
+@dataclasses.dataclass
+class Operator:
+    """One replica, as a process."""
+
+    server: Server
+
+    def kill(self) -> None:
+        self.server.stop(seconds=0)
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    @property
+    def log(self) -> str:
+        return self.server.log.read_text(encoding="utf-8", errors="replace")
+
+
+class Life:
+    """One namespace with its kubelet; jobs are made, watched and taken apart by name."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str, folder: Path, **settings: Any) -> None:
+        self.control_plane = control_plane
+        self.namespace = namespace
+        self.rest = control_plane.rest
+        self.scripts: dict[str, Script] = {}
+        self._folder = folder
+        self._settings = {**SETTINGS, "namespaces": [namespace], **settings}
+        self._settings["lease"] = {**SETTINGS["lease"], "name": f"operator-{namespace}", **settings.get("lease", {})}
+        self._numbers = itertools.count(1)
+        self.operators: list[Operator] = []
+        self.kubelet: Kubelet | None = None
+
+    def with_kubelet(self) -> Life:
+        """Pods run as the scripts of `create` say; without it somebody else plays the kubelet."""
+        self.kubelet = self.control_plane.kubelet(self._behaviour, namespace=self.namespace).start()
+        return self
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    def operator(self, *, server: str | None = None, ready: bool = True, **settings: Any) -> Operator:
+        """Starts a replica; `server` is another address of the API server, such as a fault proxy's."""
+        number = next(self._numbers)
+        file = self._folder / f"{self.namespace}-{number}.yaml"
+        file.write_text(yaml.safe_dump({**self._settings, **settings}))
+        token = self.control_plane.token(SYSTEM, "mptraining-operator")
+        kubeconfig = self.control_plane.kubeconfig(f"{self.namespace}-{number}", token, server=server)
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAME": f"{self.namespace}-{number}",
+            "POD_NAMESPACE": SYSTEM,
+        }
+        command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
+        log = self._folder / f"operator-{self.namespace}-{number}.log"
+        started = Operator(Server(command, log=log, environment=environment))
+        self.operators.append(started)
+        if ready:
+            started.server.wait_until(lambda: "ready" in started.log, seconds=30)
+        return started
+
+    def close(self) -> None:
+        for each in self.operators:
+            each.stop()
+        if self.kubelet is not None:
+            self.kubelet.stop()
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, script: Callable[[Pod], Behaviour] | None = None, **spec: Any) -> None:
+        """Makes the job; `script` says what the pods of all its attempts do (default: run on)."""
+        if script is not None:
+            self.scripts[name] = script
+        self.rest.post(self.jobs, document(name, **spec))
+
+    @property
+    def jobs(self) -> str:
+        return JOBS.format(self.namespace)
+
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.rest.get(f"{self.jobs}/{name}")
+        return found
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(name).get("status", {})
+        return found
+
+    def condition(self, name: str, type: str) -> dict[str, Any]:
+        """The condition, or an empty one."""
+        return condition(self.status(name), type)
+
+    def until(self, name: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 30) -> dict[str, Any]:
+        """The job's status as soon as `holds` says so of it."""
+        return eventually(lambda: self.status(name), holds, what=f"{name} in {self.namespace}", seconds=seconds)
+
+    def phase(self, name: str, *phases: str, seconds: float = 30) -> dict[str, Any]:
+        """The status in one of these phases."""
+        return self.until(name, lambda status: status.get("phase") in phases, seconds=seconds)
+
+    def running(self, name: str, attempt: int = 1, seconds: float = 30) -> dict[str, Any]:
+        """The status once all workers of that attempt run."""
+        return self.until(
+            name,
+            lambda status: status.get("currentAttempt") == attempt and status.get("phase") == "Running",
+            seconds=seconds,
+        )
+
+    def patch(self, name: str, change: Mapping[str, Any], subresource: str = "") -> dict[str, Any]:
+        path = f"{self.jobs}/{name}" + (f"/{subresource}" if subresource else "")
+        changed: dict[str, Any] = self.rest.patch(path, dict(change), kind=MERGE)
+        return changed
+
+    def delete(self, name: str) -> None:
+        self.rest.delete(f"{self.jobs}/{name}")
+
+    # -- children -----------------------------------------------------------------------------------------------
+
+    def child(self, kind: str, name: str) -> dict[str, Any] | None:
+        """One object of the namespace, or None: `child("batch/v1 jobs", "flowers-1")`."""
+        group, plural = kind.split() if " " in kind else ("v1", kind)
+        prefix = f"/apis/{group}" if "/" in group else f"/api/{group}"
+        try:
+            found: dict[str, Any] = self.rest.get(f"{prefix}/namespaces/{self.namespace}/{plural}/{name}")
+        except Refused as refused:
+            if refused.code == 404:
+                return None
+            raise
+        return found
+
+    def batch_jobs(self, name: str) -> list[dict[str, Any]]:
+        """The Indexed Jobs of the job, by attempt."""
+        query = {"labelSelector": f"mptraining.dev/job={name}"}
+        listed = self.rest.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", query)["items"]
+        return sorted(listed, key=lambda each: int(each["metadata"]["labels"]["mptraining.dev/attempt"]))
+
+    def wait(self, look: Callable[[], Any], holds: Callable[[Any], Any], seconds: float = 30) -> Any:
+        """What `look` sees as soon as `holds` says so of it."""
+        return eventually(look, holds, seconds=seconds)
+
+    def released(self, name: str) -> None:
+        """Waits until no Indexed Job of the job runs and no pod of it lives."""
+
+        def alive() -> list[str]:
+            pods = self.control_plane.pods.select(self.namespace, **{"mptraining.dev/job": name})
+            jobs = [each for each in self.batch_jobs(name) if not each.get("status", {}).get("conditions")]
+            return [*(each["metadata"]["name"] for each in jobs), *(pod.name for pod in pods if not pod.ended)]
+
+        self.wait(alive, lambda left: not left)
+
+    def events(self, name: str) -> list[str]:
+        """`Reason: message` of the Kubernetes events about the job."""
+        query = {"fieldSelector": f"involvedObject.kind=MPTrainingJob,involvedObject.name={name}"}
+        listed = self.rest.get(f"/api/v1/namespaces/{self.namespace}/events", query)["items"]
+        return [f"{each['reason']}: {each['message']}" for each in listed]
+
+    def _behaviour(self, pod: Pod) -> Behaviour:
+        script = self.scripts.get(pod.job.rpartition("-")[0])
+        return script(pod) if script else Run()
+
+
+def condition(status: Mapping[str, Any], type: str) -> dict[str, Any]:
+    """The condition of a status, or an empty one."""
+    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
+
+
+def document(name: str, **spec: Any) -> dict[str, Any]:
+    """An MPTrainingJob of two workers on CPUs, with these sections of the spec instead of its own."""
+    sections = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
+    return {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": name},
+        "spec": sections,
+    }
+
+
+def eventually(look: Callable[[], Any], holds: Callable[[Any], Any], *, what: str = "it", seconds: float = 30) -> Any:
+    """What `look` sees as soon as `holds` says so of it; fails with the last look."""
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if holds(seen):
+            return seen
+        assert time.monotonic() < deadline, f"{what} after {seconds:g} s: {seen}"
+        time.sleep(0.05)
+
+
+def attempt_of(pod: Pod) -> int:
+    """The attempt whose Indexed Job owns the pod."""
+    return int(pod.job.rpartition("-")[2])
+
+
+@pytest.fixture(scope="session")
+def new_life(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
+    """Makes a `Life` in a new namespace of any control plane: `new_life(control_plane, "namespace", **settings)`."""
+
+    def make(control_plane: ControlPlane, namespace: str, **settings: Any) -> Life:
+        return Life(control_plane, control_plane.namespace(namespace), tmp_path_factory.mktemp(namespace), **settings)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def installed(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with the operator's namespace, account and rights; its Deployment has nowhere to run."""
+    control_plane.kubectl("apply", "-f", str(ROOT / "manifests" / "operator.yaml"))
+    control_plane.nodes.create("cluster-node")
+    return control_plane
+
+
+@pytest.fixture(scope="session")
+def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    """One operator for all tests that leave it alone."""
+    life = Life(installed, installed.namespace("life"), tmp_path_factory.mktemp("life")).with_kubelet()
+    try:
+        life.operator()
+        yield life
+    finally:
+        life.close()
+    for each in life.operators:
+        assert "Traceback" not in each.log, each.log[-3000:]
+
+
+@pytest.fixture
+def alone(installed: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Life]:
+    """A namespace without an operator; the test starts its own."""
+    life = Life(installed, namespace, tmp_path).with_kubelet()
+    try:
+        yield life
+    finally:
+        life.close()
+
+
+@pytest.fixture
+def life(shared: Life) -> Iterator[Life]:
+    """The shared namespace; jobs of this test are deleted after it."""
+    before = {each["metadata"]["name"] for each in shared.rest.get(shared.jobs)["items"]}
+    yield shared
+    for each in shared.rest.get(shared.jobs)["items"]:
+        if each["metadata"]["name"] not in before:
+            shared.delete(each["metadata"]["name"])

@@ -1,0 +1,129 @@
+"""The real scheduler places each accelerator's pods, or says why not; the machines exist on paper alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed import ControlPlane, Options
+from testbed.kwok import start_kwok
+
+GPU = "cloud.google.com/gke-accelerator"
+TPU = "cloud.google.com/gke-tpu-accelerator"
+TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+TAINTED = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+TPU_TAINTED = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+
+# accelerator, nodes of the job, what each of its machines has
+JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
+    "v100": (
+        {"type": "nvidia-tesla-v100", "countPerNode": 8},
+        1,
+        {"labels": {GPU: "nvidia-tesla-v100"}, "capacity": {"nvidia.com/gpu": "8"}, "taints": TAINTED},
+    ),
+    "t4": (
+        {"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"},
+        2,
+        {
+            "labels": {GPU: "nvidia-tesla-t4", "cloud.google.com/gke-spot": "true"},
+            "capacity": {"nvidia.com/gpu": "4"},
+            "taints": [*TAINTED, {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NoSchedule"}],
+        },
+    ),
+    "a100": (
+        {"type": "nvidia-tesla-a100", "countPerNode": 2},
+        2,
+        {"labels": {GPU: "nvidia-tesla-a100"}, "capacity": {"nvidia.com/gpu": "2"}, "taints": TAINTED},
+    ),
+    "v5e": (
+        {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8},
+        1,
+        {
+            "labels": {TPU: "tpu-v5-lite-podslice", TOPOLOGY: "2x4"},
+            "capacity": {"google.com/tpu": "8"},
+            "taints": TPU_TAINTED,
+        },
+    ),
+    "slice": (
+        {"type": "tpu-v5-lite-podslice", "topology": "4x4", "countPerNode": 4},
+        4,
+        {
+            "labels": {TPU: "tpu-v5-lite-podslice", TOPOLOGY: "4x4"},
+            "capacity": {"google.com/tpu": "4"},
+            "taints": TPU_TAINTED,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
+    """A control plane with the real scheduler, its machines' kubelets played by KWOK."""
+    folder = tmp_path_factory.mktemp("scheduled")
+    with ControlPlane(folder, Options(scheduler=True)) as started, start_kwok(started):
+        started.kubectl("apply", "-f", str(Path(__file__).parents[2] / "manifests" / "operator.yaml"))
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cluster(scheduled: ControlPlane, new_life: Any) -> Iterator[Any]:
+    life = new_life(scheduled, "accelerators", experimentalMultiHostTPU=True)
+    life.operator()
+    yield life
+    life.close()
+
+
+def job(name: str) -> dict[str, Any]:
+    accelerator, nodes, _ = JOBS[name]
+    spec: dict[str, Any] = {"accelerator": accelerator, "runPolicy": {"pendingTimeoutSeconds": 600}}
+    # A TPU's topology decides its own.
+    return spec | ({"nodes": None} if "topology" in accelerator else {"nodes": nodes})
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str) -> None:
+    accelerator, nodes, machine = JOBS[name]
+    # A machine of the wrong kind, and one without the taint: neither may take the pods.
+    cluster.control_plane.nodes.create(f"{name}-plain", kwok=True)
+    cluster.create(name, **job(name))
+    cluster.until(name, lambda _: cluster.condition(name, "Running").get("reason") == "Unschedulable", seconds=20)
+    assert "didn't match Pod's node affinity/selector" in cluster.condition(name, "Running")["message"]
+
+    # One machine too few: half a gang stays half a gang and says so.
+    for number in range(nodes - 1):
+        cluster.control_plane.nodes.create(f"{name}-{number}", kwok=True, **machine)
+    if nodes > 1:
+        cluster.wait(
+            lambda: [
+                pod.whole["spec"].get("nodeName")
+                for pod in cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
+            ],
+            lambda placed: sum(each is not None for each in placed) == nodes - 1,
+        )
+        assert cluster.condition(name, "Running")["status"] == "False"
+    cluster.control_plane.nodes.create(f"{name}-{nodes - 1}", kwok=True, **machine)
+    status = cluster.running(name)
+    assert status["workers"] == nodes
+    pods = cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
+    assert len({pod.whole["spec"]["nodeName"] for pod in pods}) == nodes
+    for pod in pods:
+        limits = pod.whole["spec"]["containers"][0]["resources"]["limits"]
+        resource = "google.com/tpu" if "topology" in accelerator else "nvidia.com/gpu"
+        assert limits[resource] == str(accelerator["countPerNode"])
+    cluster.delete(name)
+
+
+def test_with_the_fallback_the_same_job_runs_on_cpus(scheduled: ControlPlane, new_life: Any) -> None:
+    scheduled.nodes.create("laptop", kwok=True)
+    life = new_life(scheduled, "fallback", cpuFallback=True)
+    try:
+        life.operator()
+        life.create("t4", accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4}, nodes=2)
+        status = life.running("t4")
+        assert (status["precision"], status["workers"], status["globalBatchSize"]) == ("float32", 2, 64)
+        assert life.condition("t4", "FellBackToCPU")["reason"] == "FellBackToCPU"
+    finally:
+        life.close()

@@ -1,0 +1,136 @@
+"""Between operator and API server everything goes wrong once: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed import Behaviour, ControlPlane, Exit
+from testbed.fault_rules import (
+    CutWatch,
+    DelayAnswer,
+    DropAfter,
+    DropBefore,
+    ExpireWatch,
+    Fault,
+    HideEvents,
+    Refuse,
+)
+from testbed.faults import FaultProxy
+from testbed.pods import Pod
+
+FAULTS: dict[str, Fault] = {
+    "409 conflict": Refuse(409, "Conflict"),
+    "403 forbidden": Refuse(403, "Forbidden"),
+    "429 with a pause": Refuse(429, "TooManyRequests", retry_after=1),
+    "500": Refuse(500, "InternalError"),
+    "503": Refuse(503, "ServiceUnavailable"),
+    "a connection that drops before": DropBefore(),
+    "a connection that drops after": DropAfter(),
+    "a slow answer": DelayAnswer(1.5),
+}
+WRITES = ("create", "patch", "delete")
+
+
+@pytest.fixture
+def proxy(installed: ControlPlane) -> Iterator[FaultProxy]:
+    with installed.fault_proxy() as started:
+        yield started
+
+
+def twice(pod: Pod) -> Behaviour:
+    """The first attempt fails, the second succeeds: every kind of write is needed."""
+    return Exit(1 if pod.job.endswith("-1") else 0, after=0.2)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_write_fails_twice(alone: Any, proxy: FaultProxy, fault: str) -> None:
+    """For each name and kind of write, the first two tries."""
+    alone.operator(server=proxy.url)
+    for resource, verb, subresource in (
+        ("configmaps", "create", ""),
+        ("services", "create", ""),
+        ("networkpolicies", "create", ""),
+        ("jobs", "create", ""),
+        ("mptrainingjobs", "patch", "status"),
+    ):
+        proxy.add(FAULTS[fault], verb=verb, resource=resource, subresource=subresource, times=1)
+    alone.create("flowers", twice)
+    status = alone.phase("flowers", "Succeeded", seconds=60)
+    assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
+    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
+    assert len(alone.batch_jobs("flowers")) == 2
+
+
+def test_any_request_may_fail_at_random(alone: Any, proxy: FaultProxy) -> None:
+    chance = random.Random(11)
+    operator = alone.operator(server=proxy.url)
+    faults = list(FAULTS.values())
+    for fault in faults:
+        for verb in (*WRITES, "get"):
+            own = random.Random(chance.random())
+            proxy.add(
+                fault,
+                when=lambda call, verb=verb, own=own: (
+                    call.verb == verb and call.resource != "leases" and own.random() < 0.04
+                ),
+            )
+    names = [f"flowers-{number}" for number in range(10)]
+    for name in names:
+        alone.create(name, twice)
+    for name in names:
+        status = alone.phase(name, "Succeeded", seconds=120)
+        assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
+        assert len(alone.batch_jobs(name)) == 2
+    assert operator.server.exit_code is None
+
+
+@pytest.mark.parametrize("fault", [CutWatch(1), ExpireWatch(1)], ids=["cut", "410"])
+def test_watches_that_end_after_each_event(alone: Any, proxy: FaultProxy, fault: Fault) -> None:
+    alone.operator(server=proxy.url)
+    proxy.add(fault, verb="watch", times=20)
+    proxy.cut_watches()
+    for number in range(3):
+        alone.create(f"flowers-{number}", twice)
+    for number in range(3):
+        status = alone.phase(f"flowers-{number}", "Succeeded", seconds=60)
+        assert len(status["attempts"]) == 2
+
+
+def test_deletions_that_nobody_tells_of_are_found_by_listing(alone: Any, proxy: FaultProxy) -> None:
+    """A suspended job's Indexed Job is gone, and the event was lost: without a new list it would wait for ever."""
+    alone.operator(server=proxy.url, relistSeconds=2)
+    proxy.add(HideEvents("DELETED"), verb="watch")
+    proxy.cut_watches()
+    alone.create("flowers", lambda pod: Exit(0, after=30 if pod.job.endswith("-1") else 0.1))
+    alone.running("flowers")
+    alone.patch("flowers", {"spec": {"runPolicy": {"suspend": True}}})
+    alone.phase("flowers", "Suspended")
+    alone.released("flowers")
+    alone.patch("flowers", {"spec": {"runPolicy": {"suspend": False}}})
+    alone.phase("flowers", "Succeeded", seconds=40)
+
+
+def test_the_operator_starts_while_the_api_server_answers_nothing(alone: Any, proxy: FaultProxy) -> None:
+    rule = proxy.add(Refuse(503, "ServiceUnavailable"), when=lambda call: True)
+    operator = alone.operator(server=proxy.url, ready=False)
+    alone.wait(lambda: rule.hits, lambda hits: hits >= 2)
+    alone.create("flowers", lambda pod: Exit(0))
+    assert operator.server.exit_code is None
+    assert "Traceback" not in operator.log
+    proxy.clear()
+    alone.phase("flowers", "Succeeded", seconds=60)
+
+
+def test_a_leader_that_cannot_renew_its_lease_stops_before_another_leads(alone: Any, proxy: FaultProxy) -> None:
+    first = alone.operator(server=proxy.url)
+    alone.wait(lambda: first.log, lambda log: "leading" in log)
+    second = alone.operator()
+    proxy.add(DropBefore(), resource="leases")
+    alone.wait(lambda: second.log, lambda log: "leading" in log, seconds=20)
+    assert first.server.wait(1) == 1
+    alone.create("flowers", lambda pod: Exit(0))
+    alone.phase("flowers", "Succeeded")

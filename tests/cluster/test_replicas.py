@@ -1,0 +1,110 @@
+"""The operator itself: killed at any moment, doubled, upgraded, started beside jobs that are older than it."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from testbed import Behaviour, Exit, Run
+from testbed.pods import Pod
+
+
+def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> None:
+    """With the lease as it is installed: 10 s. A clean end hands over at once."""
+    lease = {"durationSeconds": 10, "renewSeconds": 2}
+    first = alone.operator(lease={**lease, "name": "takeover"})
+    second = alone.operator(lease={**lease, "name": "takeover"})
+    alone.wait(lambda: first.log, lambda log: "leading" in log)
+    assert "leading" not in second.log
+    alone.create("before", lambda pod: Run())
+    alone.running("before")
+    first.kill()
+    began = time.monotonic()
+    alone.create("after", lambda pod: Exit(0, after=0.2))
+    alone.phase("after", "Succeeded", seconds=25)
+    assert time.monotonic() - began < 15 + 2, "the lease, and the job itself"
+    third = alone.operator(lease={**lease, "name": "takeover"})
+    second.stop()
+    alone.create("handed-over", lambda pod: Exit(0))
+    alone.phase("handed-over", "Succeeded", seconds=6)
+    assert third.server.exit_code is None
+    assert [each["metadata"]["name"] for each in alone.batch_jobs("before")] == ["before-1"]
+
+
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled(alone: Any) -> None:
+    chance = random.Random(4)
+
+    def script(pod: Pod) -> Behaviour:
+        if pod.job.endswith("-1") and pod.job.startswith("odd"):
+            return Exit(1, after=0.5)
+        return Exit(0, after=0.5)
+
+    names = [f"{'odd' if number % 2 else 'even'}-{number}" for number in range(12)]
+    for round in range(6):
+        for name in names[2 * round : 2 * round + 2]:
+            alone.create(name, script)
+        operator = alone.operator(ready=False, lease={"durationSeconds": 3, "renewSeconds": 0.5, "name": "killed"})
+        operator.server.wait_until(lambda operator=operator: "leading" in operator.log, seconds=30)
+        time.sleep(chance.uniform(0, 0.6))
+        operator.kill()
+    alone.operator()
+    for name in names:
+        status = alone.phase(name, "Succeeded", seconds=60)
+        odd = name.startswith("odd")
+        assert status["currentAttempt"] == (2 if odd else 1), status
+        assert (status["applicationFailures"], status["infrastructureRestarts"]) == (int(odd), 0)
+        assert len(alone.batch_jobs(name)) == (2 if odd else 1)
+
+
+def test_an_upgrade_while_jobs_run_changes_nothing_of_them(alone: Any) -> None:
+    old = alone.operator(trainerImage="mptraining/trainer:old")
+    alone.create("older", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.5))
+    alone.running("older")
+    old.stop()
+    alone.operator(trainerImage="mptraining/trainer:new")
+    pod = alone.control_plane.pods.of_job(alone.namespace, "older-1")[0]
+    alone.kubelet.tell(pod, Exit(75))
+    alone.phase("older", "Succeeded")
+    alone.create("newer", lambda pod: Exit(0))
+    alone.phase("newer", "Succeeded")
+
+    def image(name: str) -> str:
+        job = alone.child("batch/v1 jobs", name)
+        return str(job["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    assert [image("older-1"), image("older-2")] == ["mptraining/trainer:old"] * 2
+    assert image("newer-1") == "mptraining/trainer:new"
+
+
+def test_a_restored_job_that_had_finished_is_not_run_again(alone: Any) -> None:
+    """A backup brings the objects back under new uids, without their children."""
+    time_ = "2026-01-01T00:00:00Z"
+    conditions = [
+        {"type": type, "status": "True", "reason": "Succeeded", "message": "done", "lastTransitionTime": time_}
+        for type in ("Succeeded", "Finished")
+    ]
+    alone.create("restored")
+    status = {"phase": "Succeeded", "currentAttempt": 1, "completionTime": time_, "conditions": conditions}
+    alone.patch("restored", {"status": status}, "status")
+    alone.operator()
+    alone.create("neighbour", lambda pod: Exit(0))
+    alone.phase("neighbour", "Succeeded")
+    assert alone.batch_jobs("restored") == []
+    assert alone.status("restored")["phase"] == "Succeeded"
+
+
+def test_settled_jobs_are_not_written_to_after_a_restart(alone: Any) -> None:
+    operator = alone.operator()
+    for number in range(5):
+        alone.create(f"settled-{number}", lambda pod: Exit(0))
+    versions = {}
+    for number in range(5):
+        alone.phase(f"settled-{number}", "Succeeded")
+        versions[number] = alone.get(f"settled-{number}")["metadata"]["resourceVersion"]
+    operator.stop()
+    alone.operator()
+    alone.create("last", lambda pod: Exit(0))
+    alone.phase("last", "Succeeded")
+    for number, version in versions.items():
+        assert alone.get(f"settled-{number}")["metadata"]["resourceVersion"] == version

@@ -1,0 +1,319 @@
+"""An API server in memory, with the manners that matter: versions, uids, conflicts, preconditions, refusals on order."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from mptraining_operator.cluster import JOBS, ApiProblem, Resource
+
+Raw = dict[str, Any]
+
+
+class FakeCluster:
+    """As cluster.Cluster. `calls` lists (verb, plural, name); `refuse` makes the next such call fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str | None, str], Raw] = {}
+        self.calls: list[tuple[str, str, str]] = []
+        self.page_size = 500
+        self._versions = itertools.count(1)
+        self._uids = itertools.count(1)
+        self._refusals: list[tuple[str, str, ApiProblem]] = []
+        self.before: Callable[[str, str, str], None] = lambda verb, plural, name: None
+
+    @property
+    def version(self) -> int:
+        return next(self._versions)
+
+    def refuse(self, verb: str, resource: Resource, problem: ApiProblem, times: int = 1) -> None:
+        self._refusals += [(verb, resource.plural, problem)] * times
+
+    def put(self, resource: Resource, raw: Raw) -> Raw:
+        """Writes past all checks, as another client would."""
+        raw = copy.deepcopy(raw)
+        metadata = raw["metadata"]
+        metadata.setdefault("uid", f"uid-{next(self._uids)}")
+        metadata.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+        metadata["resourceVersion"] = str(self.version)
+        self.objects[(resource.plural, metadata.get("namespace"), metadata["name"])] = raw
+        return copy.deepcopy(raw)
+
+    def find(self, resource: Resource, namespace: str | None, name: str) -> Raw | None:
+        return self.objects.get((resource.plural, namespace, name))
+
+    def written(self) -> list[tuple[str, str, str]]:
+        return [call for call in self.calls if call[0] not in ("get", "list")]
+
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
+        self._call("list", resource, "")
+        found = [
+            copy.deepcopy(raw)
+            for (plural, where, _), raw in self.objects.items()
+            if plural == resource.plural and namespace in (None, where)
+        ]
+        version = self.version
+        for start in range(0, max(len(found), 1), self.page_size):
+            yield found[start : start + self.page_size], version
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
+        self._call("get", resource, name)
+        return copy.deepcopy(self._stored(resource, namespace, name))
+
+    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
+        name = body["metadata"]["name"]
+        self._call("create", resource, name)
+        if (resource.plural, namespace, name) in self.objects:
+            raise ApiProblem(409, "AlreadyExists", f"{resource.plural} {name!r} already exists")
+        raw = copy.deepcopy(dict(body))
+        raw["metadata"]["namespace"] = namespace
+        return self.put(resource, raw)
+
+    def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw:
+        self._call("update", resource, name)
+        stored = self._stored(resource, namespace, name)
+        if body["metadata"].get("resourceVersion") != stored["metadata"]["resourceVersion"]:
+            raise ApiProblem(409, "Conflict", "the object has been modified")
+        return self.put(resource, dict(body))
+
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: str = "",
+        kind: str = "",
+        **query: str,
+    ) -> Raw:
+        self._call("patch", resource, name)
+        stored = self._stored(resource, namespace, name)
+        for field in ("uid", "resourceVersion"):
+            if body.get("metadata", {}).get(field, stored["metadata"][field]) != stored["metadata"][field]:
+                raise ApiProblem(409, "Conflict", "the object has been modified")
+        merged = copy.deepcopy(stored)
+        for top, value in body.items():
+            if top != "metadata":
+                merged[top] = _merge(merged.get(top), value)
+        return self.put(resource, merged)
+
+    def patch_job_status(self, namespace: str, name: str, version: int, changes: Mapping[str, Any]) -> Raw:
+        body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
+        return self.patch(JOBS, namespace, name, body, subresource="status")
+
+    def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str) -> None:
+        self._call("delete", resource, name)
+        stored = self._stored(resource, namespace, name)
+        if stored["metadata"]["uid"] != uid:
+            raise ApiProblem(409, "Conflict", "the uid is another")
+        del self.objects[(resource.plural, namespace, name)]
+
+    def _stored(self, resource: Resource, namespace: str | None, name: str) -> Raw:
+        found = self.find(resource, namespace, name)
+        if found is None:
+            raise ApiProblem(404, "NotFound", f"{resource.plural} {name!r} not found")
+        return found
+
+    def _call(self, verb: str, resource: Resource, name: str) -> None:
+        self.before(verb, resource.plural, name)
+        self.calls.append((verb, resource.plural, name))
+        for refusal in self._refusals:
+            if refusal[:2] == (verb, resource.plural):
+                self._refusals.remove(refusal)
+                raise refusal[2]
+
+
+def _merge(old: Any, patch: Any) -> Any:
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    merged = dict(old) if isinstance(old, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merge(merged.get(name), value)
+    return merged
+
+
+class Clock:
+    """Stands still until somebody moves it."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def api() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def raw_job() -> Callable[..., Raw]:
+    """`raw_job(name="flowers", uid=…, version=…, status=…, **spec)`: an MPTrainingJob as the API server sends it."""
+
+    def make(
+        name: str = "flowers",
+        *,
+        uid: str = "job-1",
+        version: int = 10,
+        namespace: str = "team",
+        status: Mapping[str, Any] | None = None,
+        generation: int = 1,
+        **spec: Any,
+    ) -> Raw:
+        return {
+            "apiVersion": "mptraining.dev/v1alpha1",
+            "kind": "MPTrainingJob",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": uid,
+                "resourceVersion": str(version),
+                "generation": generation,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {
+                "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
+                "nodes": 2,
+                "program": {"application": {"name": "cnn"}},
+                "data": {"train": ["gs://bucket/train-*.tfrecord"]},
+                "training": {"epochs": 1, "batchSize": {"global": 64}},
+                **spec,
+            },
+            **({"status": dict(status)} if status is not None else {}),
+        }
+
+    return make
+
+
+@pytest.fixture
+def raw_batch_job() -> Callable[..., Raw]:
+    """The Indexed Job of an attempt; `conditions` as (type, status) pairs."""
+
+    def make(
+        name: str = "flowers-1",
+        *,
+        uid: str = "batch-1",
+        owner: str = "job-1",
+        version: int = 20,
+        attempt: int = 1,
+        conditions: tuple[tuple[str, str], ...] = (),
+        **status: Any,
+    ) -> Raw:
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": uid,
+                "resourceVersion": str(version),
+                "creationTimestamp": "2026-01-01T00:00:10Z",
+                "labels": {
+                    "mptraining.dev/job": "flowers",
+                    "mptraining.dev/job-uid": owner,
+                    "mptraining.dev/attempt": str(attempt),
+                },
+                "ownerReferences": [{"kind": "MPTrainingJob", "name": "flowers", "uid": owner, "controller": True}],
+            },
+            "spec": {"parallelism": 2, "completions": 2, "suspend": False},
+            "status": {
+                **status,
+                "conditions": [
+                    {
+                        "type": type,
+                        "status": value,
+                        "reason": "BecauseOf",
+                        "message": "words",
+                        "lastTransitionTime": "2026-01-01T00:01:00Z",
+                    }
+                    for type, value in conditions
+                ],
+            },
+        }
+
+    return make
+
+
+@pytest.fixture
+def raw_pod() -> Callable[..., Raw]:
+    """A worker's pod; `containers` and `init` as container states, `conditions` as the API server's."""
+
+    def make(
+        name: str = "flowers-1-0-abcde",
+        *,
+        uid: str = "pod-0",
+        job_uid: str = "job-1",
+        owner: str = "batch-1",
+        version: int = 30,
+        index: int = 0,
+        phase: str = "Running",
+        containers: tuple[Raw, ...] = (),
+        init: tuple[Raw, ...] = (),
+        conditions: tuple[Raw, ...] = (),
+        metadata: Raw | None = None,
+        **status: Any,
+    ) -> Raw:
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": uid,
+                "resourceVersion": str(version),
+                "labels": {
+                    "mptraining.dev/job": "flowers",
+                    "mptraining.dev/job-uid": job_uid,
+                    "mptraining.dev/attempt": "1",
+                    "batch.kubernetes.io/job-completion-index": str(index),
+                },
+                "ownerReferences": [{"kind": "Job", "name": "flowers-1", "uid": owner, "controller": True}],
+                **(metadata or {}),
+            },
+            "spec": {"nodeName": "node-1"},
+            "status": {
+                "phase": phase,
+                "conditions": list(conditions),
+                "initContainerStatuses": [{"name": "source", "state": state} for state in init],
+                "containerStatuses": [{"name": "trainer", "state": state} for state in containers],
+                **status,
+            },
+        }
+
+    return make
+
+
+@pytest.fixture
+def raw_event() -> Callable[..., Raw]:
+    """A FailedCreate event of a Job."""
+
+    def make(
+        uid: str = "event-1",
+        *,
+        about: str = "batch-1",
+        name: str = "flowers-1",
+        version: int = 40,
+        message: str = "exceeded quota: gpus",
+        **other: Any,
+    ) -> Raw:
+        return {
+            "metadata": {"name": uid, "namespace": "team", "uid": uid, "resourceVersion": str(version)},
+            "involvedObject": {"kind": "Job", "namespace": "team", "name": name, "uid": about},
+            "reason": "FailedCreate",
+            "message": message,
+            "firstTimestamp": "2026-01-01T00:00:20Z",
+            "lastTimestamp": "2026-01-01T00:00:30Z",
+            **other,
+        }
+
+    return make

@@ -1,0 +1,366 @@
+"""Plans carried out against an API server in memory: status first, children exactly once, refusals as words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.status import JobStatus, Phase, Progress
+from mptraining_operator import children, trim
+from mptraining_operator import cluster as api_server
+from mptraining_operator.actions import (
+    Announcement,
+    DeleteJob,
+    DeletePod,
+    EndAttempt,
+    FailPod,
+    ForgetAttempt,
+    Plan,
+    ReadJobFile,
+    ReadNode,
+    StartAttempt,
+)
+from mptraining_operator.apply import Applier, status_changes
+from mptraining_operator.cache import Cache, Seen
+from mptraining_operator.cluster import ApiProblem
+from mptraining_operator.environment import PodSettings
+from mptraining_operator.snapshot import Findings, Key, Limits, Snapshot
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "flowers")
+QUOTA = ApiProblem(403, "Forbidden", "exceeded quota: jobs")
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+
+class Bench:
+    """One job in the API server and in the cache, and what applying a plan said."""
+
+    def __init__(self, api: Any, clock: Clock, raw: dict[str, Any]) -> None:
+        self.api = api
+        self.clock = clock
+        self.cache = Cache(clock)
+        self.said: list[str] = []
+        self.counted: list[Plan] = []
+        self.cache.put_job(trim.job(api.put(api_server.JOBS, raw)))
+        self.applier = Applier(
+            api,
+            self.cache,
+            pod_settings=lambda owner: PodSettings(),
+            announce=lambda snapshot, announcement: self.said.append(announcement.reason),
+            written=self.counted.append,
+            clock=clock,
+        )
+
+    @property
+    def seen(self) -> Seen:
+        found = self.cache.seen(KEY, Limits())
+        assert found is not None
+        return found
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.seen.snapshot
+
+    @property
+    def findings(self) -> Findings:
+        return self.snapshot.findings
+
+    @property
+    def job(self) -> ResolvedJob:
+        job = self.snapshot.job
+        assert job is not None
+        return resolve(job, ClusterSettings(default_image="trainer:1"))
+
+    @property
+    def owner(self) -> children.Owner:
+        return children.Owner("team", "flowers", "job-1")
+
+    def apply(self, **plan: Any) -> bool:
+        return self.applier.apply(Plan(**plan), self.seen)
+
+    def start(self, number: int = 1) -> bool:
+        return self.apply(actions=(StartAttempt(number, self.job),))
+
+
+@pytest.fixture
+def bench(api: Any, clock: Clock, raw_job: Make) -> Bench:
+    return Bench(api, clock, raw_job())
+
+
+STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)
+ONCE = [("create", "configmaps", "flowers-job"), ("create", "services", "flowers-workers")]
+ONCE += [("create", "networkpolicies", "flowers-workers")]
+
+
+def test_status_stands_before_anything_is_created(bench: Bench) -> None:
+    said = (Announcement("Started", "attempt 1"),)
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), announcements=said)
+    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
+    assert bench.said == ["Started"]
+    assert len(bench.counted) == 1
+    # Own writes are known at once.
+    assert bench.snapshot.status == STARTED
+    assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
+    assert bench.findings.job_file == bench.job
+
+
+def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
+    seen = bench.seen
+    raw = bench.api.get(api_server.JOBS, "team", "flowers")
+    bench.api.put(api_server.JOBS, {**raw, "status": {"phase": "Suspended"}})
+    bench.api.calls.clear()
+    plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), announcements=(Announcement("Started", ""),))
+    assert bench.applier.apply(plan, seen)
+    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), ("get", "mptrainingjobs", "flowers")]
+    assert (bench.said, bench.counted) == ([], [])
+    assert bench.snapshot.status == JobStatus(phase=Phase.SUSPENDED)
+
+
+@pytest.mark.parametrize("gone_at", ["patch", "get"])
+def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
+    seen = bench.seen
+    if gone_at == "get":
+        bench.api.refuse("patch", api_server.JOBS, ApiProblem(409, "Conflict", "modified"))
+    del bench.api.objects[("mptrainingjobs", "team", "flowers")]
+    assert bench.applier.apply(Plan(status=STARTED), seen)
+    assert bench.cache.seen(KEY, Limits()) is None
+
+
+def test_other_refusals_of_the_status_come_through(bench: Bench) -> None:
+    bench.api.refuse("patch", api_server.JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
+    with pytest.raises(ApiProblem) as caught:
+        bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
+    assert caught.value.retry_after == 7.0
+    assert bench.api.written() == [("patch", "mptrainingjobs", "flowers")]
+
+
+def test_only_what_changes_is_written_and_never_progress() -> None:
+    before = JobStatus(phase=Phase.PENDING, current_attempt=1, workers=2, progress=Progress(step=3))
+    after = JobStatus(phase=Phase.RUNNING, current_attempt=1)
+    assert status_changes(before, after) == {"phase": "Running", "workers": None}
+    assert status_changes(before, before) == {}
+
+
+def test_an_equal_status_is_not_written(bench: Bench) -> None:
+    bench.apply(status=STARTED)
+    bench.api.calls.clear()
+    assert not bench.apply(status=STARTED, announcements=(Announcement("Said", ""),))
+    assert bench.api.calls == []
+    assert bench.said == ["Said"]
+
+
+def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
+    bench.start()
+    bench.api.calls.clear()
+    assert not bench.start()
+    assert bench.api.written() == [*ONCE, ("create", "jobs", "flowers-1")]
+    # What is known to be ours is not read again; the Indexed Job is.
+    assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
+    assert bench.findings.refusal is None
+    assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
+
+
+def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) -> None:
+    bench.start()
+    raw = bench.api.get(api_server.JOBS, "team", "flowers")
+    again = Bench(bench.api, clock, raw)
+    bench.api.calls.clear()
+    assert not again.start()
+    assert [call[1] for call in bench.api.calls if call[0] == "get"] == [
+        "configmaps",
+        "services",
+        "networkpolicies",
+        "jobs",
+    ]
+    assert again.findings.job_file == again.job
+
+
+def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
+    frozen = bench.job.model_copy(update={"image": "trainer:0"})
+    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, frozen))
+    assert bench.start()
+    assert bench.findings.job_file == frozen
+    assert ("create", "jobs", "flowers-1") not in bench.api.calls
+    assert not bench.apply(actions=(StartAttempt(1, frozen),))
+    assert ("create", "jobs", "flowers-1") in bench.api.calls
+
+
+def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
+    body = children.config_map(bench.owner, bench.job)
+    body["data"]["job.json"] = '{"version": 99}'
+    bench.api.put(api_server.CONFIG_MAPS, body)
+    assert bench.start()
+    refusal = bench.findings.refusal
+    assert refusal is not None
+    assert refusal.kind == "Refused"
+    assert "another version" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("controller", "words"),
+    [
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "earlier", "controller": True}, "being deleted"),
+        ({"kind": "Deployment", "name": "web", "uid": "x", "controller": True}, "Deployment 'web'"),
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "nobody"),
+    ],
+)
+def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
+    body = children.service(bench.owner)
+    body["metadata"]["ownerReferences"] = [controller]
+    bench.api.put(api_server.SERVICES, body)
+    assert bench.start()
+    refusal = bench.findings.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "Service flowers-workers", bench.clock.now)
+    assert words in refusal.message
+    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+
+
+def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
+    body = children.service(bench.owner)
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    bench.api.put(api_server.SERVICES, body)
+    assert bench.start()
+    assert bench.findings.refusal is not None
+    assert "being deleted" in bench.findings.refusal.message
+
+
+def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
+    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA, times=2)
+    assert bench.start()
+    refusal = bench.findings.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child, refusal.message) == ("Refused", "Job flowers-1", "exceeded quota: jobs")
+    bench.clock.now += 10
+    assert bench.start()
+    assert bench.findings.refusal is not None
+    assert bench.findings.refusal.at == bench.clock.now
+    assert not bench.start()
+    assert bench.findings.refusal is None
+
+
+def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
+    bench.start()
+    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA)
+    assert not bench.start()
+    assert bench.findings.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (ApiProblem(422, "Invalid", "spec.template: Invalid value"), "Invalid"),
+        (ApiProblem(400, "BadRequest", "quantities must match"), "Invalid"),
+        (ApiProblem(413, "RequestEntityTooLarge", "limit is 3145728"), "Invalid"),
+        (ApiProblem(400, "BadRequest", 'admission webhook "policy" denied the request'), "Refused"),
+    ],
+)
+def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
+    bench.api.refuse("create", api_server.BATCH_JOBS, problem)
+    assert bench.start()
+    assert bench.findings.refusal is not None
+    assert bench.findings.refusal.kind == kind
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ApiProblem(403, "Forbidden", "unable to create new content", causes=("NamespaceTerminating",)),
+        ApiProblem(403, "Forbidden", 'namespace "team" because it is being terminated'),
+        ApiProblem(404, "NotFound", 'namespaces "team" not found'),
+    ],
+)
+def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiProblem) -> None:
+    bench.api.refuse("create", api_server.SERVICES, problem)
+    assert not bench.start()
+    assert bench.findings.refusal is None
+    assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
+
+
+def test_an_api_server_in_trouble_is_the_queues_business(bench: Bench) -> None:
+    for status in (0, 429, 500, 503):
+        bench.api.refuse("create", api_server.SERVICES, ApiProblem(status, "Trouble", "later"))
+        with pytest.raises(ApiProblem):
+            bench.start()
+    assert bench.findings.refusal is None
+
+
+def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
+    job = bench.job.model_copy(update={"image": None})
+    assert bench.apply(actions=(StartAttempt(1, job),))
+    refusal = bench.findings.refusal
+    assert refusal is not None
+    assert refusal.kind == "Invalid"
+    assert "image" in refusal.message
+    assert bench.api.calls == []
+
+
+def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
+    bench.start()
+    uid = bench.snapshot.batch_jobs[0].uid
+    assert not bench.apply(actions=(EndAttempt("flowers-1", "another"), ForgetAttempt("flowers-9", "gone")))
+    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1")
+    assert not bench.apply(actions=(EndAttempt("flowers-1", uid),))
+    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+    assert not bench.apply(actions=(DeletePod("nobody", "x"), DeleteJob("job-1")))
+    assert bench.api.find(api_server.JOBS, "team", "flowers") is None
+
+
+def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
+    bench.api.refuse("delete", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    with pytest.raises(ApiProblem):
+        bench.apply(actions=(EndAttempt("flowers-1", "x"),))
+
+
+def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
+    stored = bench.api.put(api_server.PODS, raw_pod())
+    bench.cache.put_pod(KEY, trim.version(stored), trim.pod(stored))
+    assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
+    pod = bench.snapshot.pods[0]
+    assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
+    # Another pod of that name, or none.
+    assert not bench.apply(
+        actions=(FailPod(stored["metadata"]["name"], "x", "node-1"), FailPod("none", "pod-0", "node-1"))
+    )
+
+
+def test_reading_the_job_file(bench: Bench) -> None:
+    assert bench.apply(actions=(ReadJobFile(),))
+    assert bench.findings.job_file_missing
+    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, bench.job))
+    assert bench.apply(actions=(ReadJobFile(),))
+    assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
+
+
+def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
+    body = children.config_map(children.Owner("team", "flowers", "earlier"), bench.job)
+    bench.api.put(api_server.CONFIG_MAPS, body)
+    assert bench.apply(actions=(ReadJobFile(),))
+    assert (bench.findings.job_file, bench.findings.job_file_missing) == (None, True)
+
+
+def test_asking_for_nodes(bench: Bench) -> None:
+    def node(name: str, ready: str) -> None:
+        conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]
+        bench.api.put(api_server.NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
+
+    node("well", "True")
+    node("silent", "Unknown")
+    assert bench.apply(actions=tuple(ReadNode(name) for name in ("well", "silent", "gone")))
+    assert dict(bench.findings.lost_nodes) == {"well": False, "silent": True, "gone": True}
+
+
+def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
+    seen = bench.seen
+    bench.cache.put_job(trim.job(raw_job(uid="job-2", version=10_000)))
+    assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
+    assert dict(bench.findings.lost_nodes) == {}

@@ -1,0 +1,85 @@
+"""The endpoints, and what makes a replica unwell."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from mptraining_operator import health
+from mptraining_operator.health import HealthServer
+
+
+def ask(server: HealthServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_three_endpoints() -> None:
+    causes: dict[str, str | None] = {"alive": None, "ready": "the first list is not complete"}
+    server = HealthServer(
+        0,
+        metrics=lambda: b"up 1\n",
+        alive=[lambda: causes["alive"]],
+        ready=[lambda: causes["ready"], lambda: None],
+        host="127.0.0.1",
+    )
+    server.start()
+    try:
+        assert ask(server, "/healthz") == (200, "ok\n")
+        assert ask(server, "/readyz") == (503, "the first list is not complete\n")
+        assert ask(server, "/metrics") == (200, "up 1\n")
+        causes.update(alive="stuck", ready=None)
+        assert ask(server, "/healthz") == (503, "stuck\n")
+        assert ask(server, "/readyz") == (200, "ok\n")
+        assert ask(server, "/else")[0] == 404
+        again = HealthServer(server.port, metrics=bytes, alive=(), ready=(), host="127.0.0.1")
+        with pytest.raises(OSError, match="address already in use"):
+            again.start()
+    finally:
+        server.stop()
+
+
+def test_a_check_that_fails_is_a_cause() -> None:
+    def broken() -> str | None:
+        raise KeyError("x")
+
+    server = HealthServer(0, metrics=bytes, alive=[broken], ready=(), host="127.0.0.1")
+    server.start()
+    try:
+        assert ask(server, "/healthz") == (503, "a check failed: KeyError: 'x'\n")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(("seconds", "well"), [(0.0, True), (29.0, True), (31.0, False)])
+def test_a_silent_loop(seconds: float, well: bool) -> None:
+    assert (health.silent_loop(lambda: seconds)() is None) == well
+
+
+def test_workers() -> None:
+    assert health.stuck_worker(lambda: None, lambda: 0)() is None
+    assert health.stuck_worker(lambda: ("team/flowers", 119.0), lambda: 0)() is None
+    assert "team/flowers for 121 s" in (health.stuck_worker(lambda: ("team/flowers", 121.0), lambda: 0)() or "")
+    assert "2 worker threads" in (health.stuck_worker(lambda: None, lambda: 2)() or "")
+
+
+def test_a_queue_is_only_a_leaders_business() -> None:
+    assert health.old_queue(lambda: 500.0, lambda: False)() is None
+    assert health.old_queue(lambda: 500.0, lambda: True)() == "a job has been waiting for a worker for 500 s"
+    assert health.old_queue(lambda: 100.0, lambda: True)() is None
+
+
+@pytest.mark.parametrize(("age", "well"), [(None, True), (1799.0, True), (1801.0, False)])
+def test_lists(age: float | None, well: bool) -> None:
+    assert (health.old_list(lambda: age, 600)() is None) == well
+
+
+def test_unmet() -> None:
+    assert health.unmet(lambda: True, "no")() is None
+    assert health.unmet(lambda: False, "no")() == "no"

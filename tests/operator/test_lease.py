@@ -1,0 +1,244 @@
+"""Who leads: a table of what is seen, and never two leaders whatever their clocks say."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_operator.cluster import LEASES, ApiProblem
+from mptraining_operator.lease import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
+from mptraining_operator.settings import Identity, LeaseSettings
+
+SETTINGS = LeaseSettings(duration_seconds=10, renew_seconds=2.0)
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+
+def seen(holder: str, changed: float, duration: float = 10) -> SeenLease:
+    return SeenLease(holder, duration, "1", changed)
+
+
+@pytest.mark.parametrize(
+    ("lease", "now", "move"),
+    [
+        (None, 0, Move.CREATE),
+        (seen("me", 0), 5, Move.RENEW),
+        (seen("me", 0), 500, Move.RENEW),
+        (seen("", 0), 0, Move.TAKE),
+        (seen("other", 0), 0, Move.WAIT),
+        (seen("other", 0), 9.9, Move.WAIT),
+        (seen("other", 0), 10, Move.TAKE),
+        # Its holder runs with a longer duration than this replica, or a shorter one.
+        (seen("other", 0, duration=30), 12, Move.WAIT),
+        (seen("other", 0, duration=1), 5, Move.WAIT),
+    ],
+)
+def test_what_to_do(lease: SeenLease | None, now: float, move: Move) -> None:
+    assert decide(lease, "me", now, 10) == move
+
+
+def test_only_ones_own_clock_counts() -> None:
+    raw = {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"holderIdentity": "other", "leaseDurationSeconds": 10, "renewTime": "1999-01-01T00:00:00.000000Z"},
+    }
+    first = look(None, raw, 100.0)
+    assert (first.holder, first.changed) == ("other", 100.0)
+    assert look(first, raw, 105.0).changed == 100.0
+    raw["metadata"]["resourceVersion"] = "8"
+    assert look(first, raw, 106.0).changed == 106.0
+
+
+def test_a_leader_stops_before_its_lease_is_over() -> None:
+    assert not must_stop(0, 7.9, 10)
+    assert must_stop(0, 8, 10)
+
+
+def election(api: Any, name: str, clock: Any) -> Election:
+    return Election(api, Identity(name=name, namespace="ops"), SETTINGS, monotonic=clock, wall=lambda: 1.8e9)
+
+
+def test_the_first_leads_and_renews_and_a_second_waits(api: Any, clock: Clock) -> None:
+    a, b = election(api, "a", clock), election(api, "b", clock)
+    for _ in range(20):
+        a.step()
+        b.step()
+        clock.now += 2
+        assert (a.leading, b.leading) == (True, False)
+    spec = api.find(LEASES, "ops", SETTINGS.name)["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 10, 0)
+    assert spec["renewTime"].endswith("Z")
+
+
+def test_a_silent_leader_is_replaced_after_the_duration(api: Any, clock: Clock) -> None:
+    a, b = election(api, "a", clock), election(api, "b", clock)
+    a.step()
+    b.step()
+    clock.now += 9
+    b.step()
+    assert not b.leading
+    assert a.overdue()
+    clock.now += 1
+    b.step()
+    assert b.leading
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == 1
+    a.step()
+    assert a.lost()
+
+
+def test_a_released_lease_is_taken_at_once(api: Any, clock: Clock) -> None:
+    a, b = election(api, "a", clock), election(api, "b", clock)
+    a.step()
+    b.step()
+    a.release()
+    assert not a.leading
+    b.step()
+    assert b.leading
+
+
+def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
+    a, b, c = (election(api, name, clock) for name in "abc")
+    a.step()
+    b.step()
+    c.step()
+    clock.now += 20
+    # Both read before either writes.
+    api.before = lambda verb, plural, name: b.step() if verb == "update" and not b.leading and stop() else None
+    entered: list[bool] = []
+
+    def stop() -> bool:
+        entered.append(True)
+        return len(entered) == 1
+
+    c.step()
+    assert (b.leading, c.leading) == (True, False)
+
+
+def test_an_api_server_that_does_not_answer(api: Any, clock: Clock) -> None:
+    a = election(api, "a", clock)
+    api.refuse("get", LEASES, ApiProblem(0, "NoAnswer", "timed out"))
+    a.step()
+    assert not a.leading
+    a.step()
+    assert a.leading
+    api.refuse("get", LEASES, ApiProblem(0, "NoAnswer", "timed out"), times=9)
+    for _ in range(4):
+        assert not a.overdue()
+        clock.now += 2
+        a.step()
+    assert a.overdue()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from((0.5, 1.0, 2.0, 5.0)), st.booleans()),
+        max_size=60,
+    ),
+    st.tuples(*[st.floats(-1e6, 1e6) for _ in range(3)]),
+)
+def test_never_two_leaders(steps: list[tuple[str, float, bool]], offsets: tuple[float, float, float]) -> None:
+    api = Leases()
+    true_time = [1e7]
+    replicas = {
+        name: Election(
+            api,
+            Identity(name=name, namespace="ops"),
+            SETTINGS,
+            monotonic=lambda offset=offset: true_time[0] + offset,  # type: ignore[misc]
+            wall=lambda offset=offset: true_time[0] + 1e9 - offset,  # type: ignore[misc]
+        )
+        for name, offset in zip("abc", offsets, strict=True)
+    }
+    ended: set[str] = set()
+    for name, seconds, fails in steps:
+        true_time[0] += seconds
+        for each, replica in replicas.items():
+            # The guard's thread looks all the time.
+            if replica.overdue() or replica.lost():
+                ended.add(each)
+        if name not in ended:
+            api.fails = fails
+            replicas[name].step()
+        working = [
+            each
+            for each, replica in replicas.items()
+            if each not in ended and replica.leading and not replica.overdue() and not replica.lost()
+        ]
+        assert len(working) <= 1
+
+
+class Leases:
+    """One Lease with its versions."""
+
+    def __init__(self) -> None:
+        self.raw: dict[str, Any] | None = None
+        self.fails = False
+
+    def get(self, resource: object, namespace: str | None, name: str) -> dict[str, Any]:
+        self._answer()
+        if self.raw is None:
+            raise ApiProblem(404, "NotFound", name)
+        return self.raw
+
+    def create(self, resource: object, namespace: str | None, body: Any) -> dict[str, Any]:
+        self._answer()
+        if self.raw is not None:
+            raise ApiProblem(409, "AlreadyExists", "lease")
+        return self._put(body)
+
+    def replace(self, resource: object, namespace: str, name: str, body: Any) -> dict[str, Any]:
+        self._answer()
+        assert self.raw is not None
+        if body["metadata"]["resourceVersion"] != self.raw["metadata"]["resourceVersion"]:
+            raise ApiProblem(409, "Conflict", "lease")
+        return self._put(body)
+
+    def _answer(self) -> None:
+        if self.fails:
+            raise ApiProblem(0, "NoAnswer", "timed out")
+
+    def _put(self, body: Any) -> dict[str, Any]:
+        version = int(self.raw["metadata"]["resourceVersion"]) + 1 if self.raw else 1
+        self.raw = {**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}}
+        return self.raw
+
+
+def test_the_keeper_starts_once_and_hands_over(api: Any) -> None:
+    import time
+
+    settings = LeaseSettings(duration_seconds=3, renew_seconds=0.01)
+    started, lost = threading.Semaphore(0), threading.Event()
+    causes: list[str] = []
+
+    def on_lost(cause: str) -> None:
+        causes.append(cause)
+        lost.set()
+
+    keepers = []
+    for name in "ab":
+        one = Election(
+            api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time
+        )
+        keepers.append(LeaseKeeper(one, settings, on_started=started.release, on_lost=on_lost))
+    keepers[0].start()
+    assert started.acquire(timeout=5)
+    keepers[1].start()
+    assert not started.acquire(timeout=0.05)
+    keepers[0].stop(release=True)
+    assert started.acquire(timeout=5)
+    assert keepers[1].leading
+    # Somebody takes it by force.
+    raw = api.get(LEASES, "ops", settings.name)
+    raw["spec"]["holderIdentity"] = "thief"
+    api.put(LEASES, raw)
+    assert lost.wait(5)
+    assert causes == ["another replica holds the lease"]
+    keepers[1].stop(release=False)

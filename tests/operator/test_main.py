@@ -1,0 +1,110 @@
+"""The program from outside: help at once, wrong settings in one line, a cluster that is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import yaml
+from typer.testing import CliRunner
+
+from mptraining_operator.__main__ import app
+from mptraining_operator.settings import OperatorSettings
+
+
+def test_help_loads_none_of_the_heavy_parts() -> None:
+    heavy = ("kubernetes", "kopf", "aiohttp", "pydantic", "yaml")
+    script = f"import sys, mptraining_operator.__main__; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "settings" in result.stdout
+
+
+def test_the_defaults_as_yaml_are_settings() -> None:
+    result = CliRunner().invoke(app, ["settings"])
+    assert result.exit_code == 0
+    assert OperatorSettings.parse(yaml.safe_load(result.stdout)) == OperatorSettings()
+    assert "# " in result.stdout
+
+
+def test_wrong_settings_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    for text in ("logLevel: LOUD", "logFormat: xml", "worker: 3"):
+        file.write_text(text)
+        result = CliRunner().invoke(app, ["run", "--settings", str(file)])
+        assert result.exit_code == 2, result.output
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert text.split(":")[0] in result.stderr
+
+
+def test_neither_in_a_cluster_nor_a_kubeconfig(tmp_path: Path) -> None:
+    nowhere = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "mptraining_operator", "run"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **nowhere},
+    )
+    assert done.returncode == 2
+    assert "kubeconfig" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = tmp_path / "config"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(config), "KUBERNETES_SERVICE_HOST": ""},
+    )
+    try:
+        assert process.stderr is not None
+        assert "the API server does not answer" in process.stderr.readline()
+        assert answer(port, "/healthz") == 200
+        assert answer(port, "/readyz") == 503
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        rest = process.stderr.read()
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 10
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def answer(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+            return int(found.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code

@@ -1,0 +1,269 @@
+"""The Indexed Job of an attempt: who decides what, and what is refused. The whole of it is in tests/golden/children."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from mptraining_api import accelerators, launch
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_operator.children import Owner
+from mptraining_operator.environment import PodSettings
+from mptraining_operator.pods import indexed_job
+
+OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
+CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)
+SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
+
+
+def parsed(**spec: Any) -> MPTrainingJob:
+    document = {
+        "accelerator": {"type": "cpu"},
+        "program": {"application": {"name": "cnn", "classes": 2}},
+        "data": {"train": ["gs://bucket/train"]},
+        **spec,
+    }
+    return MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document})
+
+
+def built(
+    *, attempt: int = 1, settings: PodSettings = SETTINGS, cluster: ClusterSettings = CLUSTER, **spec: Any
+) -> dict[str, Any]:
+    job = parsed(**spec)
+    return indexed_job(OWNER, resolve(job, cluster), job.spec, attempt=attempt, settings=settings)
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    template: dict[str, Any] = built(**spec)["spec"]["template"]["spec"]
+    return template
+
+
+def trainer(**spec: Any) -> dict[str, Any]:
+    (container,) = pod(**spec)["containers"]
+    return dict(container)
+
+
+def environment(container: dict[str, Any]) -> dict[str, Any]:
+    names = [each["name"] for each in container["env"]]
+    assert len(names) == len(set(names)), "a server-side apply refuses a name that stands twice"
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def test_one_failure_ends_the_gang_and_nothing_is_replaced() -> None:
+    spec = built(nodes=3)["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"], spec["podReplacementPolicy"]) == (0, 0, "Failed")
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule == {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert "ttlSecondsAfterFinished" not in spec
+    assert "suspend" not in spec
+
+
+def test_attempts_differ_in_name_label_and_hosts() -> None:
+    first, second = built(nodes=2), built(nodes=2, attempt=2)
+    assert [each["metadata"]["name"] for each in (first, second)] == ["flowers-1", "flowers-2"]
+    assert second["spec"]["template"]["metadata"]["labels"]["mptraining.dev/attempt"] == "2"
+    (container,) = second["spec"]["template"]["spec"]["containers"]
+    hosts = environment(container)[launch.HOSTS].split(",")
+    assert hosts == [f"flowers-2-{index}.flowers-workers.team-a.svc:2222" for index in (0, 1)]
+
+
+def test_the_same_job_gives_the_same_text_and_shares_nothing() -> None:
+    template = {"env": [{"name": "A", "value": "1"}], "labels": {"team": "a"}}
+    job = parsed(podTemplate=template)
+    spec = job.spec
+    before = copy.deepcopy(spec)
+    first, second = (indexed_job(OWNER, resolve(job, CLUSTER), spec, attempt=1, settings=SETTINGS) for _ in range(2))
+    assert first == second
+    first["spec"]["template"]["spec"]["securityContext"].clear()
+    first["spec"]["template"]["spec"]["containers"][0]["env"][-1]["value"] = "2"
+    assert spec == before
+    assert second == indexed_job(OWNER, resolve(job, CLUSTER), spec, attempt=1, settings=SETTINGS)
+
+
+# Security.
+
+
+@pytest.mark.parametrize(
+    "source",
+    [None, {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}, "requirements": "requirements.txt"}],
+)
+def test_no_container_has_more_rights_than_it_needs(source: dict[str, Any] | None) -> None:
+    found = pod(source=source)
+    assert found["securityContext"]["runAsNonRoot"] is True
+    assert found["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert found["automountServiceAccountToken"] is False
+    for container in (*found["containers"], *found.get("initContainers", ())):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+
+
+def test_the_token_of_the_kubernetes_api_is_for_jobs_that_name_an_account() -> None:
+    found = pod(podTemplate={"serviceAccountName": "trainer"})
+    assert (found["serviceAccountName"], found["automountServiceAccountToken"]) == ("trainer", True)
+
+
+# Where it runs.
+
+
+@pytest.mark.parametrize("name", [name for name, found in accelerators.catalogue().items() if found.kind == "gpu"])
+def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
+    count = accelerators.lookup(name).counts[0]
+    found = pod(accelerator={"type": name, "countPerNode": count})
+    assert found["nodeSelector"] == {"cloud.google.com/gke-accelerator": name}
+    resources = found["containers"][0]["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
+    shm = next(each for each in found["volumes"] if each["name"] == "mptraining-shm")
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{count}Gi"}
+
+
+def test_a_job_s_own_placement_stands_beside_ours() -> None:
+    own = {"key": "dedicated", "operator": "Exists"}
+    template = {"nodeSelector": {"zone": "a"}, "tolerations": [own]}
+    found = pod(accelerator={"type": "nvidia-l4"}, podTemplate=template)
+    assert found["nodeSelector"] == {"zone": "a", "cloud.google.com/gke-accelerator": "nvidia-l4"}
+    assert own in found["tolerations"]
+    assert [each["key"] for each in found["tolerations"][:3]] == [
+        "nvidia.com/gpu",
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ]
+    assert {each["tolerationSeconds"] for each in found["tolerations"][1:3]} == {7}
+
+
+@pytest.mark.parametrize(
+    ("spec", "spread"),
+    [
+        ({}, False),
+        ({"nodes": 2}, True),
+        ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
+        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 4}}, False),
+    ],
+)
+def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], spread: bool) -> None:
+    assert ("topologySpreadConstraints" in pod(**spec)) is spread
+
+
+def test_scheduling() -> None:
+    job = built(scheduling={"queueName": "team", "priorityClassName": "high", "schedulerName": "gang"})
+    assert job["spec"]["suspend"] is True
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    found = job["spec"]["template"]["spec"]
+    assert (found["priorityClassName"], found["schedulerName"]) == ("high", "gang")
+    assert found["terminationGracePeriodSeconds"] == 45
+
+
+# Resources.
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, {"requests": {"cpu": "250m", "memory": "512Mi"}}),
+        ({"requests": {"cpu": 4}}, {"requests": {"cpu": 4, "memory": "512Mi"}}),
+        (
+            {"limits": {"memory": "256Mi"}},
+            {"requests": {"cpu": "250m"}, "limits": {"memory": "256Mi"}},
+        ),
+    ],
+)
+def test_a_pod_asks_for_something_and_never_for_more_than_its_limit(
+    given: dict[str, Any] | None, expected: dict[str, Any]
+) -> None:
+    assert trainer(podTemplate={"resources": given})["resources"] == expected
+
+
+def test_the_source_is_prepared_without_the_accelerator() -> None:
+    template = {"resources": {"limits": {"cpu": 8, "memory": "32Gi"}}}
+    source = {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}}
+    found = pod(accelerator={"type": "nvidia-l4"}, source=source, podTemplate=template)
+    assert found["initContainers"][0]["resources"] == {"requests": {}, "limits": {"cpu": 8, "memory": "32Gi"}}
+
+
+# Variables.
+
+
+def test_a_default_gives_way_to_the_job_s_own_variable() -> None:
+    found = environment(trainer(podTemplate={"env": [{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "0"}]}))
+    assert found["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    assert found["HOME"] == "/tmp"
+    assert found[launch.INCARNATION] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert found[launch.TERMINATION_LOG] == "/dev/termination-log"
+
+
+def test_a_proxy_of_the_job_s_own_does_not_come_between_two_workers() -> None:
+    own = {"env": [{"name": "https_proxy", "value": "http://proxy"}, {"name": "no_grpc_proxy", "value": "other"}]}
+    found = environment(trainer(nodes=2, podTemplate=own))
+    assert found["https_proxy"] == "http://proxy"
+    assert found["no_grpc_proxy"] == "flowers-workers.team-a.svc"
+    assert environment(trainer(podTemplate=own))["no_grpc_proxy"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [([], "/source/packages"), ([{"name": "PYTHONPATH", "value": "/opt"}], "/opt:/source/packages")],
+)
+def test_requirements_join_the_path_of_python(own: list[dict[str, str]], expected: str) -> None:
+    source = {"configMap": {"name": "code"}, "requirements": "requirements.txt"}
+    assert environment(trainer(source=source, podTemplate={"env": own}))["PYTHONPATH"] == expected
+
+
+def test_a_path_of_python_from_elsewhere_cannot_be_joined() -> None:
+    source = {"configMap": {"name": "code"}, "requirements": "requirements.txt"}
+    elsewhere = {"name": "PYTHONPATH", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+    with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.env\[0\]: PYTHONPATH from elsewhere"):
+        pod(source=source, podTemplate={"env": [elsewhere]})
+
+
+def test_progress_is_reported_where_somebody_listens() -> None:
+    told = PodSettings(progress_url="https://operator:8443", progress_certificate="PEM")
+    found = pod(settings=told)
+    variables = environment(found["containers"][0])
+    assert variables[launch.PROGRESS_URL] == "https://operator:8443"
+    assert variables[launch.PROGRESS_CERTIFICATE] == "PEM"
+    assert variables[launch.PROGRESS_TOKEN_FILE] == "/var/run/mptraining/token"
+    (volume,) = [each for each in found["volumes"] if "projected" in each]
+    (token,) = volume["projected"]["sources"]
+    assert token["serviceAccountToken"]["audience"] == "mptraining.dev/team-a/uid-1"
+    silent = pod()
+    assert launch.PROGRESS_URL not in environment(silent["containers"][0])
+    assert not any("projected" in each for each in silent["volumes"])
+
+
+# What is refused.
+
+
+def test_a_volume_may_not_have_a_name_of_ours() -> None:
+    template = {"volumes": [{"name": "data", "emptyDir": {}}, {"name": "mptraining-tmp", "emptyDir": {}}]}
+    with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.volumes\[1\]\.name: 'mptraining-tmp'"):
+        pod(podTemplate=template)
+
+
+@pytest.mark.parametrize(
+    "path", ["/tmp", "/tmp/", "//tmp", "/dev", "/", "/etc/mptraining/more", "/source", "/source/files"]
+)
+def test_a_mount_may_not_take_the_place_of_ours(path: str) -> None:
+    source = {"configMap": {"name": "code"}}
+    mount = {"name": "data", "mountPath": path}
+    template = {"volumes": [{"name": "data", "emptyDir": {}}], "volumeMounts": [mount]}
+    with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.volumeMounts\[0\]\.mountPath: .*operator's /"):
+        pod(source=source, podTemplate=template)
+
+
+@pytest.mark.parametrize("path", ["/mnt/data", "/tmp/cache", "/source", "/etc/ssl/certs", "/tmpfs"])
+def test_a_mount_elsewhere_is_the_job_s_own(path: str) -> None:
+    mount = {"name": "data", "mountPath": path}
+    template = {"volumes": [{"name": "data", "emptyDir": {}}], "volumeMounts": [mount]}
+    assert mount in trainer(podTemplate=template)["volumeMounts"]
+
+
+def test_a_job_without_an_image_is_told_so() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.image: no image"):
+        pod(cluster=ClusterSettings())

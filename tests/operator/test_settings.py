@@ -1,0 +1,71 @@
+"""The operator's settings: what a file may say, and what it is told when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_operator.assembly import limits
+from mptraining_operator.settings import Identity, OperatorSettings
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    settings = OperatorSettings.load(None)
+    assert settings == OperatorSettings()
+    assert settings.image.startswith("mptraining/trainer:")
+    assert settings.lease.duration_seconds == 10
+
+
+def test_a_file_says_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("cpuFallback: true\nnamespaces: [a, b]\nlease: {durationSeconds: 15}\nprogress: {port: 9443}\n")
+    settings = OperatorSettings.load(file)
+    assert (settings.cpu_fallback, settings.namespaces, settings.workers) == (True, ("a", "b"), 8)
+    assert (settings.lease.duration_seconds, settings.lease.renew_seconds, settings.progress.port) == (15, 2.0, 9443)
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("# nothing\n")
+    assert OperatorSettings.load(file) == OperatorSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cpuFalback: true", "cpuFalback"),
+        ("workers: many", "workers"),
+        ("workers: 0", "workers"),
+        ("lease: {durationSeconds: 1}", "lease.durationSeconds"),
+        ("[", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidSpec) as caught:
+        OperatorSettings.load(file)
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="No such file"):
+        OperatorSettings.load(tmp_path / "none.yaml")
+
+
+def test_plans_get_what_they_depend_on() -> None:
+    settings = OperatorSettings.parse({"trainerImage": "t:1", "settleSeconds": 1, "restart": {"programSeconds": 3}})
+    found = limits(settings)
+    assert (found.settle, found.program_backoff, found.infrastructure_backoff, found.stuck_pod) == (1, 3, 2.0, 30.0)
+    assert found.cluster.default_image == "t:1"
+
+
+def test_who_this_is_comes_from_the_pod() -> None:
+    found = Identity.from_environment({"POD_NAME": "op-0", "POD_NAMESPACE": "ops"}, host="laptop")
+    assert (found.name, found.namespace) == ("op-0", "ops")
+    found = Identity.from_environment({}, host="laptop")
+    assert (found.name, found.namespace) == ("laptop", "mptraining-system")

@@ -1,0 +1,196 @@
+"""What is left of the API server's objects, and what is no news."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptraining_operator import trim
+from mptraining_operator.snapshot import Key
+
+Make = Callable[..., dict[str, Any]]
+START = trim.seconds("2026-01-01T00:00:00Z") or 0.0
+
+
+def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
+    status = {"phase": "Running", "currentAttempt": 2, "progress": {"step": 7}}
+    stored = trim.job(raw_job(status=status, version=12345678901))
+    assert stored.key == Key("team", "flowers")
+    assert (stored.uid, stored.version, stored.generation, stored.created) == ("job-1", 12345678901, 1, START)
+    assert (stored.phase, stored.attempt, stored.deleting) == ("Running", 2, False)
+    assert json.loads(stored.spec)["nodes"] == 2
+    assert b" " not in stored.spec
+    assert json.loads(stored.status) == {"phase": "Running", "currentAttempt": 2}
+    assert json.loads(stored.progress) == {"step": 7}
+
+
+def test_progress_is_no_news(raw_job: Make) -> None:
+    before = trim.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
+    after = trim.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
+    assert before.same_work(after)
+    assert not before.same_work(trim.job(raw_job(status={"phase": "Failed", "progress": {"step": 7}})))
+    assert not before.same_work(trim.job(raw_job(status={"phase": "Running"}, generation=2)))
+
+
+def test_a_new_job_has_no_status(raw_job: Make) -> None:
+    stored = trim.job(raw_job())
+    assert (stored.status, stored.progress, stored.phase, stored.attempt) == (b"{}", b"", "", 0)
+
+
+def test_a_batch_job(raw_batch_job: Make) -> None:
+    raw = raw_batch_job(active=1, ready=1, succeeded=1, terminating=1, startTime="2026-01-01T00:00:11Z")
+    seen = trim.batch_job(raw)
+    assert (seen.name, seen.uid, seen.owner_uid, seen.attempt) == ("flowers-1", "batch-1", "job-1", 1)
+    assert (seen.created, seen.started) == (START + 10, START + 11)
+    assert (seen.parallelism, seen.active, seen.ready, seen.succeeded, seen.failed, seen.terminating) == (
+        2,
+        1,
+        1,
+        1,
+        0,
+        1,
+    )
+    assert trim.owner(raw) == Key("team", "flowers")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ended"),
+    [
+        ((), ""),
+        ((("SuccessCriteriaMet", "True"),), ""),
+        ((("FailureTarget", "True"),), ""),
+        ((("Failed", "False"),), ""),
+        ((("Suspended", "True"),), ""),
+        ((("FailureTarget", "True"), ("Failed", "True")), "Failed"),
+        ((("SuccessCriteriaMet", "True"), ("Complete", "True")), "Complete"),
+    ],
+)
+def test_a_batch_job_ends_with_its_last_condition(
+    raw_batch_job: Make, conditions: tuple[tuple[str, str], ...], ended: str
+) -> None:
+    seen = trim.batch_job(raw_batch_job(conditions=conditions))
+    assert seen.ended == ended
+    assert seen.ended_at == (START + 60 if ended else None)
+    assert seen.end_message == ("words" if ended else "")
+
+
+def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
+    raw = raw_batch_job()
+    raw["spec"]["suspend"] = True
+    assert trim.batch_job(raw).suspended
+    assert trim.batch_job(raw).started is None
+
+
+def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
+
+
+def test_the_first_container_that_failed_speaks(raw_pod: Make) -> None:
+    raw = raw_pod(
+        phase="Failed",
+        init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),),
+        containers=(
+            terminated(75, "2026-01-01T00:00:50Z", "second"),
+            terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled"),
+        ),
+    )
+    seen = trim.pod(raw)
+    assert (seen.exit_code, seen.exit_reason, seen.last_words, seen.finished) == (1, "OOMKilled", "first", START + 40)
+    assert seen.over
+
+
+def test_a_failed_init_container_counts(raw_pod: Make) -> None:
+    seen = trim.pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
+    assert (seen.exit_code, seen.last_words) == (2, "no source")
+
+
+def test_success_is_no_failure(raw_pod: Make) -> None:
+    seen = trim.pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
+    assert seen.exit_code is None
+    assert seen.finished is None
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "waiting"),
+    [
+        ((), ({"waiting": {"reason": "ContainerCreating"}},), ""),
+        (({"running": {}},), ({"waiting": {"reason": "PodInitializing"}},), ""),
+        ((), ({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},), "ImagePullBackOff"),
+        (({"waiting": {"reason": "ErrImagePull"}},), ({"waiting": {"reason": "PodInitializing"}},), "ErrImagePull"),
+        ((), ({"waiting": {}},), ""),
+    ],
+)
+def test_why_a_container_waits(
+    raw_pod: Make, init: tuple[dict[str, Any], ...], main: tuple[dict[str, Any], ...], waiting: str
+) -> None:
+    assert trim.pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
+
+
+def test_conditions_of_a_pod(raw_pod: Make) -> None:
+    at = "2026-01-01T00:00:40Z"
+    disruption = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "evicted",
+        "lastTransitionTime": at,
+    }
+    seen = trim.pod(raw_pod(conditions=(disruption, {"type": "Ready", "status": "True"})))
+    assert (seen.disruption, seen.disrupted_at, seen.message) == ("EvictionByEvictionAPI", START + 40, "evicted")
+    assert seen.ready
+    assert trim.pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
+
+
+def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    raw = raw_pod(phase="Pending", conditions=(condition,))
+    del raw["spec"]["nodeName"]
+    seen = trim.pod(raw)
+    assert (seen.unscheduled, seen.node) == (words, "")
+
+
+def test_a_pod_that_goes(raw_pod: Make) -> None:
+    seen = trim.pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
+    assert (seen.deletion, seen.reason, seen.message) == (START + 60, "Evicted", "disk")
+
+
+def test_strangers_lack_what_we_write(raw_pod: Make) -> None:
+    raw = raw_pod()
+    raw["metadata"]["labels"] = {}
+    raw["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x"}]
+    raw["status"] = {}
+    seen = trim.pod(raw)
+    assert (seen.owner_uid, seen.job_uid, seen.attempt, seen.index, seen.phase) == ("", "", -1, -1, "Unknown")
+    assert trim.owner(raw) is None
+
+
+def test_the_index_of_older_releases_is_an_annotation(raw_pod: Make) -> None:
+    raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": "3"}})
+    del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+    assert trim.pod(raw).index == 3
+
+
+def test_a_refusal_of_pods(raw_event: Make) -> None:
+    found = trim.pod_refusal(raw_event())
+    assert found is not None
+    assert (found.batch_job_uid, found.event_uid) == ("batch-1", "event-1")
+    refusal = found.refusal
+    assert (refusal.child, refusal.message, refusal.at) == ("flowers-1", "exceeded quota: gpus", START + 20)
+    assert trim.refused_job(raw_event()) == Key("team", "flowers")
+
+
+def test_other_events_are_none(raw_event: Make) -> None:
+    assert trim.pod_refusal(raw_event(reason="SuccessfulCreate")) is None
+    assert trim.pod_refusal(raw_event(involvedObject={"kind": "ReplicaSet"})) is None
+    assert trim.refused_job(raw_event(name="backup")) is None
+
+
+def test_events_of_the_newer_kind_have_another_time(raw_event: Make) -> None:
+    raw = raw_event(firstTimestamp=None, eventTime="2026-01-01T00:00:25.500000Z")
+    found = trim.pod_refusal(raw)
+    assert found is not None
+    assert found.refusal.at == START + 25.5

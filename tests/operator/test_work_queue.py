@@ -1,0 +1,187 @@
+"""Each job once, at its time, and never in two hands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_operator.snapshot import Key
+from mptraining_operator.work_queue import LONGEST_RETRY, WorkQueue
+
+A, B, C = (Key("team", name) for name in "abc")
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+
+def test_a_key_is_handed_out_once(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    for key in (A, B, A, A):
+        queue.add(key)
+    assert queue.depth() == 2
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [A, B, None]
+
+
+def test_a_delay_is_kept_and_the_sooner_time_wins(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A, 10)
+    queue.add(A, 5)
+    queue.add(A, 7)
+    clock.now += 4.9
+    assert queue.take(0) is None
+    clock.now += 0.1
+    assert queue.take(0) == A
+    queue.done(A)
+    clock.now += 100
+    assert queue.take(0) is None
+
+
+def test_asked_for_while_in_work_comes_again(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A)
+    assert queue.take(0) == A
+    queue.add(A)
+    queue.add(A, 3)
+    assert queue.take(0) is None
+    queue.done(A)
+    assert queue.take(0) == A
+    queue.done(A)
+    assert queue.take(0) is None
+
+
+def test_failures_wait_longer_each_time(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    assert [queue.retry(A) for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST_RETRY, LONGEST_RETRY]
+    assert queue.failures(A) == 8
+    assert queue.retry(B, 20) == 20
+    queue.succeeded(A)
+    assert queue.retry(A) == 1
+
+
+def test_ages(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    assert queue.oldest_age() == 0
+    assert queue.longest_work() is None
+    queue.add(A, 2)
+    clock.now += 1
+    assert (queue.oldest_age(), queue.depth()) == (0, 0)
+    clock.now += 4
+    assert (queue.oldest_age(), queue.depth()) == (3, 1)
+    queue.take(0)
+    clock.now += 7
+    assert queue.longest_work() == (A, 7)
+    queue.done(A)
+    assert queue.longest_work() is None
+
+
+def test_stop_wakes_who_waits() -> None:
+    queue = WorkQueue(time.monotonic)
+    found: list[Key | None] = []
+    thread = threading.Thread(target=lambda: found.append(queue.take()))
+    thread.start()
+    queue.stop()
+    thread.join(5)
+    assert found == [None]
+    queue.add(A)
+    assert queue.take(0) is None
+
+
+def test_who_waits_hears_of_a_new_key() -> None:
+    queue = WorkQueue(time.monotonic)
+    found: list[Key | None] = []
+    thread = threading.Thread(target=lambda: found.append(queue.take(5)))
+    thread.start()
+    queue.add(A, 0.02)
+    thread.join(5)
+    assert found == [A]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from((A, B, C)), st.sampled_from((0.0, 0.2, 5.0))),
+        st.tuples(st.just("take"), st.none(), st.none()),
+        st.tuples(st.just("done"), st.integers(0, 2), st.none()),
+        st.tuples(st.just("retry"), st.integers(0, 2), st.none()),
+        st.tuples(st.just("wait"), st.none(), st.sampled_from((0.1, 1.0, 10.0))),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_no_key_is_in_two_hands_and_none_is_forgotten(steps: list[tuple[str, object, object]]) -> None:
+    now = [0.0]
+    queue = WorkQueue(lambda: now[0])
+    held: list[Key] = []
+    owed: set[Key] = set()
+    for step, what, number in steps:
+        if step == "add":
+            assert isinstance(what, Key) and isinstance(number, float)
+            queue.add(what, number)
+            owed.add(what)
+        elif step == "take":
+            key = queue.take(0)
+            if key is not None:
+                assert key not in held
+                held.append(key)
+                owed.discard(key)
+        elif step in ("done", "retry") and held:
+            assert isinstance(what, int)
+            key = held.pop(what % len(held))
+            if step == "retry":
+                queue.retry(key)
+                owed.add(key)
+            queue.done(key)
+        elif step == "wait":
+            assert isinstance(number, float)
+            now[0] += number
+    for key in held:
+        queue.done(key)
+    now[0] += LONGEST_RETRY
+    left = set()
+    while (key := queue.take(0)) is not None:
+        assert key not in left
+        left.add(key)
+    assert left == owed
+
+
+def test_workers_together_lose_nothing_and_share_nothing() -> None:
+    queue = WorkQueue(time.monotonic)
+    keys = [Key("team", str(number)) for number in range(20)]
+    inside: set[Key] = set()
+    looked: dict[Key, int] = dict.fromkeys(keys, 0)
+    lock = threading.Lock()
+    trouble: list[Key] = []
+
+    def work() -> None:
+        while (key := queue.take()) is not None:
+            with lock:
+                if key in inside:
+                    trouble.append(key)
+                inside.add(key)
+            looked[key] += 1
+            with lock:
+                inside.remove(key)
+            queue.done(key)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        for key in keys:
+            queue.add(key)
+    until = time.monotonic() + 5
+    while (queue.depth() or inside) and time.monotonic() < until:
+        time.sleep(0.005)
+    queue.stop()
+    for thread in threads:
+        thread.join(5)
+    assert trouble == []
+    assert all(count >= 1 for count in looked.values())

@@ -1,0 +1,199 @@
+"""Archives of every kind that would like to be somewhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import io
+import os
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidData, InvalidSpec
+from mptraining_trainer import unpack as module
+from mptraining_trainer.unpack import unpack
+
+Member = tuple[str, Any]
+
+
+def link(target: str, kind: bytes = tarfile.SYMTYPE) -> dict[str, Any]:
+    return {"type": kind, "linkname": target}
+
+
+def hard(target: str) -> dict[str, Any]:
+    return link(target, tarfile.LNKTYPE)
+
+
+def tar(path: Path, *members: Member) -> Path:
+    """A .tgz: each member a name and bytes, or the fields of its TarInfo."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, what in members:
+            member = tarfile.TarInfo(name)
+            content = what if isinstance(what, bytes) else b""
+            member.size = len(content)
+            for field, value in ({} if isinstance(what, bytes) else what).items():
+                setattr(member, field, value)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def zipped(path: Path, name: str, content: bytes = b"x", mode: int = 0o644) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = mode << 16
+        archive.writestr(entry, content)
+    return path
+
+
+def outside(tmp_path: Path) -> list[str]:
+    return sorted(each.name for each in tmp_path.iterdir() if each.name not in ("a", "folder"))
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([("/etc/passwd", b"x")], "leads out"),
+        ([("../escaped", b"x")], "leads out"),
+        ([("a/../../escaped", b"x")], "leads out"),
+        ([("out", link("/etc"))], "which leads out"),
+        ([("out", link("../x"))], "which leads out"),
+        ([("a/out", link("../../x"))], "which leads out"),
+        ([("down", link("a/b/.."))], "which leads out"),
+        ([("inside", link("folder")), ("inside/file", b"x")], "behind a link"),
+        ([("inside", link("file")), ("inside", b"x")], "behind a link"),
+        # Each is inside as it is written; where they lead together is not.
+        ([("d/e/up", link("../..")), ("out", link("d/e/up/.."))], "which leads out"),
+        # A link at the root that was made as a hard link to one further down.
+        ([("d/e/link", link("../../x")), ("moved", hard("d/e/link"))], "no file before it"),
+        ([("secret", hard("/etc/passwd"))], "leads out"),
+        ([("secret", hard("../x"))], "leads out"),
+        ([("secret", hard("not/there"))], "no file before it"),
+        ([("self", b"x"), ("self", hard("self"))], "no file before it"),
+        ([("file", b"x"), ("file/below", b"x")], "cannot be unpacked"),
+        ([("a" * 300, b"x")], "cannot be unpacked: File name too long"),
+        ([("pipe", {"type": tarfile.FIFOTYPE})], "a device or a pipe"),
+        ([("disk", {"type": tarfile.BLKTYPE, "devmajor": 8})], "a device or a pipe"),
+        ([("null", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3})], "a device or a pipe"),
+    ],
+)
+def test_nothing_leads_out_of_a_tar(tmp_path: Path, members: list[Member], why: str) -> None:
+    with pytest.raises(InvalidData, match=why) as caught:
+        unpack(tar(tmp_path / "a", *members), tmp_path / "folder", "gs://bucket/a.tgz")
+    assert str(caught.value).startswith("gs://bucket/a.tgz: ")
+    assert outside(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "why"),
+    [
+        ("/etc/passwd", 0o644, "leads out"),
+        ("../escaped", 0o644, "leads out"),
+        ("link", stat.S_IFLNK | 0o777, "is a link"),
+    ],
+)
+def test_nothing_leads_out_of_a_zip(tmp_path: Path, name: str, mode: int, why: str) -> None:
+    with pytest.raises(InvalidData, match=why):
+        unpack(zipped(tmp_path / "a", name, b"/etc", mode), tmp_path / "folder", "a.zip")
+    assert outside(tmp_path) == []
+
+
+_NAMES = st.lists(st.sampled_from(["a", "b", "..", ".", ""]), min_size=1, max_size=4).map("/".join)
+_MEMBERS = st.lists(
+    st.tuples(_NAMES, st.one_of(st.just(b"x"), st.builds(link, _NAMES), st.builds(hard, _NAMES))), max_size=6
+)
+
+
+@given(_MEMBERS)
+def test_whatever_an_archive_says_nothing_outside_changes(
+    tmp_path_factory: pytest.TempPathFactory, members: list[Member]
+) -> None:
+    base = tmp_path_factory.mktemp("any")
+    home = base / "d" / "e"
+    home.mkdir(parents=True)
+    with contextlib.suppress(InvalidData):
+        unpack(tar(base / "a.tgz", *members), home / "folder", "any")
+    assert sorted(str(each.relative_to(base)) for each in base.rglob("*") if home / "folder" not in each.parents) == [
+        "a.tgz",
+        "d",
+        "d/e",
+        "d/e/folder",
+    ]
+    for each in (home / "folder").rglob("*"):
+        if not _loops(each):
+            assert Path(os.path.realpath(each)).is_relative_to(home / "folder")
+
+
+def _loops(path: Path) -> bool:
+    """A link to itself leads nowhere; realpath says of it what it likes."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def test_links_that_stay_inside(tmp_path: Path) -> None:
+    members = [("lib/model.py", b"code"), ("again.py", hard("lib/model.py")), ("pkg/model.py", link("../lib/model.py"))]
+    found = unpack(tar(tmp_path / "a", *members), tmp_path / "folder", "a.tgz")
+    for name in ("again.py", "pkg/model.py"):
+        assert (tmp_path / "folder" / name).read_bytes() == b"code"
+    assert found.entries == 3
+
+
+def test_rights_of_others_are_not_taken_over(tmp_path: Path) -> None:
+    unpack(tar(tmp_path / "a", ("run.sh", {"mode": 0o6777, "uid": 0})), tmp_path / "folder", "a.tgz")
+    mode = (tmp_path / "folder" / "run.sh").stat().st_mode
+    assert stat.S_IMODE(mode) & 0o6022 == 0
+    assert mode & stat.S_IXUSR
+
+
+def test_a_bomb_is_noticed_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    small = tar(tmp_path / "a", ("one", bytes(600)), ("two", bytes(600)))
+    with pytest.raises(InvalidData, match="'two' in the archive goes beyond"):
+        unpack(small, tmp_path / "folder", "a.tgz")
+    assert not (tmp_path / "folder" / "two").exists()
+    with pytest.raises(InvalidData, match="goes beyond"):
+        unpack(zipped(tmp_path / "a", "one", bytes(1001)), tmp_path / "folder", "a.zip")
+
+
+def test_a_million_little_files_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ENTRIES", 2)
+    with pytest.raises(InvalidData, match="'c' in the archive is one entry more than 2"):
+        unpack(tar(tmp_path / "a", ("a", b""), ("b", b""), ("c", b"")), tmp_path / "folder", "a.tgz")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x1f\x8bnonsense", id="no-gzip"),
+        pytest.param(gzip.compress(b"no tar" * 500), id="no-tar"),
+        pytest.param(b"PK\x03\x04 no zip", id="no-zip"),
+    ],
+)
+def test_a_damaged_archive(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(InvalidData, match="damaged archive"):
+        unpack(tmp_path / "a", tmp_path / "folder", "a.tgz")
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.7])
+def test_an_archive_cut_off(tmp_path: Path, kept: float) -> None:
+    whole = tar(tmp_path / "a", ("one", os.urandom(5000)), ("two", os.urandom(5000))).read_bytes()
+    (tmp_path / "a").write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(InvalidData, match="damaged archive"):
+        unpack(tmp_path / "a", tmp_path / "folder", "a.tgz")
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"import keras\n")
+    with pytest.raises(InvalidSpec, match=r"spec\.source\.archive\.uri: train\.py is no archive"):
+        unpack(tmp_path / "a", tmp_path / "folder", "train.py")

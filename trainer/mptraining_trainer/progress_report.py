@@ -1,0 +1,253 @@
+"""Worker 0 tells the operator how far training is, from a thread of its own: training never waits and never notices.
+
+The newest Event waits in a mailbox, is POSTed at most every few seconds, and is lost when the operator cannot be
+reached for so long that a newer one replaces it. Only the end is worth waiting for, and briefly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Protocol, Self
+
+import requests
+
+from mptraining_api import launch
+from mptraining_api.events import Event, Finished, Progress
+
+# Seconds between two reports, as the operator asks for; a validation or an end may come at any time.
+EVERY = 5.0
+# Until there is a connection, and between two bytes of the answer.
+_TIMEOUT = (3.0, 5.0)
+# At the end a machine that is taken away has 15 s in all.
+_LAST_TIMEOUT = (3.0, 3.0)
+_LAST_TRIES = 2
+_LAST_SECONDS = 7.0
+_LONGEST_WAIT = 60.0
+_LONGEST_TEXT = 300
+
+# A refusal that no repetition mends; for the first three another token may.
+_REFUSED = frozenset({401, 403, 409})
+_UNWANTED = frozenset({400, 413})
+
+TOPIC = "ProgressNotReported"
+
+
+class Voice(Protocol):
+    """As Telemetry.notice."""
+
+    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None: ...
+
+
+class Reporter:
+    """`hear` takes Events, from any thread, and returns at once; `close` sends the end and waits for it, briefly.
+
+    The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
+    the authority that the operator's certificate is of. `every` in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token_file: Path,
+        certificate: str,
+        notice: Voice,
+        *,
+        every: float = EVERY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._token_file = token_file
+        self._notice = notice
+        self._every = every
+        self._clock = clock
+        self._authority = _written(certificate)
+        self._session = requests.Session()
+        # Proxies, certificates and passwords from the environment are for the program's own requests.
+        self._session.trust_env = False
+        self._changed = threading.Condition()
+        self._progress: Progress | None = None
+        self._finished: Finished | None = None
+        self._closing = False
+        self._connected = False
+        self._next = -math.inf
+        self._failures = 0
+        self._noticed: set[str] = set()
+        # The token that was refused; "" when no token will do any more.
+        self._refused_token: str | None = None
+        self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], notice: Voice) -> Self | None:
+        """None where nobody listens."""
+        url = environment.get(launch.PROGRESS_URL)
+        if not url:
+            return None
+        token_file = Path(environment.get(launch.PROGRESS_TOKEN_FILE, ""))
+        try:
+            return cls(url, token_file, environment.get(launch.PROGRESS_CERTIFICATE, ""), notice)
+        except OSError as error:
+            notice(TOPIC, f"the operator is not told how far training is ({_short(error)})", level="Warning")
+            return None
+
+    def hear(self, event: Event) -> None:
+        """Keeps the newest; other kinds than Progress and Finished are not for the operator."""
+        with self._changed:
+            if isinstance(event, Finished):
+                self._finished = event
+            elif isinstance(event, Progress):
+                self._progress = event
+            else:
+                return
+            self._changed.notify_all()
+
+    def close(self, seconds: float = _LAST_SECONDS) -> None:
+        """Sends what must not be lost; gives up after `seconds`."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(seconds)
+        if not self._thread.is_alive():
+            self._session.close()
+            with contextlib.suppress(OSError):
+                self._authority.unlink()
+
+    def _run(self) -> None:
+        while (report := self._taken()) is not None:
+            self._try(report, _TIMEOUT)
+        # The last step's report has the figures that the end does not repeat.
+        for event in self._last_ones():
+            for _ in range(_LAST_TRIES if isinstance(event, Finished) else 1):
+                if self._try(event, _LAST_TIMEOUT):
+                    break
+
+    def _taken(self) -> Progress | None:
+        """The next report, once it is time for it; None at the end."""
+        with self._changed:
+            while not (self._closing or self._finished):
+                event, pause = self._progress, self._next - self._clock()
+                if event is not None and (pause <= 0 or (_is_last(event) and not self._failures)):
+                    self._progress = None
+                    return event
+                self._changed.wait(None if event is None else max(0.0, pause))
+            return None
+
+    def _last_ones(self) -> list[Event]:
+        with self._changed:
+            while not self._closing and self._finished is None:
+                self._changed.wait()
+            last = self._progress if self._progress is not None and _is_last(self._progress) else None
+            return [event for event in (last, self._finished) if event is not None]
+
+    def _try(self, event: Event, timeout: tuple[float, float]) -> bool:
+        """Sends the event; whether there is nothing left to try for it. Sets when the next may go."""
+        self._next = self._clock() + self._every
+        try:
+            token = self._token_file.read_text(encoding="ascii").strip()
+            if not token:
+                raise ValueError(f"{self._token_file} is empty")
+            if self._refused_token in ("", token):
+                return True
+            response = self._post(event, token, timeout)
+        except Exception as error:  # noqa: BLE001 - no trouble of a report is the training's
+            self._later(None)
+            self._say(
+                "trouble", f"the operator cannot be told how far training is ({_short(error)}); tried again later"
+            )
+            return False
+        return self._answered(response, token)
+
+    def _post(self, event: Event, token: str, timeout: tuple[float, float]) -> requests.Response:
+        post = partial(
+            self._session.post,
+            self._url,
+            data=event.to_json().encode(),
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            timeout=timeout,
+            verify=str(self._authority),
+            # A redirection would carry the token elsewhere.
+            allow_redirects=False,
+        )
+        known, self._connected = self._connected, False
+        try:
+            response = post()
+        except requests.ConnectionError:
+            # The replica at the other end of an old connection may be gone; another one has taken its place.
+            if not known:
+                raise
+            response = post()
+        self._connected = True
+        return response
+
+    def _answered(self, response: requests.Response, token: str) -> bool:
+        status, wait = response.status_code, _seconds(response.headers.get("Retry-After"))
+        if 200 <= status < 300:
+            self._failures = 0
+            return True
+        cause = f"{status}: {_short(_error(response))}"
+        final = wait is None
+        if status in _UNWANTED and final:
+            self._refused_token = ""
+            self._say("refused", f"the operator takes no reports of progress ({cause}); no more are sent")
+        elif status in _REFUSED and final:
+            self._refused_token = token
+            self._say("refused", f"the operator refuses reports of progress ({cause}); none is sent with this token")
+        else:
+            self._later(wait)
+            self._say("trouble", f"the operator cannot be told how far training is ({cause}); tried again later")
+            return False
+        return True
+
+    def _later(self, wait: float | None) -> None:
+        """The next try after twice the time of the last one, or after what the operator asked for."""
+        self._failures += 1
+        doubled = min(_LONGEST_WAIT, self._every * 2 ** min(self._failures - 1, 10))
+        self._next = self._clock() + max(doubled, min(wait or 0.0, _LONGEST_WAIT))
+
+    def _say(self, what: str, message: str) -> None:
+        """Each sort of trouble once, and none after the last Event."""
+        with self._changed:
+            if what in self._noticed or self._finished is not None:
+                return
+            self._noticed.add(what)
+        self._notice(TOPIC, message, level="Warning")
+
+
+def _is_last(event: Progress) -> bool:
+    return event.total_steps is not None and event.step >= event.total_steps
+
+
+def _written(certificate: str) -> Path:
+    """`requests` takes a file's name only."""
+    handle, name = tempfile.mkstemp(prefix="mptraining-authority-", suffix=".pem")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(certificate)
+    return Path(name)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After as a number of seconds; a date, which the operator does not send, counts as 0."""
+    if retry_after is None:
+        return None
+    return float(retry_after) if retry_after.isdecimal() else 0.0
+
+
+def _error(response: requests.Response) -> str:
+    try:
+        document = response.json()
+    except ValueError:
+        return response.reason or "no reason given"
+    return str(document.get("error", "")) if isinstance(document, dict) else ""
+
+
+def _short(error: object) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

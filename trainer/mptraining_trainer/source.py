@@ -1,0 +1,91 @@
+"""The verb `source`: fetches, verifies and unpacks a job's source and installs its requirements, before it trains.
+
+It runs in an init container, where each worker's folder is its own; running it again replaces what it left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
+from mptraining_api.problems import InvalidData, InvalidSpec
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.spec_program import Archive
+from mptraining_records import files, storage
+from mptraining_trainer.requirements import install
+from mptraining_trainer.unpack import MOST_ARCHIVE_BYTES, unpack
+
+
+def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
+    """Puts the source where the environment says; returns a line for the log. Raises Problem."""
+    source = job.source
+    if source is None:
+        return "the job has no source to prepare"
+    folder = Path(environment.get(SOURCE_FOLDER, "."))
+    said = []
+    if source.archive is not None:
+        said.append(_fetch(source.archive, _target(environment)))
+    elif source.config_map is not None:
+        said.append(_copy(Path(_needed(environment, CONFIG_MAP_FOLDER)), _target(environment)))
+    if source.requirements is not None:
+        install(source.requirements, folder, Path(_needed(environment, PACKAGES_FOLDER)))
+        said.append(f"{source.requirements} installed")
+    return "; ".join(said) or "nothing to do"
+
+
+def _target(environment: Mapping[str, str]) -> Path:
+    folder = Path(_needed(environment, SOURCE_FOLDER))
+    files.delete_folder(folder)
+    return folder
+
+
+def _needed(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise InvalidSpec(name, "not set", expected="a folder", next_step="Set it as the launch does.")
+    return environment[name]
+
+
+def _fetch(archive: Archive, folder: Path) -> str:
+    stored = storage.stat(archive.uri)
+    if stored.size > MOST_ARCHIVE_BYTES:
+        raise InvalidData(
+            archive.uri,
+            f"{stored.size:,} bytes",
+            expected=f"a source archive of at most {MOST_ARCHIVE_BYTES >> 20} MiB",
+            next_step="Leave data out of it; data belongs into a bucket.",
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        local = Path(scratch, "archive")
+        storage.download(archive.uri, local)
+        _verify(archive, local)
+        unpacked = unpack(local, folder, archive.uri)
+    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {archive.uri}"
+
+
+def _verify(archive: Archive, local: Path) -> None:
+    """Before anything is unpacked: who may write to the bucket must not thereby run code in the job."""
+    with files.explained(local), local.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != archive.sha256:
+        raise InvalidSpec(
+            "spec.source.archive.sha256",
+            f"{archive.uri} has {digest}",
+            expected=archive.sha256,
+            next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
+        )
+
+
+def _copy(mounted: Path, folder: Path) -> str:
+    """A mounted ConfigMap is links into a hidden folder, `..data`, and has no folders of its own."""
+    files.make_folder(folder)
+    copied = 0
+    with files.explained(mounted):
+        for path in sorted(mounted.iterdir()):
+            if path.is_file() and not path.name.startswith(".."):
+                shutil.copyfile(path, folder / path.name)
+                copied += 1
+    return f"{copied:,} files from the ConfigMap"
