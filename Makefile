@@ -37,9 +37,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: lock
-lock: $(INSTALLED) ## requirements.lock anew from pyproject.toml
+lock: $(INSTALLED) ## requirements.lock and the images' locks anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
+	images/lock.sh
 
 .PHONY: demo
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used

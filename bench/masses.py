@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from bench import peer
-from bench.fleet import NAMESPACE, WORKERS, create, fleet, number_of, resident_mib, wait_for
+from bench.fleet import NAMESPACE, WORKERS, cpu_seconds, create, fleet, number_of, resident_mib, wait_for
 from bench.own_operator import USER as OWN_USER
 from bench.own_operator import by_hand, own_job, remember, running_own_operator
 from testbed import ControlPlane, Request, Server
@@ -73,7 +73,7 @@ BY_HAND = Contender(
 @dataclass(frozen=True)
 class Mass:
     """One round. Seconds for each job; `calls` a job by (verb, resource), events and leases left out; memory in MiB
-    when all pods were there, 0 for no operator.
+    when all pods were there, CPU seconds until then, both of the contender's process and 0 for none.
     """
 
     to_child: list[float]
@@ -81,6 +81,7 @@ class Mass:
     calls: Counter[str]
     jobs: int
     resident: float
+    cpu_seconds: float
 
     @property
     def calls_per_job(self) -> float:
@@ -93,7 +94,7 @@ def measure(contender: Contender, jobs: int, *, seconds: float = 300) -> Mass:
         if contender.start is None:
             return _round(contender, control_plane, None, jobs, seconds)
         with contender.start(control_plane) as server:
-            warm_up(contender, control_plane)
+            warm_up(contender, control_plane, server)
             if contender is OURS:
                 (first,) = control_plane.rest.get(_BATCH)["items"]
                 remember(first)
@@ -103,13 +104,15 @@ def measure(contender: Contender, jobs: int, *, seconds: float = 300) -> Mass:
 def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) -> dict[str, float]:
     """What the contender asks of the API server for one job on average, from creation to Succeeded."""
     assert contender.start is not None
-    with fleet(complete=True) as control_plane, contender.start(control_plane):
-        warm_up(contender, control_plane)
+    with fleet(complete=True) as control_plane, contender.start(control_plane) as server:
+        warm_up(contender, control_plane, server)
         done = len(control_plane.requests())
         create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
-        wait_for(lambda: succeeded(contender, control_plane) > jobs, f"{jobs} jobs succeeded", seconds=seconds)
+        wait_for(
+            lambda: succeeded(contender, control_plane) > jobs, f"{jobs} jobs succeeded", of=server, seconds=seconds
+        )
         # A second for what comes after the end: a last status, a clean-up.
-        wait_for(quiet(contender, control_plane), "no more calls", seconds=30, every=1)
+        wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=30, every=1)
         asked = calls(contender, control_plane.requests()[done:])
         return {name: count / jobs for name, count in asked.items()}
 
@@ -119,10 +122,12 @@ def names(count: int) -> list[str]:
     return [f"job{number:05}" for number in range(count)]
 
 
-def warm_up(contender: Contender, control_plane: ControlPlane) -> None:
+def warm_up(contender: Contender, control_plane: ControlPlane, server: Server) -> None:
     """One job, so that the contender is known to be at work."""
     control_plane.rest.post(contender.path, contender.job("warm"))
-    wait_for(lambda: number_of(control_plane, _PODS) == WORKERS, "the first job's pods", seconds=30, every=0.05)
+    wait_for(
+        lambda: number_of(control_plane, _PODS) == WORKERS, "the first job's pods", of=server, seconds=60, every=0.05
+    )
 
 
 def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
@@ -150,9 +155,10 @@ _BESIDES = ("events", "leases", "tokenreviews", "")
 
 def _round(contender: Contender, control_plane: ControlPlane, server: Server | None, jobs: int, seconds: float) -> Mass:
     done, before = len(control_plane.requests()), number_of(control_plane, _PODS)
+    computed = cpu_seconds(server) if server else 0.0
     create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
     expected = before + jobs * WORKERS
-    wait_for(lambda: number_of(control_plane, _PODS) >= expected, f"{expected} pods", seconds=seconds)
+    wait_for(lambda: number_of(control_plane, _PODS) >= expected, f"{expected} pods", of=server, seconds=seconds)
     requests = control_plane.requests()[done:]
     created = {each.name: each.ended for each in made(requests, contender.resource) if "-" not in each.name}
     children = arrivals(requests, contender.child)
@@ -164,6 +170,7 @@ def _round(contender: Contender, control_plane: ControlPlane, server: Server | N
         calls=calls(contender, requests),
         jobs=jobs,
         resident=resident_mib(server) if server else 0.0,
+        cpu_seconds=cpu_seconds(server) - computed if server else 0.0,
     )
 
 

@@ -7,9 +7,11 @@ standard output; what each contender took on standard error. The exit code is 0 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench import restarting
 from bench.figures import figure, progress, publish
@@ -43,8 +45,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a handful of jobs, one round: a test of the benchmark")
     parser.add_argument("--only", choices=FIGURES, action="append", help="these figures alone; repeatable")
     parser.add_argument("--others", action="store_true", help="the other contenders alone, which makes no figures")
+    parser.add_argument("--rounds", type=int, help="instead of 3, of each contender")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters and their folders are cleared away
     effort, began = QUICK if arguments.quick else FULL, time.monotonic()
+    if arguments.rounds:
+        effort = replace(effort, rounds=arguments.rounds)
     for name in arguments.only or (QUICK_FIGURES if arguments.quick else FIGURES):
         _figures(name, effort, ours=not arguments.others)
         progress(f"{time.monotonic() - began:.0f} s so far")
@@ -119,7 +125,8 @@ def _text(one: Mass) -> str:
     child, pods = ([percentile(values, percent) for percent in (50, 99)] for values in (one.to_child, one.to_pods))
     return (
         f"child {child[0]:.2f} / {child[1]:.2f} s, all pods {pods[0]:.2f} / {pods[1]:.2f} s (p50 / p99), "
-        f"{one.calls_per_job:.1f} calls a job, {one.resident:.0f} MiB"
+        f"{one.calls_per_job:.1f} calls a job, {one.resident:.0f} MiB, "
+        f"{1000 * one.cpu_seconds / one.jobs:.1f} CPU ms a job"
     )
 
 

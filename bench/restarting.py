@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.fleet import NAMESPACE, WORKERS, create, fleet, number_of, resident_mib, wait_for
 from bench.masses import OURS, Contender, made, names, quiet, warm_up
 from bench.own_operator import USER, running_own_operator
-from testbed import ControlPlane, Request
+from testbed import ControlPlane, Request, Server
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
@@ -30,20 +30,21 @@ def resident(contender: Contender, jobs: int, *, seconds: float = 900) -> float:
     """The contender's memory in MiB with so many running jobs, when it has nothing more to do."""
     assert contender.start is not None
     with fleet() as control_plane, contender.start(control_plane) as server:
-        _settled_jobs(contender, control_plane, jobs, seconds)
+        _settled_jobs(contender, control_plane, server, jobs, seconds)
         return resident_mib(server)
 
 
 def restart(jobs: int, *, seconds: float = 600) -> Restart:
     """Stops the operator among so many running jobs and starts it again."""
     with fleet() as control_plane:
-        with running_own_operator(control_plane):
-            _settled_jobs(OURS, control_plane, jobs, seconds)
+        with running_own_operator(control_plane) as first:
+            _settled_jobs(OURS, control_plane, first, jobs, seconds)
         control_plane.rest.post(OURS.path, OURS.job(_LATE))
         done, pods = len(control_plane.requests()), number_of(control_plane, _PODS)
-        with running_own_operator(control_plane):
-            wait_for(lambda: number_of(control_plane, _PODS) == pods + WORKERS, "the late job's pods", seconds=120)
-            wait_for(quiet(OURS, control_plane), "no more calls", seconds=60, every=1)
+        with running_own_operator(control_plane) as second:
+            expected = pods + WORKERS
+            wait_for(lambda: number_of(control_plane, _PODS) == expected, "the late job's pods", of=second, seconds=120)
+            wait_for(quiet(OURS, control_plane), "no more calls", of=second, seconds=60, every=1)
             requests = control_plane.requests()[done:]
     own = [each for each in requests if each.user == USER]
     child = next(each for each in made(own, "jobs") if each.name.startswith(f"{_LATE}-"))
@@ -55,8 +56,8 @@ def restart(jobs: int, *, seconds: float = 600) -> Restart:
     )
 
 
-def _settled_jobs(contender: Contender, control_plane: ControlPlane, jobs: int, seconds: float) -> None:
-    warm_up(contender, control_plane)
+def _settled_jobs(contender: Contender, control_plane: ControlPlane, server: Server, jobs: int, seconds: float) -> None:
+    warm_up(contender, control_plane, server)
     create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
     expected = (jobs + 1) * WORKERS
 
@@ -65,8 +66,8 @@ def _settled_jobs(contender: Contender, control_plane: ControlPlane, jobs: int, 
             return False
         return number_of(control_plane, _PODS, fieldSelector="status.phase=Running") == expected
 
-    wait_for(running, f"{expected} running pods", seconds=seconds, every=1)
-    wait_for(quiet(contender, control_plane), "no more calls", seconds=120, every=2)
+    wait_for(running, f"{expected} running pods", of=server, seconds=seconds, every=1)
+    wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=120, every=2)
 
 
 def _is_write(request: Request) -> bool:

@@ -8,9 +8,10 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "bin"
@@ -33,33 +34,48 @@ class Engine:
     name: str
     environment: dict[str, str] = field(default_factory=dict)
 
-    def run(self, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
-        """Runs kind, or anything else that calls the engine. Raises Failed with the last lines of its output."""
-        done = self.attempt(*command, **options)
+    def run(
+        self, *command: str, text: str | None = None, stdin: IO[bytes] | None = None, shown: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs kind, or anything else that calls the engine. Raises Failed with the last lines of its output.
+
+        `text` or the file `stdin` is its input; `shown` lets its output go to the terminal.
+        """
+        done = subprocess.run(
+            command,
+            env=os.environ | self.environment,
+            input=text,
+            stdin=stdin if text is None else None,
+            capture_output=not shown,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             said = "\n".join(((done.stdout or "") + (done.stderr or "")).strip().splitlines()[-15:])
             raise Failed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{said}")
         return done
 
-    def attempt(self, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
-        settings = {"text": True, "capture_output": True, "check": False, **options}
-        return subprocess.run(command, env=os.environ | self.environment, **settings)  # type: ignore[call-overload, no-any-return]
+    def asked(self, *arguments: str) -> str | None:
+        """What the engine answers, or None where it cannot."""
+        try:
+            return self(*arguments).strip()
+        except Failed:
+            return None
 
     def __call__(self, *arguments: str) -> str:
         return self.run(self.name, *arguments).stdout
 
     def has_container(self, name: str) -> bool:
-        return self.attempt(self.name, "container", "inspect", name).returncode == 0
+        return self.asked("container", "inspect", name) is not None
 
     def has_image(self, name: str) -> bool:
-        return self.attempt(self.name, "image", "inspect", name).returncode == 0
+        return self.asked("image", "inspect", name) is not None
 
 
 def docker() -> Engine | None:
     """Docker, where its daemon answers."""
     engine = Engine("docker")
-    works = shutil.which("docker") and engine.attempt("docker", "info", "--format", "{{.ID}}").returncode == 0
-    return engine if works else None
+    return engine if shutil.which("docker") and engine.asked("info", "--format", "{{.ID}}") else None
 
 
 def podman() -> Engine:
@@ -104,9 +120,9 @@ def say(text: str) -> None:
     print(f"cluster: {text}", flush=True)
 
 
-def finish(main: Sequence[object] | object) -> None:
+def finish(main: Callable[[], None]) -> None:
     """Runs a command's main function; a failure that was foreseen is told without a traceback."""
     try:
-        main()  # type: ignore[operator]
+        main()
     except Failed as failed:
         sys.exit(f"cluster: {failed}")

@@ -40,10 +40,7 @@ def main() -> None:
     began = time.monotonic()
     variant = os.environ.get("VARIANT", "cpu")
     fill_context(variant)
-    engine = docker() if not podman_has_cluster() else podman()
-    engine = engine or podman()
-    if not engine.has_container(CONTROL_PLANE):
-        raise Failed("there is no cluster to load into: make cluster")
+    engine = engine_of_cluster()
     for target in TARGETS:
         build(engine, target, variant)
     for target, nodes in TARGETS.items():
@@ -51,8 +48,11 @@ def main() -> None:
     say(f"images in place after {time.monotonic() - began:.0f} s")
 
 
-def podman_has_cluster() -> bool:
-    return shutil.which("podman") is not None and podman().has_container(CONTROL_PLANE)
+def engine_of_cluster() -> Engine:
+    for engine in (docker(), podman() if shutil.which("podman") else None):
+        if engine and engine.has_container(CONTROL_PLANE):
+            return engine
+    raise Failed("there is no cluster to load into: make cluster")
 
 
 def tag(target: str) -> str:
@@ -114,8 +114,8 @@ def build(engine: Engine, target: str, variant: str) -> None:
         say(f"built {tag(target)} in {time.monotonic() - began:.0f} s")
 
 
-def image_id(engine: Engine, target: str) -> str:
-    return engine.attempt(engine.name, "image", "inspect", "--format", "{{.Id}}", tag(target)).stdout.strip()
+def image_id(engine: Engine, target: str) -> str | None:
+    return engine.asked("image", "inspect", "--format", "{{.Id}}", tag(target))
 
 
 def secrets() -> dict[str, Path]:
@@ -124,11 +124,11 @@ def secrets() -> dict[str, Path]:
         [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
     ).stdout
     settings = {}
-    for line in listed.splitlines():
+    # The environment outranks the files.
+    for line in sorted(listed.splitlines(), key=lambda each: each.startswith(":env:")):
         key, _, value = line.partition("=")
         if key.startswith(("global.", ":env:.", "install.")):
             settings[key.rpartition(".")[2]] = value.strip("'\"")
-    # The environment comes first in pip, and pip lists it first: files are read into what it left open.
     found = {}
     certificates = settings.pop("cert", None) or os.environ.get("SSL_CERT_FILE")
     if certificates and Path(certificates).is_file():
@@ -225,7 +225,7 @@ def compressed(layer: Path) -> tuple[Path, str]:
 
 
 def blob(blobs: Path, entry: dict[str, Any]) -> Path:
-    return blobs / entry["digest"].removeprefix("sha256:")
+    return blobs / str(entry["digest"]).removeprefix("sha256:")
 
 
 def bring(engine: Engine, image: Image, node: str) -> None:

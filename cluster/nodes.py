@@ -55,9 +55,9 @@ def kubectl(engine: Engine) -> str:
 def why_not_well(engine: Engine) -> str | None:
     """What is wrong with a cluster that exists, or None. Writes the kubeconfig to ask the API server."""
     for node in NODES:
-        asked = engine.attempt(engine.name, "container", "inspect", "--format", "{{.State.Status}}", node)
-        if asked.stdout.strip() != "running":
-            return f"{node} is {asked.stdout.strip() or 'missing'}"
+        state = engine.asked("container", "inspect", "--format", "{{.State.Status}}", node)
+        if state != "running":
+            return f"{node} is {state or 'missing'}"
     try:
         export_kubeconfig(engine)
         ready = _ready(engine)

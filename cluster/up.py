@@ -31,7 +31,7 @@ from cluster.nodes import (
 ARCHIVE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
 NODE_IMAGE = "localhost/kindest-node:v1.34.4"
 # Where Kubernetes' own host-path provisioner, the default class of NODE_IMAGE, makes folders.
-CLAIMS = "/tmp/hostpath_pv"  # noqa: S108
+CLAIMS = "/tmp/hostpath_pv"
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def obtain(engine: Engine, image: str) -> None:
             raise Failed(f"{archive} holds no {image}")
         return
     say(f"building the node image from Go modules and Debian packages: 10 minutes; {ARCHIVE} would save them")
-    engine.run(str(ROOT / "cluster" / "node_image" / "build.sh"), str(ROOT / "build" / "node-image"), capture_output=False)
+    engine.run(str(ROOT / "cluster" / "node_image" / "build.sh"), str(ROOT / "build" / "node-image"), shown=True)
 
 
 def create(engine: Engine, image: str | None) -> None:
@@ -120,9 +120,11 @@ def open_claims(engine: Engine) -> None:
     It has no setting for that, and as it asks for mode 0750, a default ACL would be masked as well.
     """
     script = (ROOT / "cluster" / "open-claims.sh").read_text(encoding="utf-8")
-    service = f"[Service]\nExecStart=/kind/bin/open-claims {CLAIMS}\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
+    service = (
+        f"[Service]\nExecStart=/kind/bin/open-claims {CLAIMS}\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
+    )
     for path, text in (("/kind/bin/open-claims", script), ("/etc/systemd/system/open-claims.service", service)):
-        engine.run(engine.name, "exec", "-i", CONTROL_PLANE, "tee", path, input=text)
+        engine.run(engine.name, "exec", "-i", CONTROL_PLANE, "tee", path, text=text)
     engine("exec", CONTROL_PLANE, "chmod", "755", "/kind/bin/open-claims")
     engine("exec", CONTROL_PLANE, "systemctl", "enable", "--now", "--quiet", "open-claims")
 

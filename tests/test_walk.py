@@ -17,6 +17,13 @@ from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Launch, Seat
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.status import JobStatus
+from mptraining_operator.actions import StartAttempt
+from mptraining_operator.children import Owner, config_map
+from mptraining_operator.environment import PodSettings
+from mptraining_operator.plan import plan
+from mptraining_operator.pods import indexed_job
+from mptraining_operator.snapshot import Key, Limits, Snapshot
 from mptraining_records.convert import convert
 from mptraining_records.storage import list_objects
 
@@ -77,6 +84,34 @@ def test_one_job_from_yaml_to_model(data: Path, tmp_path: Path) -> None:
     assert resolved.accelerator.asked_for == "nvidia-tesla-t4"
     assert resolved.placement.resources == {}
     assert any("FellBackToCPU" in choice.because for choice in resolved.choices)
+
+    # What the operator makes of it: the intent in the status, then the children, named and owned.
+    seen = Snapshot(
+        key=Key("team", "shapes"),
+        uid="uid-1",
+        generation=1,
+        created=0.0,
+        job=job,
+        status=JobStatus(),
+        limits=Limits(cluster=ClusterSettings(cpu_fallback=True, default_image="mptraining/trainer:walk")),
+    )
+    planned = plan(seen, now=60.0)
+    assert planned.status is not None
+    assert (planned.status.phase, planned.status.current_attempt, planned.status.strategy) == ("Pending", 1, "Mirrored")
+    (start,) = planned.actions
+    assert isinstance(start, StartAttempt)
+    assert start.job == resolved.model_copy(update={"image": "mptraining/trainer:walk"})
+    owner = Owner("team", "shapes", "uid-1")
+    kept = config_map(owner, start.job)
+    assert (kept["metadata"]["name"], kept["immutable"]) == ("shapes-job", True)
+    assert ResolvedJob.read(kept["data"]["job.json"]) == start.job
+    batch_job = indexed_job(owner, start.job, job.spec, attempt=1, settings=PodSettings())
+    assert batch_job["metadata"]["name"] == "shapes-1"
+    assert (batch_job["spec"]["completions"], batch_job["spec"]["completionMode"]) == (1, "Indexed")
+    (container,) = batch_job["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["command"]) == ("mptraining/trainer:walk", list(launch.COMMAND))
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables[launch.HOSTS] == "shapes-1-0.shapes-workers.team.svc:2222"
 
     # What is started: one command, one environment, one file; a process learns from its index who it is.
     job_file = tmp_path / "job.json"

@@ -44,7 +44,8 @@ def run(settings: SettingsFile = None) -> None:
         # Workers, and beside them progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call)
         # Its own connection, and short of patience: a leader that waits is a leader no more.
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=chosen.lease.renew_seconds)
+        patience = chosen.lease.duration_seconds * 0.4
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=patience)
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None

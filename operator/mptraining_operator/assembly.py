@@ -10,7 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from pydantic import ValidationError
 
 from mptraining_api.status import Progress
 from mptraining_operator import cluster as api
@@ -242,7 +245,7 @@ class _ProgressEndpoint:
             names=dns_names(chosen.service, namespace),
         )
         self._writer = ProgressWriter(
-            lambda key, uid, progress: cluster.apply_progress(key.namespace, key.name, uid, progress),
+            lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
             time.time,
             chosen.minimum_seconds,
             chosen.writes_per_second,
@@ -272,8 +275,14 @@ class _ProgressEndpoint:
         job = self._cache.stored(key)
         if job is None:
             return None
-        progress = Progress.read(job.progress) if job.progress else None
-        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), progress)
+        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), _progress(job.progress))
+
+
+def _progress(written: bytes | None) -> Progress | None:
+    """None too where somebody wrote what cannot be read: the next report replaces it."""
+    with suppress(ValidationError):
+        return Progress.read(written) if written else None
+    return None
 
 
 def die(cause: str) -> None:

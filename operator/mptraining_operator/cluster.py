@@ -7,12 +7,11 @@ failure is an `ApiProblem`; nothing is tried twice here, the queue does that.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from mptraining_api.job import GROUP, VERSION
 
@@ -24,8 +23,9 @@ PAGE = 500
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-# JSON is YAML, and the API server knows this name on every release.
-APPLY = "application/apply-patch+yaml"
+JSON = "application/json-patch+json"
+# What the client makes of an answer: mappings and lists, where its model objects would cost ten times the call itself.
+_PLAIN = dict.fromkeys((200, 201, 202), "object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,6 @@ class Cluster:
         self._api = api
         self._count = count
         self._read_seconds = read_seconds
-        self._authorizing = threading.Lock()
 
     @classmethod
     def connect(
@@ -122,6 +121,8 @@ class Cluster:
             except (config.ConfigException, OSError, TypeError) as error:
                 raise ApiProblem(0, "NoCluster", f"neither in a cluster nor a kubeconfig: {error}") from None
         configuration.connection_pool_maxsize = connections
+        # Tried again by the queue, which knows whether it is still worth it.
+        configuration.retries = False
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
         return cls(api, count=count, read_seconds=read_seconds)
@@ -152,7 +153,7 @@ class Cluster:
         resource: Resource,
         namespace: str,
         name: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | list[Raw],
         *,
         subresource: str = "",
         kind: str = MERGE,
@@ -173,16 +174,17 @@ class Cluster:
         body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
         return self.patch(JOBS, namespace, name, body, subresource="status")
 
-    def apply_progress(self, namespace: str, name: str, uid: str, progress: Mapping[str, Any]) -> Raw:
-        """The job with its `status.progress` replaced, and nothing else, by its own field manager."""
-        body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "MPTrainingJob",
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
-            "status": {"progress": progress},
-        }
-        query = {"fieldManager": "mptraining-progress", "force": "true"}
-        return self.patch(JOBS, namespace, name, body, subresource="status", kind=APPLY, **query)
+    def write_progress(self, namespace: str, name: str, uid: str, progress: Mapping[str, Any]) -> Raw:
+        """The job with its `status.progress` replaced, and nothing else, under a field manager of its own.
+
+        A job made anew under the same name is left alone (422): server-side apply would ignore its uid.
+        """
+        body: list[Raw] = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/status/progress", "value": progress},
+        ]
+        query = {"fieldManager": "mptraining-progress"}
+        return self.patch(JOBS, namespace, name, body, subresource="status", kind=JSON, **query)
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> Raw:
         """The `status` of a TokenReview."""
@@ -200,49 +202,46 @@ class Cluster:
         *,
         subresource: str = "",
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | list[Raw] | None = None,
         kind: str = "application/json",
     ) -> Raw:
-        path = resource.path(namespace, name, subresource)
-        url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
         try:
-            code, headers, data = self._send(method, url, body, kind)
-        except ApiProblem:
-            self._count(verb=verb, resource=called, code=0)
+            answer, code = self._send(method, resource.path(namespace, name, subresource), query or {}, body, kind)
+        except ApiProblem as problem:
+            self._count(verb=verb, resource=called, code=problem.status)
             raise
         self._count(verb=verb, resource=called, code=code)
-        if code >= 400:
-            raise _problem(code, headers, data)
-        answer: Raw = json.loads(data) if data else {}
         return answer
 
     def _send(
-        self, method: str, url: str, body: Mapping[str, Any] | None, kind: str
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Through the client's own connections and credentials, past its model layer."""
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | list[Raw] | None, kind: str
+    ) -> tuple[Raw, int]:
+        """Through the client's generic call, which knows credentials and connections; plain mappings come back."""
         import urllib3
+        from kubernetes.client.exceptions import ApiException
 
-        headers = {"Accept": "application/json", "User-Agent": self._api.user_agent}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = kind
-            data = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=self._read_seconds)
         try:
-            with self._authorizing:
-                # May ask for a new token, which the client does not guard against two threads.
-                self._api.update_params_for_auth(headers, [], ["BearerToken"])
-            pool = self._api.rest_client.pool_manager
-            answer = pool.request(
-                method, url, body=data, headers=headers, timeout=timeout, retries=False, redirect=False
+            answer, code, _ = self._api.call_api(
+                path,
+                method,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": kind},
+                body=body,
+                auth_settings=["BearerToken"],
+                response_types_map=_PLAIN,
+                _request_timeout=(CONNECT_SECONDS, self._read_seconds),
             )
+        except ApiException as no:
+            if no.status:
+                raise _problem(no.status, no.headers or {}, no.body or "") from None
+            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {no.reason}") from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiProblem(0, "NoAnswer", f"{method} {url.partition('?')[0]}: {error}") from None
-        return answer.status, answer.headers, answer.data
+            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error}") from None
+        return answer or {}, code
 
 
-def _problem(code: int, headers: Mapping[str, str], data: bytes) -> ApiProblem:
+def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
     try:
         said = json.loads(data)
     except ValueError:
@@ -254,7 +253,7 @@ def _problem(code: int, headers: Mapping[str, str], data: bytes) -> ApiProblem:
     return ApiProblem(
         code,
         said.get("reason") or "Unknown",
-        said.get("message") or data[:300].decode("utf-8", "replace") or "no words",
+        said.get("message") or data[:300] or "no words",
         float(after) if after.isdigit() else None,
         tuple(str(cause.get("reason", "")) for cause in causes),
     )

@@ -10,8 +10,9 @@ from typing import Any, TextIO
 
 # Their news is every handler and every request; what goes wrong is a warning.
 _CHATTY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
-# It warns at every start that it runs beside the main thread, as it is meant to.
-_QUIET = ("kopf._core.reactor.running",)
+# One warns at every start that it runs beside the main thread, as it is meant to; the other says four times a second
+# that the API server is away, which our own calls say in plainer words. Refusals end the streams, and `watch` says so.
+_QUIET = ("kopf._core.reactor.running", "kopf._cogs.clients")
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -58,7 +59,7 @@ def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

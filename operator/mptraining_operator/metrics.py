@@ -20,7 +20,7 @@ class Metrics:
 
     def __init__(self) -> None:
         # Each counter's birthday as another series: nobody asks for it.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._reconcile = Histogram(
             "mptraining_reconcile_seconds",

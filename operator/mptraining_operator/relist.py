@@ -24,7 +24,7 @@ _SOON = 5.0
 # A list this fresh makes another one needless.
 _FRESH = 60.0
 
-CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply --server-side -f manifests/crd.yaml"
+CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
 
 
 class Lists(Protocol):

@@ -32,7 +32,7 @@ class ProgressSettings(Model):
     port: Port = Field(8443, description="HTTPS port of every replica.")
     service: str = Field("mptraining-operator", description="Service in front of the replicas.")
     minimum_seconds: Seconds = Field(15.0, description="Between two writes of one job's progress.")
-    writes_per_second: Seconds = Field(10.0, description="Over all jobs.")
+    writes_per_second: Seconds = Field(50.0, description="Over all jobs; progressDeadlineSeconds needs some a minute.")
     token_cache_seconds: Seconds = Field(60.0, description="How long a reviewed token is believed.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mptraining_operator.snapshot import Key
 
-FIRST_RETRY = 1.0
+FIRST_RETRY = 0.25
 LONGEST_RETRY = 60.0
 
 

@@ -1,4 +1,4 @@
-"""An API server in memory, with the manners that matter: versions, uids, conflicts, preconditions, refusals on order."""
+"""An API server in memory, with the manners that matter: versions, uids, conflicts, preconditions, and refusals."""
 
 from __future__ import annotations
 

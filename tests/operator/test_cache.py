@@ -90,9 +90,7 @@ def test_older_news_is_ignored_and_versions_are_numbers(clock: Clock, raw_job: M
     assert look(cache).pods[0].phase == "Failed"
 
 
-def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(
-    clock: Clock, raw_job: Make, raw_pod: Make
-) -> None:
+def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(trim.job(raw_job(uid="old", version=10)))
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))

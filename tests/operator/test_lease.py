@@ -224,9 +224,7 @@ def test_the_keeper_starts_once_and_hands_over(api: Any) -> None:
 
     keepers = []
     for name in "ab":
-        one = Election(
-            api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time
-        )
+        one = Election(api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time)
         keepers.append(LeaseKeeper(one, settings, on_started=started.release, on_lost=on_lost))
     keepers[0].start()
     assert started.acquire(timeout=5)

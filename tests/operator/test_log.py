@@ -16,7 +16,7 @@ from mptraining_operator import log
 def untouched() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    names = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes", "kopf._core.reactor.running")
+    names = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes", "kopf._core.reactor.running", "kopf._cogs.clients")
     levels = {name: logging.getLogger(name).level for name in names}
     yield
     root.handlers[:] = handlers
@@ -62,6 +62,7 @@ def test_others_speak_only_of_trouble() -> None:
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("trouble")
     logging.getLogger("kopf._core.reactor.running").warning("OS signals are ignored")
+    logging.getLogger("kopf._cogs.clients.watching").error("Request attempt #1/367 failed")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["trouble"] * 3
 
 

@@ -58,11 +58,11 @@ def test_asked_for_while_in_work_comes_again(clock: Clock) -> None:
 
 def test_failures_wait_longer_each_time(clock: Clock) -> None:
     queue = WorkQueue(clock)
-    assert [queue.retry(A) for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST_RETRY, LONGEST_RETRY]
-    assert queue.failures(A) == 8
+    assert [queue.retry(A) for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 32, LONGEST_RETRY]
+    assert queue.failures(A) == 9
     assert queue.retry(B, 20) == 20
     queue.succeeded(A)
-    assert queue.retry(A) == 1
+    assert queue.retry(A) == 0.25
 
 
 def test_ages(clock: Clock) -> None:
@@ -123,7 +123,8 @@ def test_whatever_happens_no_key_is_in_two_hands_and_none_is_forgotten(steps: li
     owed: set[Key] = set()
     for step, what, number in steps:
         if step == "add":
-            assert isinstance(what, Key) and isinstance(number, float)
+            assert isinstance(what, Key)
+            assert isinstance(number, float)
             queue.add(what, number)
             owed.add(what)
         elif step == "take":

@@ -1,0 +1,53 @@
+"""kopf as a source of events: what it watches, what it leaves alone, where its events go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mptraining_operator import cluster, watch
+from mptraining_operator.cache import Cache
+from mptraining_operator.intake import STREAMS, Intake
+from mptraining_operator.snapshot import Key
+from mptraining_operator.work_queue import WorkQueue
+
+Make = Callable[..., dict[str, Any]]
+
+
+def test_streams_are_narrow_and_nothing_is_written() -> None:
+    settings = watch.settings()
+    assert settings.watching.label_selectors["pods"] == "mptraining.dev/job"
+    assert settings.watching.label_selectors["jobs"] == "mptraining.dev/job"
+    assert settings.watching.field_selectors["events"] == "involvedObject.kind=Job,reason=FailedCreate"
+    assert "mptrainingjobs" not in settings.watching.label_selectors
+    assert not settings.posting.enabled
+    assert settings.peering.standalone
+    assert settings.scanning.disabled
+    storage = settings.persistence.diffbase_storage
+    assert storage.build(body={}) == {}  # type: ignore[arg-type]
+    assert storage.fetch(body={}) is None  # type: ignore[arg-type]
+
+
+def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    anew: list[bool] = []
+    handle = watch._handler(Intake(cache, queue), cluster.JOBS, lambda: anew.append(True))
+
+    def arrives(type: str | None, raw: dict[str, Any]) -> None:
+        asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
+
+    arrives(None, raw_job())
+    assert (len(anew), queue.take(0)) == (1, Key("team", "flowers"))
+    queue.done(Key("team", "flowers"))
+    arrives("MODIFIED", raw_job(version=11, generation=2))
+    assert (len(anew), queue.take(0)) == (1, Key("team", "flowers"))
+    queue.done(Key("team", "flowers"))
+    arrives("DELETED", raw_job(version=12))
+    assert cache.job_keys() == ()
+
+
+def test_every_stream_has_a_handler(clock: Any) -> None:
+    handlers = watch.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
+    found = {handler.id for handler in handlers._watching.get_all_handlers()}
+    assert found == {stream.resource.plural for stream in STREAMS}
