@@ -46,7 +46,7 @@ lock: $(INSTALLED) ## requirements.lock and the images' locks anew from pyprojec
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
 	@$(BIN)/python demo/run.py
 
-STAGES := lint servers test-unit test-cluster test-training
+STAGES := lint servers test-unit test-cluster test-kind test-training
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -82,12 +82,17 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not cluster" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
 
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 	@# One process: it shares one control plane, and two cores carry no second one.
 	@$(BIN)/python -m pytest -q -m cluster --durations=10
+
+.PHONY: test-kind
+test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
+	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
+	@$(BIN)/python -m pytest -q -m kind --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
@@ -144,7 +149,7 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 
 .PHONY: soak
 soak: $(INSTALLED) servers ## the long forms of the random tests
-	@$(BIN)/python -m pytest -q -m "not training" --hypothesis-profile=soak
+	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

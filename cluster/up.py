@@ -101,7 +101,10 @@ def configuration(*, shared_claims: bool) -> dict[str, Any]:
     # By default the controller manager makes 20 calls a second: creating many jobs at once would wait for it.
     manager: dict[str, Any] = {"extraArgs": {"kube-api-qps": "200", "kube-api-burst": "400"}}
     node: dict[str, Any] = {}
+    networking: dict[str, Any] = {}
     if shared_claims:
+        # This node image's iptables cannot share calls among the endpoints of a Service: it lacks a library.
+        networking["kubeProxyMode"] = "nftables"
         volume = {"name": "claims", "hostPath": CLAIMS, "mountPath": CLAIMS, "pathType": "Directory"}
         manager["extraVolumes"] = [volume]
         node["extraMounts"] = [{"hostPath": str(STATE / "claims"), "containerPath": CLAIMS}]
@@ -109,6 +112,7 @@ def configuration(*, shared_claims: bool) -> dict[str, Any]:
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "name": NAME,
+        "networking": networking,
         "kubeadmConfigPatches": [json.dumps({"kind": "ClusterConfiguration", "controllerManager": manager})],
         "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in WORKERS)],
     }

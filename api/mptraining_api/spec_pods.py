@@ -19,8 +19,17 @@ Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Q
 KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
 KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
 # CEL sees no field of such an object but those that the schema names: `pod_rules` asks for these two.
-_HOST_PATH = {"properties": {"hostPath": {"type": "object", "additionalProperties": True, "maxProperties": 8}}}
-_NAME = {"properties": {"name": {"type": "string", "maxLength": 253}}}
+_HOST_PATH = {
+    "properties": {
+        "hostPath": {
+            "type": "object",
+            "additionalProperties": True,
+            "maxProperties": 8,
+            "description": "Refused: it would open the machine to the job.",
+        }
+    }
+}
+_NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}
 Volumes = Annotated[
     list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_HOST_PATH)]], Field(max_length=64)
 ]

@@ -25,7 +25,8 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
     if standing.holds(status, "Running"):
         after = status
     elif batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
-        message = f"attempt {attempt.number}: all {batch_job.parallelism} workers run"
+        workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
+        message = f"attempt {attempt.number}: {workers}"
         after = standing.running(status, message, now, generation)
         losses = _losses(snapshot, status, now)
         said = (Announcement("Running", message),)

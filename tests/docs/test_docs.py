@@ -2,11 +2,16 @@
 
 A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
 `mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
-no whole job is a part of `spec`. Blocks of `text` are left alone.
+no whole object is a part of `spec`. Blocks of `text` are left alone.
+
+A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed, and its commands looked
+at: files and jobs that they name exist, and so do verbs, conditions and fields. Tables of settings, reasons and phases
+are held against the code.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,24 +20,31 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from typer.main import get_command
 
 from mptraining.cli import app
-from mptraining_api.job import MPTrainingJob
+from mptraining_api.job import KIND, MPTrainingJob
+from mptraining_api.model import Model
+from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
 from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.status import Condition, JobStatus, Phase
+from mptraining_operator.settings import OperatorSettings
 
 ROOT = Path(__file__).parents[2]
-EXECUTED = ("README.md", "docs/guide.md")
+EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
 DOCUMENTS = (*EXECUTED, "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LANGUAGES = ("text", "yaml", "python", "bash")
 
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_MODULE = re.compile(r"`(mptraining(?:_api|_records|_trainer|))\.(\w+)`")
+_MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.(\w+)`")
+# kubectl's verbs that the documents use, and what they are about.
+_VERBS = ("apply", "cp", "delete", "describe", "events", "explain", "get", "logs", "patch", "rollout", "wait")
+_CONDITIONS = {*get_args(Condition.model_fields["type"].annotation), "Ready"}
 _BASE: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},
     "program": {"application": {"name": "cnn"}},
@@ -60,6 +72,10 @@ class Block:
         """What a bash block types, without comments."""
         lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
         return [words for words in lines if words]
+
+    @property
+    def on_a_cluster(self) -> bool:
+        return self.language == "bash" and any(words[0] == "kubectl" for words in self.commands)
 
     @property
     def trains(self) -> bool:
@@ -103,16 +119,30 @@ def test_every_block_has_a_known_language() -> None:
 @pytest.mark.parametrize("block", of("yaml"))
 def test_every_job_can_work(block: Block) -> None:
     document = yaml.safe_load(block.text)
+    if document.get("kind", KIND) != KIND:
+        _check_other_object(document)
+        return
     if "kind" not in document:
         document = {
             "apiVersion": "mptraining.dev/v1alpha1",
-            "kind": "MPTrainingJob",
+            "kind": KIND,
             "metadata": {"name": "part"},
             "spec": {**_BASE, **document},
         }
     job = MPTrainingJob.parse_yaml(yaml.safe_dump(document))
     assert resolve(job, ClusterSettings()).name == job.metadata.name
     assert resolve(job, ClusterSettings(cpu_fallback=True)).accelerator.kind == "cpu"
+
+
+def _check_other_object(document: dict[str, Any]) -> None:
+    """One of Kubernetes' own kinds: whole, its mounts in place; a ConfigMap of settings can be read."""
+    assert document["apiVersion"] and document["metadata"]["name"]
+    if document["kind"] == "ConfigMap":
+        OperatorSettings.parse(yaml.safe_load(document["data"]["settings.yaml"]))
+    if document["kind"] == "Pod":
+        volumes = {volume["name"] for volume in document["spec"]["volumes"]}
+        mounts = [each["name"] for container in document["spec"]["containers"] for each in container["volumeMounts"]]
+        assert set(mounts) == volumes
 
 
 @pytest.mark.parametrize("block", of("python"))
@@ -124,11 +154,14 @@ def test_every_program_is_python(block: Block) -> None:
 def test_every_command_exists(block: Block) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for program, *arguments in block.commands:
-        assert program in ("mptj", "make"), f"{program} is not run by this test"
         if program == "make":
             assert set(arguments) <= targets
-        else:
+        elif program == "mptj":
             _parse(arguments)
+        elif program == "kubectl":
+            _look_at_kubectl(block, arguments)
+        else:
+            assert program == "export", f"{program} is not run by this test"
 
 
 def _parse(arguments: list[str]) -> None:
@@ -142,6 +175,93 @@ def _parse(arguments: list[str]) -> None:
     command.main(arguments, prog_name="mptj", standalone_mode=False)
 
 
+def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
+    """What can be known without a cluster: verb, files, jobs, conditions, fields."""
+    assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
+    beside = SECTIONS[block.document, block.section]
+    files = {each.file: each.text for each in beside if each.file}
+    known = [*files.values(), *((ROOT / "manifests").rglob("*.yaml"))]
+    jobs = {name for text in known for name in _jobs(text if isinstance(text, str) else text.read_text("utf-8"))}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == "-f":
+            assert following in files or (ROOT / following).is_file(), f"no {following}"
+        elif word == "mptj" and arguments[0] != "get" and arguments[0] != "explain":
+            assert following in jobs
+        elif word.startswith("mptj/"):
+            assert word.removeprefix("mptj/") in jobs
+        elif word.startswith("mptj.spec."):
+            _find(MPTrainingJob, word.split(".")[1:])
+        elif word.startswith("--for=condition="):
+            assert word.rpartition("=")[2] in _CONDITIONS
+        elif word.startswith("--output=jsonpath={.status."):
+            _find(JobStatus, word.partition(".status.")[2].rstrip("}").split("."))
+        elif word == "--patch":
+            patched = _merged(
+                {"apiVersion": "mptraining.dev/v1alpha1", "kind": KIND, "spec": _BASE}, json.loads(following)
+            )
+            MPTrainingJob.parse({**patched, "metadata": {"name": "patched"}})
+
+
+def _jobs(text: str) -> set[str]:
+    return {each["metadata"]["name"] for each in yaml.safe_load_all(text) if each and each.get("kind") == KIND}
+
+
+def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    return {**base, **{key: {**base.get(key, {}), **value} for key, value in patch.items()}}
+
+
+def _find(model: type[Model], path: list[str]) -> None:
+    """Raises StopIteration where a model has no such field."""
+    for name in path:
+        field = next(field for field in model.model_fields.values() if field.alias == name)
+        inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+        model = next((each for each in inner if issubclass(each, Model)), model)
+
+
+def _table(document: str, heading: str, number: int = 0) -> list[list[str]]:
+    """The cells of the `number`-th table below a heading, without its head."""
+    text = (ROOT / document).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
+    found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[number]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
+
+
+def test_the_guide_names_every_reason_with_its_budget() -> None:
+    words = {
+        Budget.NONE: "",
+        Budget.NEVER_RETRY: "never retried",
+        Budget.UNDECIDED: "the first failure's",
+        Budget.BACKOFF_LIMIT: "`backoffLimit`",
+        Budget.INFRASTRUCTURE_RETRIES: "`infrastructureRetries`",
+    }
+    told = {row[0].strip("`"): row[2] for row in _table("docs/guide.md", "## Reasons")}
+    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
+
+
+def test_the_guide_names_every_reason_to_wait() -> None:
+    source = (ROOT / "operator" / "mptraining_operator" / "waiting.py").read_text(encoding="utf-8")
+    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source)}
+    told = {row[0].strip("`") for row in _table("docs/guide.md", "## Reasons", 1)}
+    assert told == known - {each.reason for each in OUTCOMES}
+
+
+def test_the_guide_names_every_phase() -> None:
+    told = {name for row in _table("docs/guide.md", "### Phases and conditions") for name in row[0].split(", ")}
+    assert told == {phase.value for phase in Phase}
+
+
+def test_the_guide_has_the_defaults_of_settings() -> None:
+    defaults = OperatorSettings().to_document()
+    for name, default, _ in _table("docs/guide.md", "### Settings"):
+        value: Any = defaults
+        for part in name.strip("`").split("."):
+            value = value.get(part) if isinstance(value, dict) else value
+        if default.startswith("`"):
+            assert yaml.safe_load(default.strip("`")) == value, name
+        else:
+            assert not value, name
+        _find(OperatorSettings, name.strip("`").split("."))
+
+
 def test_unknown_options_are_noticed() -> None:
     with pytest.raises(Exception, match="No such option"):
         _parse(["check", "job.yaml", "--deeply"])
@@ -151,7 +271,7 @@ def _sections(*, training: bool) -> list[Any]:
     return [
         pytest.param(found, id=f"{document}: {section}")
         for (document, section), found in SECTIONS.items()
-        if any(block.trains for block in found) == training
+        if any(block.trains for block in found) == training and not any(block.on_a_cluster for block in found)
     ]
 
 
@@ -202,7 +322,12 @@ def test_every_link_leads_somewhere(document: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_module_that_is_named_exists(document: str) -> None:
-    roots = {"mptraining_api": "api", "mptraining_records": "trainer", "mptraining_trainer": "trainer"}
+    roots = {
+        "mptraining_api": "api",
+        "mptraining_operator": "operator",
+        "mptraining_records": "trainer",
+        "mptraining_trainer": "trainer",
+    }
     for package, module in _MODULE.findall(_prose(ROOT / document)):
         folder = ROOT / roots.get(package, "client") / package
         # `mptraining.dev/…` is the group of the resource.

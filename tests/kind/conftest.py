@@ -1,0 +1,125 @@
+"""A real cluster with real kubelets: kind, as `make cluster images` leaves it, with the operator installed.
+
+Without it the tests are left out and say so; in CI that is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KUBECONFIG = ROOT / "build" / "cluster" / "kubeconfig"
+SYSTEM = "mptraining-system"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("kind")
+            item.add_marker(pytest.mark.timeout(600))
+
+
+class Kind:
+    """kubectl, and waiting. `namespace` is the tests' own."""
+
+    namespace = "kind-tests"
+
+    def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
+        """The standard output of kubectl."""
+        done = subprocess.run(
+            ["kubectl", f"--kubeconfig={KUBECONFIG}", *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env={**os.environ, "PATH": f"{ROOT / 'build' / 'bin'}:{os.environ['PATH']}"},
+        )
+        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        self.kubectl("apply", "-n", self.namespace, "-f", "-", text=yaml.safe_dump_all(documents))
+
+    def job(self, name: str, **spec: Any) -> None:
+        """Makes an MPTrainingJob."""
+        self.apply(
+            {
+                "apiVersion": "mptraining.dev/v1alpha1",
+                "kind": "MPTrainingJob",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+        )
+
+    def get(self, *what: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", "-n", self.namespace, *what, "-o", "json"))
+        return found
+
+    def status(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("mptj", job).get("status", {})
+        return found
+
+    def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 120) -> dict[str, Any]:
+        """The job's status as soon as `holds` says so of it; fails with status and logs."""
+        deadline = time.monotonic() + seconds
+        while not holds(status := self.status(job)):
+            if time.monotonic() > deadline:
+                logs = self.logs(job)
+                pytest.fail(f"{job} after {seconds:g} s: {json.dumps(status, indent=1)}\n{logs[-4000:]}")
+            time.sleep(0.5)
+        return status
+
+    def finished(self, job: str, phase: str = "Succeeded", *, seconds: float = 180) -> dict[str, Any]:
+        status = self.until(job, lambda status: status.get("phase") in ("Succeeded", "Failed"), seconds=seconds)
+        assert status["phase"] == phase, f"{json.dumps(status, indent=1)}\n{self.logs(job)[-4000:]}"
+        return status
+
+    def logs(self, job: str, attempt: int | None = None) -> str:
+        """All workers' lines."""
+        selector = f"mptraining.dev/job={job}" + (f",mptraining.dev/attempt={attempt}" if attempt else "")
+        return self.kubectl("logs", "-n", self.namespace, "-l", selector, "--tail=-1", check=False)
+
+    def operator(self, **settings: Any) -> None:
+        """Starts the operator's replicas anew with these settings."""
+        text = yaml.safe_dump(settings)
+        patch = json.dumps({"data": {"settings.yaml": text}})
+        self.kubectl("patch", "configmap", "mptraining-operator", "-n", SYSTEM, "--type=merge", "-p", patch)
+        self.kubectl("rollout", "restart", "deployment/mptraining-operator", "-n", SYSTEM)
+        self.kubectl("rollout", "status", "deployment/mptraining-operator", "-n", SYSTEM, "--timeout=180s")
+
+
+@pytest.fixture(scope="session")
+def kind() -> Iterator[Kind]:
+    """The cluster with this checkout's operator, falling back to CPUs; the tests' namespace is new."""
+    cluster = Kind()
+    absent = ""
+    if not KUBECONFIG.exists():
+        absent = "no kind cluster: run `make cluster images` (it needs root or a container engine)"
+    elif not cluster.kubectl("get", "nodes", "-o", "name", "--request-timeout=5s", check=False):
+        absent = f"the cluster of {KUBECONFIG.relative_to(ROOT)} does not answer: run `make cluster images`"
+    if absent and os.environ.get("CI"):
+        pytest.fail(absent)
+    if absent:
+        pytest.skip(absent)
+    cluster.kubectl("delete", "namespace", cluster.namespace, "--ignore-not-found", "--timeout=120s")
+    cluster.kubectl("apply", "-f", str(ROOT / "manifests" / "install.yaml"))
+    cluster.operator(cpuFallback=True)
+    # The level that shared clusters set: nothing of a job may need more.
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    metadata = {"name": cluster.namespace, "labels": level}
+    cluster.kubectl(
+        "apply", "-f", "-", text=yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    )
+    yield cluster
+    cluster.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
+    cluster.operator(cpuFallback=False)

@@ -1,0 +1,222 @@
+"""Jobs that really train on a real cluster, and what only a real kubelet does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+
+DIGITS = {
+    "train": ["/opt/mptraining/digits/train-*.tfrecord"],
+    "validation": ["/opt/mptraining/digits/validation-*.tfrecord"],
+}
+CLAIM = {
+    "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+    "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+}
+# What the pod below says of a run folder: how it ended, and that plain Keras loads what it left.
+READ = """
+import json, sys, keras
+result = json.load(open(f"{sys.argv[1]}/result.json"))
+model = keras.models.load_model(f"{sys.argv[1]}/model/model.keras")
+print(json.dumps({**result, "parameters": model.count_params(), "dtype": model.dtype_policy.name}))
+"""
+
+
+def read_run(kind: Any, folder: str) -> dict[str, Any]:
+    """The result in a run folder on the claim, read by a pod of its own."""
+    name = f"read-{folder.strip('/').replace('/', '-')}"
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {
+        "name": "read",
+        "image": image(kind),
+        "command": ["python", "-c", READ, folder],
+        "volumeMounts": CLAIM["volumeMounts"],
+        "securityContext": security,
+    }
+    pod = {"restartPolicy": "Never", "volumes": CLAIM["volumes"], "containers": [container]}
+    kind.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
+    kind.kubectl(
+        "wait", "-n", kind.namespace, f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"
+    )
+    lines = kind.kubectl("logs", "-n", kind.namespace, name).splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def image(kind: Any) -> str:
+    """The trainer image that the operator gives to jobs."""
+    jobs = kind.get("jobs", "-l", "mptraining.dev/job")["items"]
+    return str(jobs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def events(log: str, word: str) -> list[dict[str, Any]]:
+    """The Events of one kind in a log."""
+    found = [json.loads(line) for line in log.splitlines() if line.startswith('{"mptraining"')]
+    return [each for each in found if each["kind"] == word]
+
+
+@pytest.fixture(scope="module")
+def claim(kind: Any) -> None:
+    kind.kubectl("apply", "-n", kind.namespace, "-f", str(EXAMPLES / "digits.yaml"))
+
+
+def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None) -> None:
+    status = kind.finished("digits")
+    progress = status["progress"]
+    assert (progress["percentComplete"], progress["step"], progress["totalSteps"]) == (100, 330, 330)
+    metrics = {each["name"]: float(each["value"]) for each in progress["metrics"]}
+    assert metrics["val_accuracy"] > 0.97
+    result = read_run(kind, "/runs/digits")
+    assert (result["reason"], result["step"], result["dtype"]) == ("Succeeded", 330, "float32")
+    assert result["parameters"] > 1000
+
+
+def test_two_workers_train_together_and_a_restarted_gang_goes_on(kind: Any, claim: None) -> None:
+    """Asked for T4s, trained on CPUs; a worker is evicted, and the second attempt starts where the first had saved."""
+    kind.job(
+        "pair",
+        accelerator={"type": "nvidia-tesla-t4"},
+        nodes=2,
+        program={"application": {"name": "mlp", "classes": 10}},
+        data=DIGITS,
+        training={"epochs": 300, "batchSize": {"global": 64}, "seed": 7},
+        checkpoint={"everySteps": 100},
+        output={"uri": "/runs/pair"},
+        podTemplate=CLAIM,
+    )
+    kind.until("pair", lambda status: status.get("phase") == "Running")
+    deadline = time.monotonic() + 90
+    while not events(kind.logs("pair"), "Saved"):
+        assert time.monotonic() < deadline, kind.logs("pair")[-3000:]
+        time.sleep(0.5)
+    pod = kind.get("pods", "-l", "mptraining.dev/job=pair,batch.kubernetes.io/job-completion-index=1")["items"][0]
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    kind.kubectl(
+        "create", "--raw", f"/api/v1/namespaces/{kind.namespace}/pods/{name}/eviction", "-f", "-",
+        text=json.dumps(eviction),
+    )  # fmt: skip
+    status = kind.finished("pair", seconds=240)
+    assert [each["outcome"] for each in status["attempts"]] == ["Preempted", "Succeeded"]
+    assert (status["infrastructureRestarts"], status["applicationFailures"]) == (1, 0)
+    assert condition(status, "FellBackToCPU")["reason"] == "FellBackToCPU"
+    assert (status["strategy"], status["workers"], status["replicasInSync"]) == ("MultiWorkerMirrored", 2, 2)
+    started = events(kind.logs("pair", attempt=2), "Started")
+    assert {each["worker"] for each in started} == {0, 1}
+    assert all(each["firstStep"] >= 100 for each in started)
+    result = read_run(kind, "/runs/pair")
+    assert (result["reason"], result["attempt"], result["workers"]) == ("Succeeded", 2, 2)
+    assert result["metrics"]["val_accuracy"] > 0.9
+
+
+def condition(status: dict[str, Any], type: str) -> dict[str, Any]:
+    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
+
+
+SCRIPT = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, x.sum(axis=1), epochs=3, verbose=0)
+"""
+
+
+def test_a_script_of_a_config_map_trains_unchanged(kind: Any) -> None:
+    kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"train.py": SCRIPT}})
+    kind.job(
+        "script",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "code"}},
+    )
+    kind.finished("script")
+    assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
+
+
+def test_the_programs_error_is_in_the_condition(kind: Any) -> None:
+    kind.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "broken"},
+            "data": {"train.py": "import keras\nraise ValueError('the moon is full')\n"},
+        }
+    )
+    kind.job(
+        "broken",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "broken"}},
+        runPolicy={"backoffLimit": 0},
+    )
+    failed = condition(kind.finished("broken", "Failed"), "Failed")
+    assert failed["reason"] == "ProgramFailed"
+    assert "the moon is full" in failed["message"]
+
+
+def test_an_image_that_cannot_be_pulled_is_a_condition_within_a_minute(kind: Any) -> None:
+    began = time.monotonic()
+    kind.job(
+        "unpullable",
+        accelerator={"type": "cpu"},
+        program={"application": {"name": "mlp", "classes": 10}},
+        data=DIGITS,
+        training={"epochs": 1, "batchSize": {"global": 64}},
+        runPolicy={"pendingTimeoutSeconds": 45},
+        podTemplate={"image": "mptraining/no-such-image:1"},
+    )
+    kind.until("unpullable", lambda status: condition(status, "Running").get("reason") == "ImagePullFailed", seconds=60)
+    assert time.monotonic() - began < 60
+    failed = condition(kind.finished("unpullable", "Failed"), "Failed")
+    assert failed["reason"] == "PendingTimeout"
+    assert "no-such-image" in failed["message"]
+
+
+def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
+    """A worker node that claims a T4: the real scheduler places the pod there, and its kubelet runs it."""
+    node = "mptraining-worker"
+    capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
+    kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
+    kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
+    kind.operator(cpuFallback=False)
+    try:
+        kind.job(
+            "promised",
+            accelerator={"type": "nvidia-tesla-t4"},
+            program={"application": {"name": "mlp", "classes": 10}},
+            data=DIGITS,
+            training={"epochs": 1, "batchSize": {"global": 64}},
+        )
+        kind.job(
+            "absent",
+            accelerator={"type": "nvidia-tesla-v100"},
+            program={"application": {"name": "mlp", "classes": 10}},
+            data=DIGITS,
+            training={"epochs": 1, "batchSize": {"global": 64}},
+        )
+        failed = condition(kind.finished("promised", "Failed"), "Failed")
+        assert failed["reason"] == "InvalidSpec"
+        assert node in failed["message"]
+        assert "cpuFallback" in failed["message"]
+        kind.until("absent", lambda status: condition(status, "Running").get("reason") == "Unschedulable", seconds=30)
+        assert "didn't match Pod's node affinity/selector" in condition(kind.status("absent"), "Running")["message"]
+    finally:
+        kind.operator(cpuFallback=True)
+        remove = [{"op": "remove", "path": "/status/capacity/nvidia.com~1gpu"}]
+        kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(remove))
+        kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator-")
