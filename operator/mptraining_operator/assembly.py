@@ -127,7 +127,8 @@ class Operator:
         )
         metrics.watch(
             jobs_by_phase=self._cache.jobs_by_phase,
-            queue_age=self._queue.oldest_age,
+            # A standby's keys wait for nobody.
+            queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
         )
         self._watching = False

@@ -30,6 +30,7 @@ from mptraining.cli import app
 from mptraining_api.job import KIND, MPTrainingJob
 from mptraining_api.model import Model
 from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.status import Condition, JobStatus, Phase
 from mptraining_operator.settings import OperatorSettings
@@ -136,7 +137,8 @@ def test_every_job_can_work(block: Block) -> None:
 
 def _check_other_object(document: dict[str, Any]) -> None:
     """One of Kubernetes' own kinds: whole, its mounts in place; a ConfigMap of settings can be read."""
-    assert document["apiVersion"] and document["metadata"]["name"]
+    assert document["apiVersion"]
+    assert document["metadata"]["name"]
     if document["kind"] == "ConfigMap":
         OperatorSettings.parse(yaml.safe_load(document["data"]["settings.yaml"]))
     if document["kind"] == "Pod":
@@ -180,8 +182,8 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
     assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
     beside = SECTIONS[block.document, block.section]
     files = {each.file: each.text for each in beside if each.file}
-    known = [*files.values(), *((ROOT / "manifests").rglob("*.yaml"))]
-    jobs = {name for text in known for name in _jobs(text if isinstance(text, str) else text.read_text("utf-8"))}
+    known = [*files.values(), *(each.read_text("utf-8") for each in (ROOT / "manifests").rglob("*.yaml"))]
+    jobs = {name for text in known for name in _jobs(text)}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == "-f":
             assert following in files or (ROOT / following).is_file(), f"no {following}"
@@ -211,9 +213,10 @@ def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(model: type[Model], path: list[str]) -> None:
-    """Raises StopIteration where a model has no such field."""
+    """Fails where a model has no such field."""
     for name in path:
-        field = next(field for field in model.model_fields.values() if field.alias == name)
+        field = next((field for field in model.model_fields.values() if field.alias == name), None)
+        assert field is not None, f"{model.__name__} has no {name}"
         inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
         model = next((each for each in inner if issubclass(each, Model)), model)
 
@@ -260,6 +263,24 @@ def test_the_guide_has_the_defaults_of_settings() -> None:
         else:
             assert not value, name
         _find(OperatorSettings, name.strip("`").split("."))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "apply -f manifests/nowhere.yaml",
+        "annotate mptj digits a=b",
+        "describe mptj nobody",
+        "wait --for=condition=Done mptj/digits",
+        "explain mptj.spec.runPolicy.backoffs",
+        "get mptj digits --output=jsonpath={.status.percent}",
+        """patch mptj digits --patch '{"spec":{"runPolicy":{"suspended":true}}}'""",
+    ],
+)
+def test_mistakes_in_kubectl_are_noticed(line: str) -> None:
+    block = next(block for block in ALL if block.on_a_cluster)
+    with pytest.raises((AssertionError, InvalidSpec)):
+        _look_at_kubectl(block, shlex.split(line))
 
 
 def test_unknown_options_are_noticed() -> None:
