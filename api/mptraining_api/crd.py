@@ -37,6 +37,8 @@ _COLUMNS = (
     ("Strategy", "string", ".status.strategy", "The tf.distribute strategy."),
     ("Precision", "string", ".status.precision", "The precision policy."),
     ("Progress %", "integer", ".status.progress.percentComplete", "Of all steps."),
+    ("Attempt", "integer", ".status.currentAttempt", "1 for the first; only with -o wide."),
+    ("Reason", "string", '.status.conditions[?(@.type=="Running")].reason', "Why it does not run; only with -o wide."),
     ("Age", "date", ".metadata.creationTimestamp", ""),
 )
 
@@ -86,7 +88,9 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def _column(name: str, type: str, path: str, description: str) -> dict[str, Any]:
-    column = {"name": name, "type": type, "jsonPath": path}
+    column: dict[str, Any] = {"name": name, "type": type, "jsonPath": path}
+    if description.endswith("only with -o wide."):
+        column["priority"] = 1
     return column | {"description": description} if description else column
 
 
@@ -150,6 +154,8 @@ def _place(root: dict[str, Any], rule: Rule) -> None:
     # The API server knows of metadata.name, but its schema here has no such property to point to.
     if rule.at and below.startswith("."):
         validation["fieldPath"] = below
+    elif rule.field == "spec":
+        validation["fieldPath"] = ".spec"
     node.setdefault("x-kubernetes-validations", []).append(validation)
 
 

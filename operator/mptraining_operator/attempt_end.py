@@ -27,12 +27,19 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
         status = status.model_copy(update={"start_time": status.start_time or _ran_from(batch_job)})
         workers = f"{batch_job.parallelism} worker" + ("s" if batch_job.parallelism > 1 else "")
         message = f"attempt {attempt.number} succeeded with {workers}"
+        if _keeps_nothing(snapshot):
+            message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = standing.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, announcements=(Announcement("Succeeded", message),))
     if batch_job.ended == "Failed":
         found = verdict.judge(batch_job, snapshot.pods_of(attempt.number))
         return charge(snapshot, status, found.outcome, found.message, now)
     return None
+
+
+def _keeps_nothing(snapshot: Snapshot) -> bool:
+    written = snapshot.job is not None and snapshot.job.spec.output is not None
+    return not written and snapshot.limits.cluster.default_output is None
 
 
 def _ran_from(batch_job: SeenBatchJob) -> str:

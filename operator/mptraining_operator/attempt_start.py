@@ -121,8 +121,12 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     after = standing.started(status, number, job, now, snapshot.generation)
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
-    how = f"{job.strategy} over {job.replicas} replicas, {job.precision.policy}"
+    replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
+    how = f"{job.strategy} over {replicas}, {job.precision.policy}"
     said = [Announcement("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    if number == 1 and job.output is None:
+        message = "spec.output.uri is not given: checkpoints and model go with the pods"
+        said.append(Announcement("NothingKept", message, "Warning"))
     if snapshot.problem:
         # A field of a newer version: the job is trained without it, and the user is told.
         said.append(Announcement("UnknownField", snapshot.problem, "Warning"))

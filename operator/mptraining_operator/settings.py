@@ -21,6 +21,8 @@ POD_NAME = "POD_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"
 DEFAULT_NAMESPACE = "mptraining-system"
 
+_MULTI_HOST = "Take TPU slices of several hosts, on which TensorFlow has no supported way to train."
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -57,7 +59,7 @@ class OperatorSettings(Model):
 
     trainer_image: str | None = Field(None, description="Image of jobs that name none. Absent: this version's own.")
     cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
-    experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description="Allow them.")
+    experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: str | None = Field(None, description="Folder for the runs of jobs that name none.")
     namespaces: tuple[str, ...] = Field((), description="Namespaces to serve. Empty: all.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Jobs looked at side by side.")

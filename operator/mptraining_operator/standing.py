@@ -147,7 +147,9 @@ def finished(status: JobStatus, outcome: Outcome, message: str, now: float, gene
     good = outcome == SUCCEEDED
     status = attempt_over(status, outcome, message, now) if current(status) else status
     phase = Phase.SUCCEEDED if good else Phase.FAILED
-    status = waiting(status, phase, outcome.reason, message, now, generation)
+    # Said once, where people look for it.
+    over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
+    status = waiting(status, phase, outcome.reason, over, now, generation)
     status = status.model_copy(update={"completion_time": stamp(now)})
     status = with_condition(status, "Succeeded" if good else "Failed", True, outcome.reason, message, now, generation)
-    return with_condition(status, "Finished", True, outcome.reason, message, now, generation)
+    return with_condition(status, "Finished", True, outcome.reason, over, now, generation)

@@ -44,7 +44,7 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         # After an eviction no pod is left.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     said = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
-    return Verdict(outcomes.CHILD_DELETED, f"the pods are gone, and no failure is left to see ({said or 'no words'})")
+    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({said or 'no words'})")
 
 
 def _counts(pod: SeenPod) -> bool:

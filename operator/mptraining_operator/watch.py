@@ -121,7 +121,7 @@ class _NothingKept(kopf.DiffBaseStorage):
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as a source of events alone (facts measured in docs/architecture.md)."""
+    """kopf as a source of events alone."""
     result = kopf.OperatorSettings()
     result.posting.enabled = False
     result.peering.standalone = True

@@ -80,8 +80,10 @@ def test_names_and_columns() -> None:
     assert names["shortNames"] == ["mptj"]
     version = CRD["spec"]["versions"][0]
     assert version["subresources"] == {"status": {}}
-    columns = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert columns == ["Phase", "Accelerator", "Strategy", "Precision", "Progress %", "Age"]
+    shown = [each["name"] for each in version["additionalPrinterColumns"] if "priority" not in each]
+    assert shown == ["Phase", "Accelerator", "Strategy", "Precision", "Progress %", "Age"]
+    wide = [each["name"] for each in version["additionalPrinterColumns"] if each.get("priority") == 1]
+    assert wide == ["Attempt", "Reason"]
 
 
 def test_client_side_apply_can_carry_it() -> None:

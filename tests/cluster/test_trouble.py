@@ -66,8 +66,9 @@ def test_what_pod_security_forbids_is_said_in_its_own_words(alone: Any) -> None:
     volumes = [{"name": "shared", "nfs": {"server": "files", "path": "/"}}]
     alone.create("shared", podTemplate={"volumes": volumes})
     alone.until("shared", lambda _: alone.condition("shared", "Running").get("reason") == "PodsRefused")
-    assert 'violates PodSecurity "restricted:latest": restricted volume types' in (
-        alone.condition("shared", "Running")["message"]
+    assert (
+        'violates PodSecurity "restricted:latest": restricted volume types'
+        in (alone.condition("shared", "Running")["message"])
     )
 
 

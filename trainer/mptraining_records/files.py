@@ -135,6 +135,9 @@ def explained(path: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise InvalidData(where, "a file of this name is in the way", expected="a folder") from error
     except OSError as error:
+        if error.errno == errno.EROFS:
+            step = "Mount a volume there (podTemplate.volumes and volumeMounts), or name a bucket."
+            raise InvalidData(where, "this file system is read-only", next_step=step) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         said = "the disk is full" if full else f"the file system failed: {error.strerror or error}"
         raise StorageUnavailable(where, said) from error

@@ -113,9 +113,14 @@ class Telemetry:
                 self._upload()
             return
         path = storage.local_path(self._file())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            # What is wrong with the folder is said by whoever needs it; an account of the run is no reason to end it.
+            self._output = None
+            self.notice("EventsNotKept", f"{path.parent}: {error.strerror or error}", level="Warning")
 
     def _upload(self) -> None:
         storage.write(self._file(), ("\n".join(self._lines) + "\n").encode())
