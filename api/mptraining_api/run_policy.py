@@ -11,7 +11,7 @@ from mptraining_api.spec_run import RunPolicy
 # As batch/v1 Jobs and as the peers do it: a bug is tried a few times, a Spot machine may be taken away for days.
 _BACKOFF_LIMIT = 3
 _INFRASTRUCTURE_RETRIES = 20
-# Half an hour is longer than a cluster autoscaler takes for a new GPU machine, and ends waiting for one that never comes.
+# Longer than a cluster autoscaler takes for a new GPU machine; it ends the wait for one that never comes.
 _PENDING_TIMEOUT = 1800
 
 
