@@ -84,7 +84,7 @@ def must_stop(renewed: float, now: float, duration: float) -> bool:
 
 
 class Election:
-    """One replica's part, without a thread: `step` looks at the Lease once. Clocks: `monotonic` and since 1970."""
+    """One replica's part, without a thread: `step` is one turn. Clocks: `monotonic` and since 1970."""
 
     def __init__(
         self,
@@ -134,6 +134,21 @@ class Election:
             _log.warning("the lease was not released, a successor waits for it to run out: %s", problem)
 
     def _move(self, began: float) -> None:
+        """A leader writes over the version that it knows, and looks only when that is refused: where the API server
+        is slow, one call is in time where two are not.
+        """
+        if not self.leading:
+            self._look(began)
+        try:
+            self._advance(began)
+        except ApiProblem as problem:
+            if not self.leading or problem.status not in (404, 409):
+                raise
+            # Another's write, or one's own whose answer was lost.
+            self._look(began)
+            self._advance(began)
+
+    def _look(self, began: float) -> None:
         try:
             self._raw = self._leases.get(LEASES, self._identity.namespace, self._settings.name)
         except ApiProblem as problem:
@@ -142,6 +157,8 @@ class Election:
             self._seen = None
         else:
             self._seen = look(self._seen, self._raw, began)
+
+    def _advance(self, began: float) -> None:
         move = decide(self._seen, self._identity.name, began, self._settings.duration_seconds)
         if move is Move.WAIT or (self.leading and move is Move.TAKE):
             return

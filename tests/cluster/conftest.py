@@ -52,6 +52,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
 
 
+def document(name: str, **spec: Any) -> dict[str, Any]:
+    """An MPTrainingJob of two workers on CPUs, with these sections of the spec instead of its own."""
+    sections = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
+    return {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": name},
+        "spec": sections,
+    }
+
+
 @dataclasses.dataclass
 class Operator:
     """One replica, as a process."""
@@ -124,6 +135,8 @@ class Life:
         if script is not None:
             self.scripts[name] = script
         self.rest.post(self.jobs, document(name, **spec))
+
+    document = staticmethod(document)
 
     @property
     def jobs(self) -> str:
@@ -213,17 +226,6 @@ class Life:
 def condition(status: Mapping[str, Any], type: str) -> dict[str, Any]:
     """The condition of a status, or an empty one."""
     return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
-
-
-def document(name: str, **spec: Any) -> dict[str, Any]:
-    """An MPTrainingJob of two workers on CPUs, with these sections of the spec instead of its own."""
-    sections = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
-    return {
-        "apiVersion": "mptraining.dev/v1alpha1",
-        "kind": "MPTrainingJob",
-        "metadata": {"name": name},
-        "spec": sections,
-    }
 
 
 def eventually(look: Callable[[], Any], holds: Callable[[Any], Any], *, what: str = "it", seconds: float = 30) -> Any:

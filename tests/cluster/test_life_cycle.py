@@ -38,8 +38,9 @@ def test_created_running_succeeded(life: Any) -> None:
     assert life.condition("flowers", "Running")["status"] == "False"
     assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
     assert status["startTime"] <= status["completionTime"]
-    said = [each.split(":")[0] for each in life.events("flowers")]
-    assert {"Started", "Running", "Succeeded"} <= set(said)
+    # Events come after the status, from a thread of their own.
+    expected = {"Started", "Running", "Succeeded"}
+    life.wait(lambda: {each.split(":")[0] for each in life.events("flowers")}, lambda said: expected <= said)
 
 
 def test_kubectl_shows_what_people_ask_for(life: Any) -> None:

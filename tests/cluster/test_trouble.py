@@ -145,3 +145,13 @@ def test_a_field_of_a_newer_version_is_said_and_the_job_trains(alone: Any) -> No
         alone.wait(lambda: alone.events("newer"), lambda said: any("spec.colour" in each for each in said))
     finally:
         alone.rest.patch(crd, [{"op": "remove", "path": schema}], kind="application/json-patch+json")
+        alone.wait(lambda: colour_is_kept(alone), lambda kept: not kept)
+
+
+def colour_is_kept(life: Any) -> bool:
+    """Whether the API server still serves the schema with the field; while it changes over it answers 429."""
+    body = life.document("dry", colour="green")
+    try:
+        return "colour" in life.rest.post(life.jobs, body, {"dryRun": "All"})["spec"]
+    except Refused:
+        return True

@@ -44,6 +44,10 @@ class Kind:
             timeout=300,
             env={**os.environ, "PATH": f"{ROOT / 'build' / 'bin'}:{os.environ['PATH']}"},
         )
+        if "(re)initializing" in done.stderr:
+            # For a moment after its CustomResourceDefinition has changed.
+            time.sleep(1)
+            return self.kubectl(*arguments, text=text, check=check)
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 

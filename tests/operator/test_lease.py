@@ -129,7 +129,7 @@ def test_an_api_server_that_does_not_answer(api: Any, clock: Clock) -> None:
     assert not a.leading
     a.step()
     assert a.leading
-    api.refuse("get", LEASES, ApiProblem(0, "NoAnswer", "timed out"), times=9)
+    api.refuse("update", LEASES, ApiProblem(0, "NoAnswer", "timed out"), times=9)
     for _ in range(4):
         assert not a.overdue()
         clock.now += 2
@@ -137,14 +137,54 @@ def test_an_api_server_that_does_not_answer(api: Any, clock: Clock) -> None:
     assert a.overdue()
 
 
+def test_a_leader_renews_with_one_call(api: Any, clock: Clock) -> None:
+    a = election(api, "a", clock)
+    a.step()
+    api.calls.clear()
+    for _ in range(3):
+        clock.now += 2
+        a.step()
+    assert [verb for verb, _, _ in api.calls] == ["update"] * 3
+
+
+def test_a_leader_whose_version_is_old_looks_and_renews_at_once(api: Any, clock: Clock) -> None:
+    a = election(api, "a", clock)
+    a.step()
+    # Its own write arrived and the answer did not; or somebody put an annotation there.
+    api.put(LEASES, api.find(LEASES, "ops", SETTINGS.name))
+    clock.now += 7
+    api.calls.clear()
+    a.step()
+    assert [verb for verb, _, _ in api.calls] == ["update", "get", "update"]
+    clock.now += 7
+    assert (a.leading, a.lost(), a.overdue()) == (True, False, False)
+
+
+def test_a_leader_makes_a_deleted_lease_anew(api: Any, clock: Clock) -> None:
+    a, b = election(api, "a", clock), election(api, "b", clock)
+    a.step()
+    api.objects.clear()
+    a.step()
+    b.step()
+    assert (a.leading, a.lost(), b.leading) == (True, False, False)
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["holderIdentity"] == "a"
+    # Another replica was faster.
+    api.objects.clear()
+    b.step()
+    a.step()
+    assert (a.lost(), b.leading) == (True, True)
+
+
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from((0.5, 1.0, 2.0, 5.0)), st.booleans()),
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from((0.5, 1.0, 2.0, 5.0)), st.sampled_from(("", "before", "after"))
+        ),
         max_size=60,
     ),
     st.tuples(*[st.floats(-1e6, 1e6) for _ in range(3)]),
 )
-def test_never_two_leaders(steps: list[tuple[str, float, bool]], offsets: tuple[float, float, float]) -> None:
+def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[float, float, float]) -> None:
     api = Leases()
     true_time = [1e7]
     replicas = {
@@ -176,11 +216,11 @@ def test_never_two_leaders(steps: list[tuple[str, float, bool]], offsets: tuple[
 
 
 class Leases:
-    """One Lease with its versions."""
+    """One Lease with its versions. `fails`: calls have no effect (before), or have it and get no answer (after)."""
 
     def __init__(self) -> None:
         self.raw: dict[str, Any] | None = None
-        self.fails = False
+        self.fails = ""
 
     def get(self, resource: object, namespace: str | None, name: str) -> dict[str, Any]:
         self._answer()
@@ -201,13 +241,14 @@ class Leases:
             raise ApiProblem(409, "Conflict", "lease")
         return self._put(body)
 
-    def _answer(self) -> None:
-        if self.fails:
+    def _answer(self, when: str = "before") -> None:
+        if self.fails == when:
             raise ApiProblem(0, "NoAnswer", "timed out")
 
     def _put(self, body: Any) -> dict[str, Any]:
         version = int(self.raw["metadata"]["resourceVersion"]) + 1 if self.raw else 1
         self.raw = {**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}}
+        self._answer("after")
         return self.raw
 
 
