@@ -75,7 +75,7 @@ def test_any_request_may_fail_at_random(alone: Any, proxy: FaultProxy) -> None:
             proxy.add(
                 fault,
                 when=lambda call, verb=verb, own=own: (
-                    call.verb == verb and call.resource != "leases" and own.random() < 0.04
+                    call.verb == verb and call.resource != "leases" and own.random() < 0.015
                 ),
             )
     names = [f"flowers-{number}" for number in range(10)]
