@@ -39,10 +39,14 @@ class ForgetAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Deletes a pod that no Indexed Job answers for any more."""
+    """Deletes a pod that no Indexed Job answers for any more: asked of the API server first, because news of Jobs and
+    of pods come by different ways, and a pod may be seen before its Job.
+    """
 
     pod: str
     uid: str
+    batch_job: str
+    batch_job_uid: str
 
 
 @dataclass(frozen=True, slots=True)

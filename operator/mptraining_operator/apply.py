@@ -125,7 +125,7 @@ class Applier:
             case ForgetAttempt():
                 self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
             case DeletePod():
-                self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+                return self._delete_orphan(action, snapshot)
             case DeleteJob():
                 self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
             case FailPod():
@@ -212,6 +212,19 @@ class Applier:
                 raise
             lost = True
         self._cache.learn_node(snapshot.key, snapshot.uid, node, lost)
+
+    def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
+        try:
+            owner = self._cluster.get(api.BATCH_JOBS, snapshot.key.namespace, action.batch_job)
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            owner = {}
+        if owner and trim.uid(owner) == action.batch_job_uid:
+            self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
+            return True
+        self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+        return False
 
     def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> None:
         at = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

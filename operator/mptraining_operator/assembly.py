@@ -10,18 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
-from pydantic import ValidationError
-
-from mptraining_api.status import Progress
-from mptraining_operator import cluster as api
 from mptraining_operator import health
 from mptraining_operator.announce import Announcer
 from mptraining_operator.apply import Applier
 from mptraining_operator.cache import Cache
-from mptraining_operator.certificate import CertificateKeeper, dns_names
+from mptraining_operator.certificate import dns_names
 from mptraining_operator.children import Owner
 from mptraining_operator.cluster import ApiProblem, Cluster
 from mptraining_operator.environment import PodSettings
@@ -30,19 +24,19 @@ from mptraining_operator.intake import Intake
 from mptraining_operator.lease import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan import plan
-from mptraining_operator.progress import NotReady, ProgressServer
-from mptraining_operator.progress_request import JobForProgress, path
-from mptraining_operator.progress_writer import ProgressWriter
+from mptraining_operator.progress_endpoint import ProgressEndpoint
+from mptraining_operator.progress_request import path
 from mptraining_operator.reconcile import Reconciler
 from mptraining_operator.relist import Relister
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.snapshot import Key, Limits
-from mptraining_operator.tokens import TokenReviewer
 from mptraining_operator.watch import Streams
 from mptraining_operator.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
+# Seconds: a list as old as this is as good as one made now.
+_RECENT = 3.0
 # SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
 _FINISH_SECONDS = 5.0
 
@@ -85,7 +79,7 @@ class Operator:
         )
         self._streams = Streams(intake, namespaces=settings.namespaces, listed_anew=self._relister.soon)
         self._announcer = Announcer(cluster, host=identity.name, clock=time.time)
-        self._progress: _ProgressEndpoint | None = None
+        self._progress: ProgressEndpoint | None = None
         applier = Applier(
             cluster,
             self._cache,
@@ -165,7 +159,7 @@ class Operator:
         pause = 1.0
         while not self._stopping.is_set():
             try:
-                self._progress = _ProgressEndpoint(
+                self._progress = ProgressEndpoint(
                     self._settings, self._identity, self._cluster, self._cache, self._relister.complete.is_set
                 )
                 return
@@ -180,6 +174,20 @@ class Operator:
             return
         _log.info("leading as %s", self._identity.name)
         self._metrics.set_leader(True)
+        # In a thread of its own: the one that calls has a lease to renew.
+        threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
+
+    def _reconcile(self) -> None:
+        """A standby's streams may lag behind each other: what it does not see must not be taken for gone."""
+        while (age := self._relister.age()) is None or age > _RECENT:
+            try:
+                self._relister.run_once()
+            except ApiProblem as problem:
+                _log.warning("the list before leading: %s", problem)
+                if self._stopping.wait(1.0):
+                    return
+        if self._stopping.is_set():
+            return
         for key in self._cache.job_keys():
             self._queue.add(key)
         self._reconciler.start(self._settings.workers)
@@ -211,79 +219,6 @@ class Operator:
             progress_url=url,
             progress_certificate=certificate,
         )
-
-
-class _ProgressEndpoint:
-    """The endpoint, its token reviews, its certificate in a Secret, and the writer behind it."""
-
-    def __init__(
-        self,
-        settings: OperatorSettings,
-        identity: Identity,
-        cluster: Cluster,
-        cache: Cache,
-        listed: Callable[[], bool],
-    ) -> None:
-        self._cache = cache
-        self._listed = listed
-        chosen, namespace = settings.progress, identity.namespace
-        name = f"{chosen.service}-progress"
-
-        def read() -> dict[str, Any] | None:
-            try:
-                return cluster.get(api.SECRETS, namespace, name)
-            except ApiProblem as problem:
-                if problem.status != 404:
-                    raise
-                return None
-
-        self._keeper = CertificateKeeper(
-            read,
-            lambda body: cluster.create(api.SECRETS, namespace, body),
-            lambda body: cluster.replace(api.SECRETS, namespace, name, body),
-            time.time,
-            name=name,
-            names=dns_names(chosen.service, namespace),
-        )
-        self._writer = ProgressWriter(
-            lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
-            time.time,
-            chosen.minimum_seconds,
-            chosen.writes_per_second,
-        )
-        reviewer = TokenReviewer(cluster.review_token, time.time, chosen.token_cache_seconds)
-        self._server = ProgressServer(chosen, self._look_up, reviewer, self._writer, self._keeper)
-        self._server.start()
-        self._writer.start()
-        self.service_port = chosen.port or self._server.port
-
-    @property
-    def certificate(self) -> str:
-        """What pods are to trust, in PEM."""
-        return self._keeper.current.ca_pem.decode()
-
-    @property
-    def alive(self) -> bool:
-        return self._server.alive
-
-    def stop(self) -> None:
-        self._server.stop()
-        self._writer.stop(2.0)
-
-    def _look_up(self, key: Key) -> JobForProgress | None:
-        if not self._listed():
-            raise NotReady
-        job = self._cache.stored(key)
-        if job is None:
-            return None
-        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), _progress(job.progress))
-
-
-def _progress(written: bytes | None) -> Progress | None:
-    """None too where somebody wrote what cannot be read: the next report replaces it."""
-    with suppress(ValidationError):
-        return Progress.read(written) if written else None
-    return None
 
 
 def die(cause: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mptraining_operator import names
 from mptraining_operator.actions import Action, DeletePod, EndAttempt, FailPod, ReadNode
 from mptraining_operator.snapshot import SeenPod, Snapshot
 
@@ -35,7 +36,8 @@ def leftovers(snapshot: Snapshot, now: float) -> Leftovers:
             continue
         if pod.deletion is None:
             if pod.owner_uid not in owners:
-                actions.append(DeletePod(pod.name, pod.uid))
+                owner = names.batch_job(snapshot.key.name, pod.attempt)
+                actions.append(DeletePod(pod.name, pod.uid, owner, pod.owner_uid))
             continue
         given_up = pod.deletion + snapshot.limits.stuck_pod
         if now < given_up:

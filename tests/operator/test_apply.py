@@ -311,8 +311,17 @@ def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
     assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1")
     assert not bench.apply(actions=(EndAttempt("flowers-1", uid),))
     assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
-    assert not bench.apply(actions=(DeletePod("nobody", "x"), DeleteJob("job-1")))
+    assert not bench.apply(actions=(DeletePod("nobody", "x", "flowers-1", uid), DeleteJob("job-1")))
     assert bench.api.find(api_server.JOBS, "team", "flowers") is None
+
+
+def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
+    """News of pods may come before the news of their Job."""
+    bench.start()
+    uid = bench.snapshot.batch_jobs[0].uid
+    calls = len(bench.api.calls)
+    assert bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
+    assert [call[0] for call in bench.api.calls[calls:]] == ["get"]
 
 
 def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:

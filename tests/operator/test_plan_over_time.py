@@ -103,7 +103,7 @@ class World:
                 if name in self.jobs and self.jobs[name].uid == uid:
                     self.change_job(name, deleting=True)
                     self.delete_pods(name)
-            case DeletePod(name, _):
+            case DeletePod(name):
                 if name in self.pods:
                     self.change_pod(name, deletion=self.now + GRACE)
             case FailPod(name, _, _):
