@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 from cluster.engine import BIN, ROOT, Engine, Failed, say
 
@@ -27,6 +29,10 @@ def kind() -> str:
         say(f"building kind {KIND}")
         Engine("go", {"GOBIN": str(BIN), "CGO_ENABLED": "0"})("install", f"sigs.k8s.io/kind@{KIND}")
     return str(program)
+
+
+# A new node's kube-proxy has its rules after a few seconds.
+_PROXY_SECONDS = 20.0
 
 
 def export_kubeconfig(engine: Engine) -> None:
@@ -64,17 +70,40 @@ def why_not_well(engine: Engine) -> str | None:
     except (Failed, subprocess.CalledProcessError, subprocess.TimeoutExpired, json.JSONDecodeError) as failed:
         return f"its API server does not answer ({failed})"
     away = sorted(set(NODES) - ready)
-    return f"{', '.join(away)} not Ready" if away else None
+    if away:
+        return f"{', '.join(away)} not Ready"
+    deaf = _deaf(engine)
+    return f"Services do not answer on {deaf}" if deaf else None
+
+
+def _deaf(engine: Engine) -> str | None:
+    """The first node from which the API server's Service does not answer: Ready says nothing of kube-proxy, whose
+    rules take a moment on a new node.
+    """
+    address = _asked_kubectl(engine, "service", "kubernetes")["spec"]["clusterIP"]
+    call = ["curl", "--silent", "--insecure", "--noproxy", "*", "--max-time", "3", f"https://{address}/livez"]
+    patience = time.monotonic() + _PROXY_SECONDS
+    for node in NODES:
+        while engine.asked("exec", node, *call) != "ok":
+            if time.monotonic() > patience:
+                return node
+            time.sleep(0.5)
+    return None
 
 
 def _ready(engine: Engine) -> set[str]:
-    command = [kubectl(engine), "--kubeconfig", str(KUBECONFIG), "--request-timeout=5s", "get", "nodes", "-o", "json"]
-    asked = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20, env=os.environ)
     return {
         item["metadata"]["name"]
-        for item in json.loads(asked.stdout)["items"]
+        for item in _asked_kubectl(engine, "nodes")["items"]
         if any(each["type"] == "Ready" and each["status"] == "True" for each in item["status"]["conditions"])
     }
+
+
+def _asked_kubectl(engine: Engine, *what: str) -> dict[str, Any]:
+    command = [kubectl(engine), "--kubeconfig", str(KUBECONFIG), "--request-timeout=5s", "get", *what, "-o", "json"]
+    asked = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20, env=os.environ)
+    found: dict[str, Any] = json.loads(asked.stdout)
+    return found
 
 
 def relative(path: Path) -> str:
