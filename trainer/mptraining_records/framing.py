@@ -11,6 +11,8 @@ import struct
 from dataclasses import dataclass
 
 import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 
@@ -61,6 +63,13 @@ def masked_crc(data: bytes) -> int:
 def masked_crc_of(crc: int) -> int:
     """The stored form of a CRC32C that is known already."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def unmasked(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The CRC32Cs stored at the bytes `footers` (shape [n]) of `content`: the inverse of `masked_crc_of`."""
+    stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(_MASK_DELTA)
+    crcs: NDArray[np.uint32] = stored >> np.uint32(17) | stored << np.uint32(15)
+    return crcs
 
 
 def encode(record: bytes) -> bytes:

@@ -44,7 +44,7 @@ def get(uri: str) -> bytes:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         return obstore.get(store, key).bytes().to_bytes()
 
 
@@ -53,10 +53,9 @@ def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         result = obstore.get(store, key, options={"range": (start, start + length)})
-        if version is not None and _version(result.meta) != version:
-            raise replaced(uri)
+        check_version(uri, result.meta, version)
         return result.bytes().to_bytes()
 
 
@@ -70,7 +69,7 @@ def put(uri: str, source: bytes | Path) -> None:
         return
     bucket, key = split(uri)
     store = connections.store(bucket, settings, writing=True)
-    with _explained(uri):
+    with explained(uri):
         obstore.put(store, key, source, chunk_size=16 << 20)
 
 
@@ -79,7 +78,7 @@ def download(uri: str, destination: Path) -> None:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri), destination.open("wb") as file:
+    with explained(uri), destination.open("wb") as file:
         for chunk in obstore.get(store, key).stream(min_chunk_size=8 << 20):
             file.write(chunk)
 
@@ -89,7 +88,7 @@ def head(uri: str) -> Found | None:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         try:
             return _found(obstore.head(store, key))
         except FileNotFoundError:
@@ -101,7 +100,7 @@ def walk(uri: str) -> list[Found]:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         return [_found(meta) for chunk in obstore.list(store, key or None, chunk_size=1000) for meta in chunk]
 
 
@@ -110,7 +109,7 @@ def level(uri: str) -> tuple[list[str], list[Found]]:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         found = obstore.list_with_delimiter(store, key or None)
         return list(found["common_prefixes"]), [_found(meta) for meta in found["objects"]]
 
@@ -120,7 +119,7 @@ def delete(uri: str) -> None:
     import obstore
 
     store, key = _reading(uri)
-    with _explained(uri):
+    with explained(uri):
         try:
             obstore.delete(store, key)
         except FileNotFoundError:
@@ -134,6 +133,12 @@ def replaced(uri: str) -> InvalidData:
         "the object was replaced after it was indexed",
         next_step="Start the job again, and write changed data under a new name",
     )
+
+
+def check_version(uri: str, meta: Any, version: str | None) -> None:
+    """Raises InvalidData when an answer is not of this version of the object."""
+    if version is not None and _version(meta) != version:
+        raise replaced(uri)
 
 
 def _found(meta: Any) -> Found:
@@ -172,7 +177,7 @@ def _put_to_emulator(base_url: str, uri: str, source: bytes | Path) -> None:
 
 
 @contextmanager
-def _explained(uri: str) -> Iterator[None]:
+def explained(uri: str) -> Iterator[None]:
     """Turns what obstore raises into one line about `uri`."""
     from obstore.exceptions import BaseError
 

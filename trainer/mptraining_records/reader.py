@@ -1,35 +1,25 @@
-"""Records by number, their payloads verified: neighbours are fetched together, shards side by side."""
+"""Records by number, their payloads verified: at random with `read`, ahead of their need with `stream`."""
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Literal, Self
 
+import google_crc32c
 import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records import framing, storage
+from mptraining_records.disk_cache import DiskCache
+from mptraining_records.fetch import STREAMS, Figures
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
+from mptraining_records.read_plan import RangeRead
+from mptraining_records.shard_bytes import ShardBytes
 from mptraining_records.shard_index import Int64s, ShardIndex
-
-# A request to a bucket takes about as long as 1 MB of transfer; reading over a shorter gap costs less.
-MAX_GAP = 1 << 20
-MAX_RANGE = 8 << 20
-
-
-@dataclass(frozen=True)
-class _Range:
-    """Rows of one shard that one request fetches, and where their results go."""
-
-    shard: int
-    rows: Int64s
-    places: Int64s
 
 
 class RecordReader:
@@ -37,7 +27,7 @@ class RecordReader:
 
     `bad_records` "Fail" raises InvalidData at the first damaged payload; "Skip" gives None in its place, and
     raises when more than `max_skipped` different records were damaged. `skipped` lists them in the order of
-    their discovery, each once.
+    their discovery, each once. At most `streams` ranges are read at once.
     """
 
     def __init__(
@@ -46,19 +36,26 @@ class RecordReader:
         *,
         bad_records: Literal["Fail", "Skip"] = "Fail",
         max_skipped: int = 0,
-        threads: int = 8,
+        streams: int = STREAMS,
+        cache: DiskCache | None = None,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
+        self._bytes = ShardBytes(dataset, cache)
         self._skip = bad_records == "Skip"
         self._max_skipped = max_skipped
         self._skipped: dict[tuple[str, int], BadRecord] = {}
-        self._maps: dict[int, mmap.mmap] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="records")
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records")
 
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
         return tuple(self._skipped.values())
+
+    @property
+    def figures(self) -> Figures:
+        """What was fetched from buckets so far."""
+        return self._bytes.traffic.figures
 
     def read(self, record_numbers: Int64s) -> list[bytes | None]:
         """The payloads, in the order asked for, repetitions allowed; None for each skipped one.
@@ -66,30 +63,34 @@ class RecordReader:
         Raises InvalidData for a damaged record (see the class) and for a shard that was replaced since it
         was indexed, StorageUnavailable for a bucket that does not answer.
         """
-        shards, rows = self._dataset.locate(record_numbers)
-        results: list[bytes | None] = [None] * len(rows)
-        ranges = list(self._ranges(shards, rows))
-        remote = [each for each in ranges if self._is_remote(each.shard)]
-        fetched = [self._pool.submit(self._fetch, each) for each in remote]
+        numbers = np.asarray(record_numbers, np.int64)
+        results: list[bytes | None] = [None] * len(numbers)
+        reads = self.plan(numbers)
+        loads = [(read, self.begin(read)) for read in reads]
         try:
-            for each in ranges:
-                if not self._is_remote(each.shard):
-                    self._deliver(each, self._map(each.shard), 0, results)
-            for each, future in zip(remote, fetched, strict=True):
-                start = int(self._dataset.shards[each.shard].offsets[each.rows[0]])
-                self._deliver(each, future.result(), start, results)
+            for read, load in loads:
+                for place, payload in zip(read.places.tolist(), load.result(), strict=True):
+                    results[place] = payload
         finally:
-            for future in fetched:
-                future.cancel()
+            for _, load in loads:
+                load.cancel()
+        for place, record in enumerate(results):
+            if record is None:
+                self.damaged(int(numbers[place]))
         return results
 
+    def plan(self, numbers: Int64s) -> list[RangeRead]:
+        """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
+        return self._bytes.plan(numbers)
+
+    def begin(self, read: RangeRead) -> Future[list[bytes | None]]:
+        """Begins to read one range; the result has a payload for each of its rows, None for each `damaged` one."""
+        return self._pool.submit(self._load, read)
+
     def close(self) -> None:
-        """Ends the threads and unmaps the files."""
+        """Ends the threads; ranges that are on their way are waited for, those that are not yet begun are not."""
+        self._closed.set()
         self._pool.shutdown(cancel_futures=True)
-        with self._lock:
-            for content in self._maps.values():
-                content.close()
-            self._maps.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -99,55 +100,22 @@ class RecordReader:
     ) -> None:
         self.close()
 
-    def _is_remote(self, shard: int) -> bool:
-        return storage.is_remote(self._dataset.shards[shard].object.uri)
+    def _load(self, read: RangeRead) -> list[bytes | None]:
+        if self._closed.is_set():
+            return []
+        shard = self.dataset.shards[read.shard]
+        payloads = list(_payloads(self._bytes.get(read), shard, read))
+        if None in payloads and self._bytes.cache is not None:
+            # The disk may be what is damaged.
+            payloads = list(_payloads(self._bytes.get(read, anew=True), shard, read))
+        return payloads
 
-    def _ranges(self, shards: Int64s, rows: Int64s) -> Iterator[_Range]:
-        """Cuts the wanted rows into ranges: one per local shard, one per request for a remote one."""
-        by_place = np.lexsort((rows, shards))
-        cuts = np.flatnonzero(np.diff(shards[by_place])) + 1
-        for places in np.split(by_place, cuts) if len(by_place) else []:
-            number = int(shards[places[0]])
-            wanted = rows[places]
-            if not self._is_remote(number):
-                yield _Range(number, wanted, places)
-                continue
-            begin = 0
-            for end in request_ends(self._dataset.shards[number], wanted):
-                yield _Range(number, wanted[begin:end], places[begin:end])
-                begin = end
-
-    def _fetch(self, wanted: _Range) -> bytes:
-        shard = self._dataset.shards[wanted.shard]
-        start = int(shard.offsets[wanted.rows[0]])
-        last = wanted.rows[-1]
-        length = int(shard.offsets[last] + shard.lengths[last]) + framing.FOOTER - start
-        return storage.read_range(shard.object.uri, start, length, version=shard.object.version)
-
-    def _map(self, number: int) -> mmap.mmap:
-        with self._lock:
-            if number not in self._maps:
-                self._maps[number] = storage.mapped(self._dataset.shards[number].object)
-            return self._maps[number]
-
-    def _deliver(self, wanted: _Range, content: bytes | mmap.mmap, start: int, results: list[bytes | None]) -> None:
-        """Cuts the records out of `content`, which begins at byte `start` of the shard, and checks them."""
-        shard = self._dataset.shards[wanted.shard]
-        begins = shard.offsets[wanted.rows] - start
-        ends = begins + shard.lengths[wanted.rows]
-        footer = framing.FOOTER
-        for place, row, begin, end in zip(
-            wanted.places.tolist(), wanted.rows.tolist(), begins.tolist(), ends.tolist(), strict=True
-        ):
-            payload = content[begin:end]
-            if framing.is_payload(payload, content[end : end + footer]):
-                results[place] = payload
-            else:
-                self._damaged(shard, row)
-
-    def _damaged(self, shard: ShardIndex, row: int) -> None:
+    def damaged(self, number: int) -> None:
+        """Accounts for record `number`, which was read and is damaged; raises InvalidData as the class says."""
+        of, rows = self.dataset.locate(np.array([number]))
+        shard, row = self.dataset.shards[int(of[0])], int(rows[0])
         uri = shard.object.uri
-        # Overwriting a mapped file in place looks like damage; say what really happened.
+        # Overwriting a file in place looks like damage; say what really happened.
         if storage.stat(uri).version != shard.object.version:
             raise storage.replaced(uri)
         offset = int(shard.offsets[row]) - framing.HEADER
@@ -166,15 +134,17 @@ class RecordReader:
             )
 
 
-def request_ends(
-    shard: ShardIndex, rows: Int64s, *, max_gap: int = MAX_GAP, max_range: int = MAX_RANGE
-) -> Iterator[int]:
-    """Where in the sorted `rows` each request ends: before a gap or a range of more bytes than allowed."""
-    begins = shard.offsets[rows]
-    ends = begins + shard.lengths[rows] + framing.FOOTER
-    first = 0
-    for at in range(1, len(rows)):
-        if begins[at] - ends[at - 1] > max_gap or ends[at] - begins[first] > max_range:
-            yield at
-            first = at
-    yield len(rows)
+def _payloads(content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> Iterator[bytes | None]:
+    """The payloads of a range, None for each whose checksum is another one."""
+    begins = shard.offsets[read.rows] - read.start
+    ends = begins + shard.lengths[read.rows]
+    view = memoryview(content)
+    if len(view) < read.length:
+        # A file that ends early was cut off after it was indexed.
+        yield from [None] * len(read.rows)
+        return
+    checksums = framing.unmasked(np.frombuffer(view, np.uint8), ends)
+    crc = google_crc32c.value
+    for begin, end, checksum in zip(begins.tolist(), ends.tolist(), checksums.tolist(), strict=True):
+        payload = bytes(view[begin:end])
+        yield payload if crc(payload) == checksum else None

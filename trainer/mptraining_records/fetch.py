@@ -1,0 +1,136 @@
+"""One range of an object's bytes, fetched whole: what a connection lost is asked for again, and only that.
+
+The data plane: obstore, a kept-alive connection for each thread that asks, no lock held while bytes arrive.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from mptraining_api.problems import StorageUnavailable
+from mptraining_records import connections, gcs
+
+if TYPE_CHECKING:
+    from obstore.store import GCSStore
+
+# One stream of Google Cloud Storage gives some 20 to 100 MB/s, whatever the machine: many short ranges at once, each
+# long enough (2 MiB are 0.1 s at 20 MB/s) that the 30 to 50 ms before its first byte are not the most of it.
+RANGE = 2 << 20
+STREAMS = 32
+_CHUNK = 256 << 10
+# Waits grow from 0.1 s to 3 s, drawn at random so that workers who failed together do not come back together:
+# https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+_WAIT = wait_random_exponential(multiplier=0.1, max=3)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was fetched so far: `bytes` that arrived, `requests` sent, `retries` among them."""
+
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+
+
+class Traffic:
+    """Counts what all threads of one reader fetch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._figures = Figures()
+
+    @property
+    def figures(self) -> Figures:
+        return self._figures
+
+    def add(self, *, bytes: int = 0, requests: int = 0, retries: int = 0) -> None:
+        with self._lock:
+            had = self._figures
+            self._figures = Figures(had.bytes + bytes, had.requests + requests, had.retries + retries)
+
+
+def fetch(
+    uri: str,
+    start: int,
+    length: int,
+    *,
+    version: str | None,
+    traffic: Traffic,
+) -> memoryview:
+    """Bytes start … start + length - 1 of a remote object, which must have that many.
+
+    A range of several `RANGE`s is fetched in parts side by side. A failure is tried again for as long as
+    MPTRAINING_STORAGE_RETRY_SECONDS says, counted anew whenever bytes arrived. Raises StorageUnavailable after that,
+    and InvalidData at once when the object was replaced, is gone, or may not be read.
+    """
+    into = memoryview(bytearray(length))
+    parts = -(-length // RANGE)
+    if parts <= 2:
+        # Threads of its own would cost more than they bring.
+        _fill(uri, start, into, version, traffic)
+        return into
+    size = -(-length // parts)
+    with ThreadPoolExecutor(min(parts, STREAMS), thread_name_prefix="parts") as pool:
+        for each in [
+            pool.submit(_fill, uri, start + at, into[at : at + size], version, traffic) for at in range(0, length, size)
+        ]:
+            each.result()
+    return into
+
+
+def _fill(
+    uri: str,
+    start: int,
+    into: memoryview,
+    version: str | None,
+    traffic: Traffic,
+) -> None:
+    settings = connections.settings()
+
+    got = 0
+    while got < len(into):
+        # A new account of time for each stretch: a range that keeps moving is never given up.
+        retrying = Retrying(
+            wait=_WAIT,
+            stop=stop_after_delay(settings.retry_seconds),
+            retry=retry_if_exception_type(StorageUnavailable),
+            before_sleep=lambda _: traffic.add(retries=1),
+            reraise=True,
+        )
+        received = retrying(_receive, uri, start + got, into[got:], version, traffic)
+        got += received
+        if got < len(into):
+            traffic.add(retries=1)
+
+
+def _receive(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> int:
+    """Fills `into` from one request; the bytes that came, fewer when the connection was lost on the way."""
+    import obstore
+
+    traffic.add(requests=1)
+    got = 0
+    try:
+        with gcs.explained(uri):
+            result = obstore.get(_store(uri), gcs.split(uri)[1], options={"range": (start, start + len(into))})
+            gcs.check_version(uri, result.meta, version)
+            for chunk in result.stream(min_chunk_size=_CHUNK):
+                into[got : got + len(chunk)] = memoryview(chunk)
+                got += len(chunk)
+    except StorageUnavailable:
+        if not got:
+            raise
+    finally:
+        traffic.add(bytes=got)
+    if not got:
+        raise StorageUnavailable(uri, f"the bucket sent nothing for bytes from {start}")
+    return got
+
+
+def _store(uri: str) -> GCSStore:
+    # Without obstore's own retries, which nobody can count: its clock of 0 seconds is over at the first failure.
+    return connections.store(gcs.split(uri)[0], connections.settings()._replace(retry_seconds=0.0), writing=False)

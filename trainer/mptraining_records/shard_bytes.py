@@ -1,0 +1,55 @@
+"""Where the bytes of a shard come from: the disk cache, a file, or the bucket, whichever has them and is nearest."""
+
+from __future__ import annotations
+
+from mptraining_records import storage
+from mptraining_records.disk_cache import DiskCache
+from mptraining_records.fetch import RANGE, Traffic, fetch
+from mptraining_records.index import DatasetIndex
+from mptraining_records.read_plan import Limits, RangeRead, range_reads
+from mptraining_records.shard_index import Int64s
+
+# A request to a bucket takes about as long as a megabyte of transfer; reading over a shorter gap costs less. A file's
+# bytes cost no more than copying them.
+REMOTE = Limits(gap=512 << 10, range=RANGE)
+LOCAL = Limits(gap=16 << 10, range=1 << 20)
+
+
+class ShardBytes:
+    """The bytes of a data set's shards. Safe to use from several threads."""
+
+    def __init__(self, dataset: DatasetIndex, cache: DiskCache | None = None) -> None:
+        self.dataset = dataset
+        self.cache = cache
+        self.traffic = Traffic()
+        self._remote = [storage.is_remote(shard.object.uri) for shard in dataset.shards]
+
+    def plan(self, numbers: Int64s) -> list[RangeRead]:
+        """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
+        wanted = numbers >= 0
+        places = wanted.nonzero()[0]
+        of, rows = self.dataset.locate(numbers[places])
+        if not any(self._remote):
+            return range_reads(self.dataset.shards, of, rows, places, LOCAL)
+        if self.cache is None:
+            return range_reads(self.dataset.shards, of, rows, places, REMOTE)
+        here = self.cache.holds(numbers[places])
+        reads = [
+            *range_reads(self.dataset.shards, of[here], rows[here], places[here], LOCAL),
+            *range_reads(self.dataset.shards, of[~here], rows[~here], places[~here], REMOTE),
+        ]
+        return sorted(reads, key=lambda read: int(read.places.min()))
+
+    def get(self, read: RangeRead, *, anew: bool = False) -> bytes | memoryview:
+        """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable."""
+        object = self.dataset.shards[read.shard].object
+        if self.cache is not None and not anew:
+            kept = self.cache.read(read)
+            if kept is not None:
+                return kept
+        if not self._remote[read.shard]:
+            return storage.read_range(object.uri, read.start, read.length, version=object.version)
+        content = fetch(object.uri, read.start, read.length, version=object.version, traffic=self.traffic)
+        if self.cache is not None:
+            self.cache.keep(read.shard, read.start, content)
+        return content

@@ -1,0 +1,196 @@
+"""Records in the order of their need, fetched ahead of it within a bounded number of bytes.
+
+    numbers     cut into chunks of at most half the read-ahead: small ones at first, so that the first batch is soon
+    chunk       planned as ranges (`read_plan`), begun in the order in which they are needed first
+    take        waits for the ranges of the next records alone, hands the records out, and begins as many more ranges
+                as the bytes that it freed allow
+
+All planning happens in the thread that takes; the reader's threads only read. So the records never depend on which
+range came first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+
+import numpy as np
+
+from mptraining_records.framing import OVERHEAD
+from mptraining_records.read_plan import RangeRead, cut_by_bytes
+from mptraining_records.reader import RecordReader
+from mptraining_records.shard_index import Int64s
+
+READ_AHEAD = 64 << 20
+# Each chunk may be this many times as long as the one before it, until they have their full length.
+_GROWTH = 8
+
+
+class RecordStream:
+    """Hands out the records of `units` one after the other; a number of -1 gives None.
+
+    A unit (record numbers of shape [n]) is read as one chunk where its bytes fit into half of `read_ahead` bytes:
+    cut the numbers where few ranges bring many of them. `first` records are fetched by themselves to begin with.
+    Take from one thread; `waited` counts the seconds of the clock `now` that it spent waiting for bytes.
+    """
+
+    def __init__(
+        self,
+        reader: RecordReader,
+        units: Iterable[Int64s],
+        *,
+        read_ahead: int = READ_AHEAD,
+        first: int = 64,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._read_ahead = read_ahead
+        self._chunks = self._cut(iter(units), first)
+        self._begun: deque[_Chunk] = deque()
+        self._in_use = 0
+        self._now = now or (lambda: 0.0)
+        self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
+        self.waited = 0.0
+
+    def take(self, count: int) -> list[bytes | None]:
+        """The next `count` payloads, fewer at the end; None for each skipped record. Raises as RecordReader.read."""
+        taken: list[bytes | None] = []
+        while len(taken) < count:
+            self._begin_more()
+            if not self._begun:
+                break
+            chunk = self._begun[0]
+            records, freed = self._hand_out(chunk, count - len(taken))
+            taken += records
+            self._in_use -= freed
+            if chunk.done:
+                self._begun.popleft()
+        self._begin_more()
+        return taken
+
+    def close(self) -> None:
+        """Nothing more is begun, and what has not begun yet is dropped."""
+        for chunk in self._begun:
+            chunk.cancel()
+        self._begun.clear()
+        self._chunks = iter(())
+
+    def _begin_more(self) -> None:
+        """Begins ranges while their bytes fit; of a chunk that nothing waits before, the first always."""
+        while True:
+            chunk = self._begun[-1] if self._begun else None
+            if chunk is None or chunk.all_begun:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    return
+                self._begun.append(chunk)
+                if chunk.all_begun:
+                    # Holes only.
+                    continue
+            if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
+                return
+            self._in_use += chunk.begin(self._reader)
+
+    def _hand_out(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
+        began = self._now()
+        gaps = 0
+        for number in chunk.needed(most):
+            while not chunk.has_begun(number):
+                self._in_use += chunk.begin(self._reader)
+            gaps += chunk.arrive(number)
+        self.waited += self._now() - began
+        for number in chunk.damaged(most):
+            self._reader.damaged(number)
+        records, freed = chunk.hand_out(most)
+        return records, freed + gaps
+
+    def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
+        most = self._read_ahead // 2
+        limit = 0
+        for unit in units:
+            sizes = np.where(unit >= 0, self._lengths[np.maximum(unit, 0)] + OVERHEAD, 0)
+            at = 0
+            while at < len(unit):
+                if not limit:
+                    end = min(len(unit), at + first)
+                    limit = max(1, int(sizes[at:end].sum()))
+                else:
+                    limit = min(most, limit * _GROWTH)
+                    end = at + next(cut_by_bytes(sizes[at:], limit))[1]
+                numbers = unit[at:end]
+                yield _Chunk(numbers, self._reader.plan(numbers), sizes[at:end])
+                at = end
+
+
+class _Chunk:
+    """Records that were planned together: their ranges, those begun, and what has arrived."""
+
+    def __init__(self, numbers: Int64s, reads: list[RangeRead], sizes: Int64s) -> None:
+        self._numbers = numbers
+        self._reads = reads
+        self._sizes = sizes
+        self._loads: list[Future[list[bytes | None]] | None] = []
+        self._records: list[bytes | None] = [None] * len(sizes)
+        self._at = 0
+        # Which range brings each record; -1 for a hole.
+        self._range_of = np.full(len(sizes), -1, np.int64)
+        for number, read in enumerate(reads):
+            self._range_of[read.places] = number
+
+    @property
+    def all_begun(self) -> bool:
+        return len(self._loads) == len(self._reads)
+
+    @property
+    def done(self) -> bool:
+        return self._at == len(self._records)
+
+    @property
+    def next_length(self) -> int:
+        return self._reads[len(self._loads)].length
+
+    def has_begun(self, number: int) -> bool:
+        return number < len(self._loads)
+
+    def begin(self, reader: RecordReader) -> int:
+        """Begins the next range; its length in bytes."""
+        read = self._reads[len(self._loads)]
+        self._loads.append(reader.begin(read))
+        return read.length
+
+    def needed(self, most: int) -> list[int]:
+        """The ranges that the next `most` records wait for."""
+        numbers = np.unique(self._range_of[self._at : self._at + most])
+        return [number for number in numbers.tolist() if number >= 0 and not self._arrived(number)]
+
+    def arrive(self, number: int) -> int:
+        """Waits for a range; how many of its bytes are no record of this chunk, and free again."""
+        load, read = self._loads[number], self._reads[number]
+        assert load is not None
+        for place, payload in zip(read.places.tolist(), load.result(), strict=True):
+            self._records[place] = payload
+        self._loads[number] = None
+        return read.length - int(self._sizes[read.places].sum())
+
+    def damaged(self, most: int) -> list[int]:
+        """The numbers of those among the next `most` records that are damaged; what they wait for has arrived."""
+        end = min(self._at + most, len(self._records))
+        missing = [place for place in range(self._at, end) if self._records[place] is None]
+        return [number for number in self._numbers[missing].tolist() if number >= 0]
+
+    def hand_out(self, most: int) -> tuple[list[bytes | None], int]:
+        """The next `most` records, and the bytes that are free with them."""
+        begin, end = self._at, min(self._at + most, len(self._records))
+        records = self._records[begin:end]
+        self._records[begin:end] = [None] * (end - begin)
+        self._at = end
+        return records, int(self._sizes[begin:end].sum())
+
+    def cancel(self) -> None:
+        for load in self._loads:
+            if load is not None:
+                load.cancel()
+
+    def _arrived(self, number: int) -> bool:
+        return self.has_begun(number) and self._loads[number] is None
