@@ -21,7 +21,8 @@ Reading order: `control_plane` (the servers and how to reach them), `access` (na
 `nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same by script), `kwok` (thousands of pods),
 `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the API server was asked); beneath them `rest` (JSON
 over HTTP, watches), `credentials`, `processes` and `binaries`. For storage: `object_server` (buckets), `storage_proxy`
-(a slow network before it that fails on demand), `storage_faults` (what it can do), `storage_server` (how it does it).
+(a slow network before it that fails on demand), `storage_faults` (what it can do), `storage_server`
+and `storage_books` (how it does it).
 """
 
 from testbed.audit import Request

@@ -25,13 +25,14 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ObjectServer:
-    """Starts with `with`; objects lie in its memory, and go with it."""
+    """Starts with `with`; objects lie in its memory, and go with it, unless they are kept `on_disk`."""
 
-    def __init__(self, data: Path | None = None, *, folder: Path | None = None) -> None:
+    def __init__(self, data: Path | None = None, *, on_disk: Path | None = None, folder: Path | None = None) -> None:
         """Every folder in `data` becomes a bucket with the files below it, which costs no request; a log goes to
         `folder`.
         """
         self._data = data
+        self._on_disk = on_disk
         self._folder = folder
         self._ends = ExitStack()
 
@@ -61,7 +62,11 @@ class ObjectServer:
             folder = self._folder or Path(starting.enter_context(tempfile.TemporaryDirectory(prefix="object-server-")))
             (self._port,) = free_ports(1)
             options = {
-                "backend": "memory",
+                **(
+                    {"backend": "filesystem", "filesystem-root": self._on_disk}
+                    if self._on_disk
+                    else {"backend": "memory"}
+                ),
                 "scheme": "http",
                 "host": "127.0.0.1",
                 "port": self._port,

@@ -27,8 +27,9 @@ from typing import Any, Self
 
 from testbed.credentials import ServerKeys, create_server_keys
 from testbed.processes import Server, free_ports
+from testbed.storage_books import Books
 from testbed.storage_faults import Asked, Counters, Draw, Shape
-from testbed.storage_server import Books, Port
+from testbed.storage_server import Port
 
 # Where TensorFlow's reader goes; it knows no other address.
 GOOGLE = ("storage.googleapis.com", "www.googleapis.com")
