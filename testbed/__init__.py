@@ -1,4 +1,5 @@
-"""A Kubernetes control plane to test and measure against: real servers, nodes and pods that exist on paper alone.
+"""A Kubernetes control plane to test and measure against: real servers, nodes and pods that exist on paper alone;
+and an object storage.
 
 No container runs here. etcd, API server and controller manager are the real ones (`make servers`), so that admission,
 validation, garbage collection and the job controller are Kubernetes' own; the kubelet's part is played by a script.
@@ -19,7 +20,9 @@ tests/conftest.py and the marker `cluster`. Start several seconds of servers onl
 Reading order: `control_plane` (the servers and how to reach them), `access` (namespaces, rights, tokens), `pods` and
 `nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same by script), `kwok` (thousands of pods),
 `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the API server was asked); beneath them `rest` (JSON
-over HTTP, watches), `credentials`, `processes` and `binaries`.
+over HTTP, watches), `credentials`, `processes` and `binaries`. For storage: `object_server` (buckets), `storage_proxy`
+(a slow network before it that fails on demand), `storage_faults` (what it can do), `storage_server`
+and `storage_books` (how it does it).
 """
 
 from testbed.audit import Request

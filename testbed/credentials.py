@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +55,40 @@ def create_keys(folder: Path, components: dict[str, tuple[str, str]]) -> Keys:
     return keys
 
 
+@dataclass(frozen=True)
+class ServerKeys:
+    """Files in one folder; `certificate` is the server's, by `authority`."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def create_server_keys(folder: Path, *names: str) -> ServerKeys:
+    """Writes what a server at 127.0.0.1 needs, which answers for the hosts `names` too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = ServerKeys(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = _certificate("testbed", authority_key, None)
+    keys.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    server = _certificate("storage", server_key, (authority, authority_key), names)
+    keys.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    _write_key(keys.key, server_key)
+    return keys
+
+
 def _certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+    hosts: Iterable[str] = ("kubernetes.default.svc",),
 ) -> x509.Certificate:
-    """A certificate for 127.0.0.1 signed by `issuer`; without one, an authority's own."""
+    """A certificate for 127.0.0.1 and `hosts` signed by `issuer`; without one, an authority's own."""
     now = datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = [
         x509.DNSName("localhost"),
-        x509.DNSName("kubernetes.default.svc"),
+        *map(x509.DNSName, hosts),
         x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
     ]
     signer = issuer[1] if issuer else key
