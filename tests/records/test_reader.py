@@ -5,11 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import framing, index, reader, shard_index, storage
+from mptraining_records import framing, index, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.reader import RecordReader
@@ -46,7 +44,7 @@ def test_records_come_in_the_order_asked_for(dataset: DatasetIndex) -> None:
 
 def test_several_threads_may_read(dataset: DatasetIndex) -> None:
     rows = np.random.default_rng(2).permutation(60).reshape(12, 5)
-    with RecordReader(dataset, threads=2) as records, ThreadPoolExecutor(6) as pool:
+    with RecordReader(dataset, streams=2) as records, ThreadPoolExecutor(6) as pool:
         for wanted, found in zip(rows, pool.map(records.read, rows), strict=True):
             assert found == [RECORDS[number] for number in wanted]
 
@@ -106,22 +104,3 @@ def test_a_bucket_that_stops_answering_may_heal(
             with pytest.raises(StorageUnavailable):
                 records.read(np.arange(60))
         assert records.read(np.arange(60)) == RECORDS
-
-
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=60),
-    st.lists(st.integers(0, 59), min_size=1, max_size=60),
-)
-def test_requests_cover_the_rows_within_their_limits(sizes: list[int], wanted: list[int]) -> None:
-    lengths = np.array(sizes, np.int64)
-    shard = shard_index.from_lengths(storage.StoredObject("x", 0, ""), lengths, 0)
-    rows = np.sort(np.array([row % len(sizes) for row in wanted], np.int64))
-    ends = list(reader.request_ends(shard, rows, max_gap=30, max_range=100))
-    assert ends == sorted(set(ends))
-    assert ends[-1] == len(rows)
-    for begin, end in zip([0, *ends], ends, strict=False):
-        part = rows[begin:end]
-        start, stop = shard.offsets[part[0]], shard.offsets[part[-1]] + lengths[part[-1]] + 4
-        assert stop - start <= 100 or len(set(part)) == 1
-        gaps = shard.offsets[part[1:]] - (shard.offsets[part[:-1]] + lengths[part[:-1]] + 4)
-        assert (gaps <= 30).all()

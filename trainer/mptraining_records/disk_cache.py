@@ -58,7 +58,10 @@ class DiskCache:
         if self._full is None:
             return
         try:
-            os.pwrite(self._file(shard), content, start)
+            written = 0
+            # A disk that is nearly full takes a part, and says so at the next call.
+            while written < len(content):
+                written += os.pwrite(self._file(shard), memoryview(content)[written:], start + written)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
                 raise StorageUnavailable(str(self._folder), f"the disk cache failed: {error.strerror}") from error

@@ -53,6 +53,11 @@ class RecordStream:
         self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
         self.waited = 0.0
 
+    @property
+    def bytes_under_way(self) -> int:
+        """Bytes that are asked for, or here and not yet taken."""
+        return self._in_use
+
     def take(self, count: int) -> list[bytes | None]:
         """The next `count` payloads, fewer at the end; None for each skipped record. Raises as RecordReader.read."""
         taken: list[bytes | None] = []

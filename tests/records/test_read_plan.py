@@ -1,0 +1,58 @@
+"""Ranges: every wanted record in exactly one, within the limits, in the order of need."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_records import shard_index, storage
+from mptraining_records.read_plan import Limits, cut_by_bytes, range_reads
+
+LIMITS = Limits(gap=30, range=100)
+
+
+@st.composite
+def wanted(draw: st.DrawFn) -> tuple[tuple[shard_index.ShardIndex, ...], list[tuple[int, int]]]:
+    """A few shards, and records of them as (shard, row)."""
+    sizes = draw(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=40), min_size=1, max_size=3))
+    shards = tuple(
+        shard_index.from_lengths(storage.StoredObject(str(number), 0, ""), np.array(lengths, np.int64), 0)
+        for number, lengths in enumerate(sizes)
+    )
+    every = [(number, row) for number, lengths in enumerate(sizes) for row in range(len(lengths))]
+    return shards, draw(st.lists(st.sampled_from(every), max_size=60))
+
+
+@given(wanted())
+def test_every_record_is_in_one_range_and_every_range_within_the_limits(
+    case: tuple[tuple[shard_index.ShardIndex, ...], list[tuple[int, int]]],
+) -> None:
+    shards, records = case
+    of = np.array([shard for shard, _ in records], np.int64)
+    rows = np.array([row for _, row in records], np.int64)
+    reads = range_reads(shards, of, rows, np.arange(len(records)), LIMITS)
+    assert sorted(place for read in reads for place in read.places.tolist()) == list(range(len(records)))
+    for read in reads:
+        assert {records[place] for place in read.places.tolist()} == {(read.shard, row) for row in read.rows.tolist()}
+        begins = shards[read.shard].offsets[read.rows]
+        ends = begins + shards[read.shard].lengths[read.rows] + 4
+        assert begins[0] == read.start
+        assert ends[-1] == read.start + read.length
+        assert read.length <= LIMITS.range or len(set(read.rows.tolist())) == 1
+        assert (begins[1:] - ends[:-1] <= LIMITS.gap).all()
+    needed = [int(read.places.min()) for read in reads]
+    assert needed == sorted(needed)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=50), st.integers(1, 100))
+def test_pieces_cover_everything_and_hold_what_they_may(sizes: list[int], most: int) -> None:
+    pieces = list(cut_by_bytes(np.array(sizes), most))
+    assert [piece[0] for piece in pieces] + [len(sizes)] == [0] + [piece[1] for piece in pieces]
+    for (begin, end), following in itertools.pairwise([*pieces, (len(sizes), len(sizes))]):
+        assert sum(sizes[begin:end]) <= most or end == begin + 1
+        # As long as it may be: the next record would not have fitted.
+        if following[0] < len(sizes):
+            assert sum(sizes[begin : end + 1]) > most

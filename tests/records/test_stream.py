@@ -1,0 +1,160 @@
+"""Records in order, whatever the cutting, the budget and the time that each range takes."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import framing, index, storage
+from mptraining_records.disk_cache import DiskCache
+from mptraining_records.index import DatasetIndex
+from mptraining_records.reader import RecordReader
+from mptraining_records.shard_index import Int64s
+from mptraining_records.stream import RecordStream
+
+RECORDS = [bytes([number % 251]) * (7 + number * 13 % 400) for number in range(300)]
+
+
+def _write(folder: str, records: Sequence[bytes], shards: int = 3) -> DatasetIndex:
+    for number in range(shards):
+        part = records[len(records) * number // shards : len(records) * (number + 1) // shards]
+        storage.write(f"{folder}/{number}.tfrecord", b"".join(map(framing.encode, part)))
+    return index.build([f"{folder}/*.tfrecord"])
+
+
+@pytest.fixture
+def dataset(folder: str) -> DatasetIndex:
+    return _write(folder, RECORDS)
+
+
+def _all(stream: RecordStream, batch: int) -> Iterator[bytes | None]:
+    while taken := stream.take(batch):
+        yield from taken
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordReader]:
+    with RecordReader(_write(str(tmp_path_factory.mktemp("records")), RECORDS), streams=4) as reader:
+        yield reader
+
+
+@given(
+    units=st.lists(st.lists(st.integers(-1, len(RECORDS) - 1), max_size=80), max_size=6),
+    batch=st.integers(1, 100),
+    read_ahead=st.integers(1, 50_000),
+    first=st.integers(1, 20),
+)
+def test_the_records_come_in_the_order_of_their_numbers(
+    on_disk: RecordReader, units: list[list[int]], batch: int, read_ahead: int, first: int
+) -> None:
+    arrays = [np.array(unit, np.int64) for unit in units]
+    stream = RecordStream(on_disk, arrays, read_ahead=read_ahead, first=first)
+    wanted = [RECORDS[number] if number >= 0 else None for unit in units for number in unit]
+    assert list(_all(stream, batch)) == wanted
+
+
+def test_of_a_bucket_too(dataset: DatasetIndex) -> None:
+    numbers = np.random.default_rng(1).permutation(len(RECORDS))
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, [numbers], read_ahead=20_000, first=5)
+        assert list(_all(stream, 32)) == [RECORDS[number] for number in numbers]
+
+
+def test_no_more_than_the_read_ahead_is_under_way(tmp_path: Path) -> None:
+    records = [b"x" * 1000] * 500
+    dataset = _write(str(tmp_path), records)
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, [np.arange(500)], read_ahead=50_000, first=1)
+        for _ in range(500):
+            stream.take(1)
+            assert stream.bytes_under_way <= 50_000
+
+
+def test_a_record_longer_than_the_read_ahead_comes_alone(tmp_path: Path) -> None:
+    records = [b"a" * 10, b"b" * 5_000_000, b"c" * 10]
+    dataset = _write(str(tmp_path), records, shards=1)
+    with RecordReader(dataset) as reader:
+        assert list(_all(RecordStream(reader, [np.arange(3)], read_ahead=1000), 2)) == records
+
+
+def test_units_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
+    dataset = _write(str(tmp_path), [b"x" * 1000] * 100)
+    drawn: list[int] = []
+
+    def units() -> Iterator[Int64s]:
+        for number in range(100):
+            drawn.append(number)
+            yield np.arange(100)
+
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, units(), read_ahead=100_000)
+        stream.take(10)
+        assert len(drawn) < 5
+
+
+class Test_a_damaged_record:
+    def test_is_a_hole_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
+        flip(dataset.shards[1].object.uri, -6)
+        dataset = index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
+        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as reader:
+            found = list(_all(RecordStream(reader, [np.arange(300)]), 7))
+            assert [number for number in range(300) if found[number] is None] == [199]
+            assert [(bad.record, bad.uri) for bad in reader.skipped] == [(99, dataset.shards[1].object.uri)]
+
+    def test_is_an_error_where_it_stands_and_not_before(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        flip(dataset.shards[1].object.uri, -6)
+        dataset = index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
+        with RecordReader(dataset) as reader:
+            stream = RecordStream(reader, [np.arange(300)], first=300)
+            assert stream.take(199) == RECORDS[:199]
+            with pytest.raises(InvalidData, match="record 99 at byte"):
+                stream.take(1)
+
+
+class Test_with_a_disk_cache:
+    def test_the_second_pass_asks_the_bucket_for_nothing(self, bucket: str, tmp_path: Path) -> None:
+        dataset = _write(bucket, RECORDS)
+        cache = DiskCache(dataset, tmp_path, full=pytest.fail)
+        with RecordReader(dataset, cache=cache) as reader:
+            assert list(_all(RecordStream(reader, [np.arange(300)]), 50)) == RECORDS
+            asked = reader.figures.requests
+            shuffled = np.random.default_rng(3).permutation(300)
+            assert list(_all(RecordStream(reader, [shuffled]), 50)) == [RECORDS[number] for number in shuffled]
+            assert reader.figures.requests == asked > 0
+        cache.close()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_the_disk_spoilt_is_fetched_again(self, bucket: str, tmp_path: Path) -> None:
+        dataset = _write(bucket, RECORDS, shards=1)
+        cache = DiskCache(dataset, tmp_path, full=pytest.fail)
+        with RecordReader(dataset, cache=cache) as reader:
+            reader.read(np.arange(300))
+            [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
+            content = bytearray(file.read_bytes())
+            content[2000:2010] = bytes(10)
+            file.write_bytes(content)
+            assert reader.read(np.arange(300)) == RECORDS
+            assert reader.skipped == ()
+
+    def test_a_full_disk_ends_the_keeping_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
+        dataset = _write(bucket, RECORDS, shards=1)
+        said: list[str] = []
+        cache = DiskCache(dataset, tmp_path, full=said.append)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with RecordReader(dataset, cache=cache) as reader:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+            try:
+                assert reader.read(np.arange(300)) == RECORDS
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert len(said) == 1
+            assert reader.read(np.arange(300)) == RECORDS
