@@ -159,6 +159,10 @@ bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
 bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kubeflow's and bare Jobs
 	@$(BIN)/python -m bench.operators
 
+.PHONY: bench-records
+bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
+	@$(BIN)/python -m bench.records
+
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart
 	@rm -rf build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,106 @@
+"""What readers are measured on: random records, made once, as files of a folder that is a bucket too.
+
+large    one object           shards   the same records in many
+small    4 kB a record        damaged-1, damaged-20   240 records, one byte flipped in so many of them
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from mptraining_records import framing
+
+BUCKET = "bench"
+DAMAGED = 240
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """In MB of 10^6 bytes; `record` and `small_record` are mean lengths in bytes."""
+
+    large: int
+    shards: int
+    small: int
+    record: int = 100_000
+    small_record: int = 4_000
+
+
+@dataclass(frozen=True)
+class Data:
+    """One set of records: `size` is bytes of all payloads, `framed` of all files, `digest` as `digest_of` tells."""
+
+    name: str
+    files: int
+    count: int
+    size: int
+    framed: int
+    digest: int
+    folder: Path
+
+    def patterns(self, where: str) -> list[str]:
+        """Where "bucket" or "disk" keeps it."""
+        return [f"gs://{BUCKET}/{self.name}/*.tfrecord" if where == "bucket" else f"{self.folder}/*.tfrecord"]
+
+    @property
+    def keys(self) -> list[str]:
+        return [f"{self.name}/{path.name}" for path in sorted(self.folder.glob("*.tfrecord"))]
+
+
+def digest_of(records: Sequence[bytes]) -> int:
+    """The same for any order, another for any record lost, doubled or changed."""
+    return int(sum(map(google_crc32c.value, records))) % 2**61
+
+
+def make(root: Path, size: Size) -> dict[str, Data]:
+    """Writes all sets below `root`/bench; the same ones every time."""
+    large = list(_records(1, size.large * _MB, size.record))
+    return {
+        "large": _write(root, "large", large, 1),
+        "shards": _write(root, "shards", large, size.shards),
+        "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
+        **{f"damaged-{count}": _damaged(root, count) for count in (1, 20)},
+    }
+
+
+def _records(seed: int, total: int, mean: int) -> Iterator[bytes]:
+    draw = random.Random(seed)
+    while total > 0:
+        record = draw.randbytes(draw.randint(mean * 4 // 5, mean * 6 // 5))
+        total -= len(record)
+        yield record
+
+
+def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
+    """The records in `files` of about the same number, in order."""
+    folder = root / BUCKET / name
+    folder.mkdir(parents=True)
+    framed = 0
+    for number in range(files):
+        part = records[len(records) * number // files : len(records) * (number + 1) // files]
+        content = b"".join(map(framing.encode, part))
+        framed += len(content)
+        (folder / f"part-{number:05}-of-{files:05}.tfrecord").write_bytes(content)
+    return Data(name, files, len(records), sum(map(len, records)), framed, digest_of(records), folder)
+
+
+def _damaged(root: Path, count: int) -> Data:
+    """In each of `count` records a byte in the middle of the payload is flipped; `digest` is that of the others."""
+    records = list(_records(3, DAMAGED * 10_000 * 2, 10_000))[:DAMAGED]
+    whole = _write(root, f"damaged-{count}", records, 1)
+    (path,) = whole.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    bad = set(range(5, DAMAGED, DAMAGED // count)[:count])
+    at = 0
+    for number, record in enumerate(records):
+        if number in bad:
+            content[at + framing.HEADER + len(record) // 2] ^= 0xFF
+        at += len(record) + framing.OVERHEAD
+    path.write_bytes(content)
+    good = [record for number, record in enumerate(records) if number not in bad]
+    return Data(whole.name, 1, len(good), sum(map(len, good)), whole.framed, digest_of(good), whole.folder)

@@ -1,0 +1,202 @@
+"""Readers to measure against: TensorFlow's own in the ways it is used, Python's, and two that no reader can beat.
+
+Each yields the records of an epoch in batches. Imports come first, in `imports`, so that they count neither as time
+nor as memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import queue
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mptraining_records import framing
+
+Batches = Iterator[Sequence[bytes]]
+_BLOCK = 8 << 20
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`by_tensorflow`: it goes by TensorFlow's gs:// file system, with blocks of so many MiB where that is set."""
+
+    read: Callable[[Sequence[str], int], Batches]
+    imports: tuple[str, ...] = ("tensorflow",)
+    by_tensorflow: bool = True
+    block_mib: int | None = None
+
+    def prepare(self) -> None:
+        """Imports all that reading needs."""
+        for name in self.imports:
+            importlib.import_module(name)
+
+
+def _plain(patterns: Sequence[str], batch: int) -> Batches:
+    import tensorflow as tf
+
+    yield from _batches(tf.data.TFRecordDataset(_files(patterns)), batch)
+
+
+def _interleave(patterns: Sequence[str], batch: int) -> Batches:
+    """As tutorials write it: everything at AUTOTUNE."""
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices(_files(patterns))
+    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+    yield from _batches(records, batch)
+
+
+def _reads(number: int) -> Callable[[Sequence[str], int], Batches]:
+    def read(patterns: Sequence[str], batch: int) -> Batches:
+        import tensorflow as tf
+
+        yield from _batches(tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=number), batch)
+
+    return read
+
+
+def _ignoring_errors(patterns: Sequence[str], batch: int) -> Batches:
+    import tensorflow as tf
+
+    yield from _batches(tf.data.TFRecordDataset(_files(patterns)).ignore_errors(), batch)
+
+
+def _files(patterns: Sequence[str]) -> list[str]:
+    import tensorflow as tf
+
+    return sorted(itertools.chain.from_iterable(map(tf.io.gfile.glob, patterns)))
+
+
+def _batches(dataset: Any, batch: int) -> Batches:
+    import tensorflow as tf
+
+    yield from dataset.batch(batch).prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+
+
+def _gcsfs(patterns: Sequence[str], batch: int) -> Batches:
+    """A thread for each of eight files, one file by its own read-ahead."""
+    import gcsfs
+
+    system = gcsfs.GCSFileSystem(token="anon", endpoint_url=os.environ["STORAGE_EMULATOR_HOST"])
+    paths = sorted(itertools.chain.from_iterable(map(system.glob, patterns)))
+    if len(paths) == 1:
+        with system.open(paths[0], "rb", block_size=_BLOCK) as file:
+            yield from _grouped(_framed(file), batch)
+        return
+    found: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(32)
+
+    def follow(path: str) -> None:
+        try:
+            with system.open(path, "rb", block_size=_BLOCK) as file:
+                for group in _grouped(_framed(file), batch):
+                    found.put(group)
+        except BaseException as error:  # noqa: BLE001  handed to who reads
+            found.put(error)
+        found.put(None)
+
+    with ThreadPoolExecutor(8) as pool:
+        for path in paths:
+            pool.submit(follow, path)
+        left = len(paths)
+        while left:
+            group = found.get()
+            if isinstance(group, BaseException):
+                raise group
+            if group is None:
+                left -= 1
+            else:
+                yield group
+
+
+def _framed(file: Any) -> Iterator[bytes]:
+    """Records of an open file, their checksums compared."""
+    while header := file.read(framing.HEADER):
+        length, _ = framing.header_format.unpack(header)
+        body = file.read(length + framing.FOOTER)
+        if not framing.is_payload(body[:length], body[length:]):
+            raise ValueError("a damaged record")
+        yield body[:length]
+
+
+def _grouped(records: Iterable[bytes], batch: int) -> Iterator[list[bytes]]:
+    records = iter(records)
+    while group := list(itertools.islice(records, batch)):
+        yield group
+
+
+def _transfer_manager(patterns: Sequence[str], batch: int) -> Batches:
+    """google-cloud-storage's parallel download into local files, with its own defaults, then TFRecordDataset."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+    from google.cloud.storage import transfer_manager
+
+    name, _, pattern = patterns[0].removeprefix("gs://").partition("/")
+    client = storage.Client(project="test", credentials=AnonymousCredentials())
+    bucket = client.bucket(name)
+    blobs = sorted(client.list_blobs(bucket, match_glob=pattern), key=lambda each: str(each.name))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder, str(number))) for number in range(len(blobs))]
+        if len(blobs) == 1:
+            transfer_manager.download_chunks_concurrently(blobs[0], paths[0])
+        else:
+            for problem in transfer_manager.download_many(list(zip(blobs, paths, strict=True))):
+                if isinstance(problem, Exception):
+                    raise problem
+        yield from _plain(paths, batch)
+
+
+def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
+    """The limit: all bytes by 8 MiB ranges on 32 streams, dropped unread. A batch is one range."""
+    del batch
+    import obstore
+    from obstore.store import GCSStore
+
+    name, _, pattern = patterns[0].removeprefix("gs://").partition("/")
+    store = GCSStore(name, config={"base_url": os.environ["STORAGE_EMULATOR_HOST"], "skip_signature": True})
+    listed = [meta for part in obstore.list(store, str(Path(pattern).parent)) for meta in part]
+    chosen = [meta for meta in listed if Path(meta["path"]).match(pattern)]
+    wanted = [
+        (each["path"], at, min(each["size"], at + _BLOCK)) for each in chosen for at in range(0, each["size"], _BLOCK)
+    ]
+
+    def get(what: tuple[str, int, int]) -> bytes:
+        obstore.get_range(store, what[0], start=what[1], end=what[2])
+        return b""
+
+    with ThreadPoolExecutor(32) as pool:
+        for done in pool.map(get, wanted):
+            yield [done]
+
+
+def saved_state(patterns: Sequence[str], batch: int, *, shuffle: int, examples: int) -> int:
+    """Bytes of tf.data's checkpoint of an iterator that has given so many examples from a shuffle buffer."""
+    import tensorflow as tf
+
+    dataset = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=8).shuffle(shuffle, seed=1).batch(batch)
+    iterator = iter(dataset)
+    for _ in range(examples // batch):
+        next(iterator)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.train.Checkpoint(iterator=iterator).write(str(Path(folder, "state")))
+        return sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+PEERS = {
+    "plain": Peer(_plain),
+    "interleave": Peer(_interleave),
+    "reads-8": Peer(_reads(8), block_mib=8),
+    "reads-16": Peer(_reads(16), block_mib=8),
+    "ignore-errors": Peer(_ignoring_errors),
+    "gcsfs": Peer(_gcsfs, ("gcsfs", "google_crc32c"), by_tensorflow=False),
+    "transfer-manager": Peer(
+        _transfer_manager, ("tensorflow", "google.cloud.storage.transfer_manager"), by_tensorflow=False
+    ),
+    "raw-ranges": Peer(_raw_ranges, ("obstore",), by_tensorflow=False),
+}
