@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.contact import contact
@@ -79,7 +80,9 @@ def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
     if settings.emulator:
         config["base_url"] = base_url(settings.emulator)
         provider = _emulator_credentials
-        client["proxy_excludes"] = "*"
+        # Only a proxy of its own keeps the client from those of the environment; the exception leaves it none.
+        url = base_url(settings.emulator)
+        client |= {"proxy_url": url, "proxy_excludes": urlsplit(url).hostname or ""}
     elif settings.anonymous:
         config["skip_signature"] = True
     else:
