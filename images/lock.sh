@@ -10,6 +10,9 @@ tensorflow() { compile --python-platform x86_64-manylinux_2_36 "$@" -; }
 
 # The operator reads no data: what the records and the client stand on, 300 MB, is left out.
 compile --universal --extra operator -c requirements.lock -o images/operator.lock pyproject.toml \
+  --no-emit-package google-cloud-storage --no-emit-package google-api-core --no-emit-package google-cloud-core \
+  --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
+  --no-emit-package opentelemetry-api --no-emit-package proto-plus \
   --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package obstore --no-emit-package pillow --no-emit-package pyarrow
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \
   --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import google_crc32c
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import storage
+from mptraining_records import connections, http_session, storage, versions
+from mptraining_records.contact import contact
 
 GLOBS = {
     "train-*": ["train-0", "train-1"],
@@ -47,6 +56,46 @@ class Test_every_kind_of_storage:
         assert storage.stat(uri).version != old
         with pytest.raises(InvalidData, match="was replaced"):
             storage.read_range(uri, 0, 1, version=old)
+
+    def test_a_write_may_ask_that_nothing_is_there(self, folder: str) -> None:
+        uri = storage.join(folder, "claim")
+        first = storage.write(uri, b"first", replacing=None)
+        assert first == storage.stat(uri)
+        with pytest.raises(versions.Conflict, match="exists already"):
+            storage.write(uri, b"other", replacing=None)
+        assert storage.read(uri) == b"first"
+
+    def test_a_write_may_ask_for_the_version_that_it_replaces(self, folder: str) -> None:
+        uri = storage.join(folder, "claim")
+        first = storage.write(uri, b"first")
+        second = storage.write(uri, b"second", replacing=first.version)
+        with pytest.raises(versions.Conflict, match="somebody else replaced it"):
+            storage.write(uri, b"third", replacing=first.version)
+        assert storage.read(uri) == b"second"
+        storage.delete(uri)
+        with pytest.raises(versions.Conflict):
+            storage.write(uri, b"fourth", replacing=second.version)
+        assert not storage.exists(uri)
+        assert storage.list_objects(folder) == []
+
+    def test_of_many_who_claim_at_once_one_wins(self, folder: str) -> None:
+        def claim(number: int) -> bool:
+            try:
+                storage.write(storage.join(folder, "claim"), f"{number:02}".encode(), replacing=None)
+            except versions.Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(16) as pool:
+            won = list(pool.map(claim, range(16)))
+        assert sum(won) == 1
+        assert storage.read(storage.join(folder, "claim")) == f"{won.index(True):02}".encode()
+
+    def test_copies_objects(self, folder: str, tmp_path: Path) -> None:
+        source = storage.write(storage.join(folder, "source"), b"content")
+        copied = storage.copy(source, storage.join(folder, "deep", "copy"))
+        assert copied == storage.stat(storage.join(folder, "deep", "copy"))
+        assert storage.read(storage.copy(source, str(tmp_path / "here")).uri) == b"content"
 
     def test_listing_and_asking_give_the_same_version(self, folder: str) -> None:
         uri = storage.join(folder, "object")
@@ -144,6 +193,39 @@ class Test_local_files:
 
 
 class Test_buckets:
+    def test_listings_know_the_checksum(self, bucket: str) -> None:
+        written = storage.write(f"{bucket}/object", b"content")
+        assert written.crc32c == google_crc32c.value(b"content")
+        assert storage.glob(f"{bucket}/*") == [written]
+
+    def test_a_large_file_goes_in_parts(self, bucket: str, tmp_path: Path) -> None:
+        content = os.urandom((20 << 20) + 1)
+        (tmp_path / "large").write_bytes(content)
+        stored = storage.upload(tmp_path / "large", f"{bucket}/large", replacing=None)
+        assert (stored.size, stored.crc32c) == (len(content), google_crc32c.value(content))
+        assert storage.read_range(f"{bucket}/large", 16 << 20, 100, version=stored.version) == content[16 << 20 :][:100]
+        (tmp_path / "large").write_bytes(content[1:])
+        with pytest.raises(versions.Conflict):
+            storage.upload(tmp_path / "large", f"{bucket}/large", replacing=None)
+
+    def test_the_same_write_again_is_no_conflict(self, bucket: str) -> None:
+        """So looks a request that is sent again because the answer to it was lost."""
+        first = storage.write(f"{bucket}/object", b"content", replacing=None)
+        assert storage.write(f"{bucket}/object", b"content", replacing=None) == first
+
+    def test_markers_of_folders_are_no_objects(self, bucket: str) -> None:
+        storage.write(f"{bucket}/data/", b"")
+        storage.write(f"{bucket}/data/a", b"")
+        assert [each.name for each in storage.list_objects(f"{bucket}/data")] == ["a"]
+        assert [each.name for each in storage.glob(f"{bucket}/data/*")] == ["a"]
+
+    @pytest.mark.parametrize("ask", [storage.read, storage.stat, storage.exists, storage.list_objects])
+    def test_it_is_the_bucket_that_is_missing(self, bucket: str, ask: Callable[[str], object]) -> None:
+        with pytest.raises(InvalidData, match="there is no bucket 'nowhere'"):
+            ask("gs://nowhere/object")
+        with pytest.raises(InvalidData, match="there is no bucket 'nowhere'"):
+            storage.write("gs://nowhere/object", b"")
+
     def test_a_missing_bucket_is_named(self, bucket: str) -> None:
         with pytest.raises(InvalidData, match="there is no bucket 'nowhere'"):
             storage.glob("gs://nowhere/train-*")
@@ -158,10 +240,7 @@ class Test_buckets:
                 storage.glob(pattern)
 
     def test_an_unreachable_endpoint_may_heal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            port = closed.getsockname()[1]
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{port}")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{_closed_port()}")
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
         with pytest.raises(StorageUnavailable, match="cannot be reached"):
             storage.read("gs://bucket/key")
@@ -173,6 +252,8 @@ class Test_buckets:
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
         monkeypatch.setenv("NO_GCE_CHECK", "true")
+        connections.default_credentials.cache_clear()
+        connections.client.cache_clear()
         with pytest.raises(InvalidData, match="gcloud auth application-default login"):
             storage.read("gs://no-credentials-for-this/key")
 
@@ -200,16 +281,141 @@ def test_what_a_bucket_answers_becomes_one_line(
             assert "\n" not in str(caught.value)
 
 
-class _answering:
-    """A server that gives every request the same status."""
+def test_who_lacks_which_role_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "trainer@project.iam.gserviceaccount.com does not have storage.objects.get access to the object."
+    body = json.dumps({"error": {"code": 403, "message": said}}).encode()
+    with _answering(403, body) as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        for ask, role in (
+            (storage.read, "objectViewer"),
+            (storage.list_objects, "objectViewer"),
+            (lambda uri: storage.write(uri, b""), "objectUser"),
+        ):
+            with pytest.raises(InvalidData) as caught:
+                ask("gs://bucket/key")
+            assert str(caught.value) == (
+                "gs://bucket/key: trainer@project.iam.gserviceaccount.com has no permission (HTTP 403). "
+                f"Grant roles/storage.{role} on gs://bucket to trainer@project.iam.gserviceaccount.com"
+            )
 
-    def __init__(self, status: int) -> None:
+
+def test_who_is_taken_from_the_credentials_when_the_answer_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    account = {"type": "service_account", "client_email": "job@project.iam.gserviceaccount.com", "private_key": pem}
+    (tmp_path / "key.json").write_text(json.dumps(account | {"token_uri": "https://localhost:1/token"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    connections.default_credentials.cache_clear()
+    try:
+        assert connections.principal(connections.settings()) == "job@project.iam.gserviceaccount.com"
+        anonymous = connections.settings()._replace(anonymous=True)
+        assert connections.principal(anonymous).startswith("allUsers")
+    finally:
+        connections.default_credentials.cache_clear()
+
+
+class Test_a_service_that_does_not_answer:
+    def test_every_new_try_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[str] = []
+        monkeypatch.setattr(contact, "on_retry", told.append)
+        with _answering(503) as address:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+            monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1.5")
+            with pytest.raises(StorageUnavailable, match="HTTP 503 Service Unavailable"):
+                storage.read("gs://bucket/key")
+        assert len(told) > 1
+        assert set(told) == {"gs://bucket/key: the bucket answered HTTP 503 Service Unavailable; trying again"}
+
+    def test_an_answer_is_remembered_even_a_refusal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contact, "answered", False)
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{_closed_port()}")
+        for ask in (storage.read, lambda uri: storage.read_range(uri, 0, 1)):
+            with pytest.raises(StorageUnavailable):
+                ask("gs://bucket/key")
+            assert not contact.answered
+        with _answering(403) as address:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+            with pytest.raises(InvalidData):
+                storage.read("gs://bucket/key")
+        assert contact.answered
+
+    def test_all_addresses_of_a_host_share_one_time_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with _deaf_port() as port:
+            address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address] * 16)
+            monkeypatch.setattr(connections, "READING", (0.5, 0.5))
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"storage.example:{port}")
+            monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0")
+            began = time.monotonic()
+            with pytest.raises(StorageUnavailable, match="cannot be reached"):
+                storage.read("gs://bucket/key")
+            assert time.monotonic() - began < 4
+
+    def test_a_host_without_an_address_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://no-such-host.invalid")
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.1")
+        with pytest.raises(StorageUnavailable, match="cannot be reached") as caught:
+            storage.read("gs://bucket/key")
+        assert "\n" not in str(caught.value)
+
+    def test_nor_is_a_resolver_waited_for_that_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hanging = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [None] * hanging.wait(20))
+        monkeypatch.setattr(http_session, "_RESOLVE_SECONDS", 0.1)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://storage.example")
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0")
+        with pytest.raises(StorageUnavailable, match="the name server does not answer"):
+            storage.read("gs://bucket/key")
+        hanging.set()
+
+    def test_proxies_of_the_environment_are_not_used_for_an_emulator(
+        self, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{_closed_port()}")
+        connections.client.cache_clear()
+        connections.store.cache_clear()
+        storage.write(f"{bucket}/object", b"content")
+        assert storage.read_range(f"{bucket}/object", 3, 4) == b"tent"
+
+
+def _closed_port() -> int:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return int(closed.getsockname()[1])
+
+
+@contextmanager
+def _deaf_port() -> Iterator[int]:
+    """A port to which nobody can connect, and that refuses nobody: its queue is full."""
+    with socket.socket() as deaf, ExitStack() as stack:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(deaf.getsockname())
+        yield int(deaf.getsockname()[1])
+
+
+class _answering:
+    """A server that gives every request the same answer."""
+
+    def __init__(self, status: int, body: bytes = b"") -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self.send_response(status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                self.wfile.write(body)
 
             do_GET = do_HEAD = do_PUT = do_POST = _answer
 

@@ -5,7 +5,9 @@ The environment decides, in this order:
     MPTRAINING_GCS_ANONYMOUS=1     public buckets, read only
     otherwise                      application default credentials (google-auth)
 MPTRAINING_STORAGE_RETRY_SECONDS (default 16) bounds how long a request is repeated; with the time-outs below
-a read from a bucket that does not answer fails within 30 s.
+a bucket that does not answer is given up within 30 s.
+
+`client` is the control plane (google-cloud-storage), `store` the data plane (obstore).
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ import os
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.contact import contact
 
 if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+    from google.cloud.storage import Client
     from obstore.store import ClientConfig, GCSConfig, GCSStore
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -26,6 +32,9 @@ LOGIN = (
     "Run `gcloud auth application-default login`, give the pod a service account, "
     "or set MPTRAINING_GCS_ANONYMOUS=1 for a public bucket"
 )
+# Seconds to connect and between two answers. After an upload's last byte the bucket stores it before it answers.
+READING = (4.0, 9.0)
+WRITING = (8.0, 60.0)
 
 
 class Settings(NamedTuple):
@@ -42,22 +51,42 @@ def settings() -> Settings:
     )
 
 
+@functools.lru_cache(maxsize=8)
+def client(settings: Settings) -> Client:
+    """The control plane, to be shared by threads. Raises google.auth's DefaultCredentialsError."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    from mptraining_records import http_session
+
+    nobody = bool(settings.emulator) or settings.anonymous
+    credentials = AnonymousCredentials() if nobody else default_credentials()
+    session = http_session.session(credentials, anonymous=nobody, emulator=bool(settings.emulator))
+    session.hooks["response"].append(_answered)
+    options = {"api_endpoint": base_url(settings.emulator)} if settings.emulator else None
+    return Client(project=None, credentials=credentials, _http=session, client_options=options)
+
+
 @functools.lru_cache(maxsize=64)
 def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
+    """The data plane of one bucket. Raises InvalidData when there are no credentials."""
     from obstore.store import GCSStore
 
     config: GCSConfig = {}
-    credentials: Callable[[], Any] | None = None
-    if settings.emulator:
-        config["base_url"] = base_url(settings.emulator)
-        credentials = _emulator_credentials
-    elif settings.anonymous:
-        config["skip_signature"] = True
-    else:
-        credentials = _default_credentials(bucket)
+    provider: Callable[[], Any] | None = None
     # A read that is silent for 9 s is lost. An upload is silent while it sends, so it gets time to send.
     client: ClientConfig = {"allow_http": bool(settings.emulator), "connect_timeout": "4s"}
     client |= {"timeout": "120s"} if writing else {"read_timeout": "9s", "timeout": "300s"}
+    if settings.emulator:
+        config["base_url"] = base_url(settings.emulator)
+        provider = _emulator_credentials
+        # Only a proxy of its own keeps the client from those of the environment; the exception leaves it none.
+        url = base_url(settings.emulator)
+        client |= {"proxy_url": url, "proxy_excludes": urlsplit(url).hostname or ""}
+    elif settings.anonymous:
+        config["skip_signature"] = True
+    else:
+        provider = _token_provider(bucket)
     return GCSStore(
         bucket,
         config=config,
@@ -67,7 +96,7 @@ def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
             "retry_timeout": timedelta(seconds=settings.retry_seconds),
             "backoff": {"max_backoff": timedelta(seconds=3)},
         },
-        credential_provider=credentials,
+        credential_provider=provider,
     )
 
 
@@ -75,17 +104,41 @@ def base_url(address: str) -> str:
     return (address if "://" in address else f"http://{address}").rstrip("/")
 
 
+@functools.cache
+def default_credentials() -> Credentials:
+    """Application default credentials, loaded once. Raises google.auth's DefaultCredentialsError."""
+    import google.auth
+
+    return google.auth.default(scopes=[_SCOPE])[0]
+
+
+def principal(settings: Settings) -> str:
+    """Whose permissions count, as far as the credentials know; empty when they do not."""
+    if settings.emulator:
+        return ""
+    if settings.anonymous:
+        return "allUsers (MPTRAINING_GCS_ANONYMOUS=1)"
+    credentials = default_credentials()
+    known = getattr(credentials, "service_account_email", None) or getattr(credentials, "account", None) or ""
+    # The metadata server's credentials call themselves so until they have fetched a token.
+    return "" if known == "default" else str(known)
+
+
+def _answered(response: Any, *_: object, **__: object) -> Any:
+    contact.answered = True
+    return response
+
+
 def _emulator_credentials() -> dict[str, Any]:
     return {"token": "emulator", "expires_at": None}
 
 
-def _default_credentials(bucket: str) -> Callable[[], Any]:
-    import google.auth
+def _token_provider(bucket: str) -> Callable[[], Any]:
     import google.auth.exceptions
     from google.auth.transport.requests import Request
 
     try:
-        credentials, _ = google.auth.default(scopes=[_SCOPE])
+        credentials: Any = default_credentials()
     except google.auth.exceptions.DefaultCredentialsError as error:
         raise InvalidData(f"gs://{bucket}", "no Google credentials found", next_step=LOGIN) from error
     request = Request()

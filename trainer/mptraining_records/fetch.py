@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records import connections, gcs
+from mptraining_records.contact import contact
 
 if TYPE_CHECKING:
     from obstore.store import GCSStore
@@ -92,6 +93,11 @@ def _fill(
 ) -> None:
     settings = connections.settings()
 
+    def failed(state: RetryCallState) -> None:
+        traffic.add(retries=1)
+        error = state.outcome.exception() if state.outcome else None
+        contact.retrying(uri, error.found if isinstance(error, StorageUnavailable) else str(error))
+
     got = 0
     while got < len(into):
         # A new account of time for each stretch: a range that keeps moving is never given up.
@@ -99,7 +105,7 @@ def _fill(
             wait=_WAIT,
             stop=stop_after_delay(settings.retry_seconds),
             retry=retry_if_exception_type(StorageUnavailable),
-            before_sleep=lambda _: traffic.add(retries=1),
+            before_sleep=failed,
             reraise=True,
         )
         received = retrying(_receive, uri, start + got, into[got:], version, traffic)
@@ -117,6 +123,7 @@ def _receive(uri: str, start: int, into: memoryview, version: str | None, traffi
     try:
         with gcs.explained(uri):
             result = obstore.get(_store(uri), gcs.split(uri)[1], options={"range": (start, start + len(into))})
+            contact.answered = True
             gcs.check_version(uri, result.meta, version)
             for chunk in result.stream(min_chunk_size=_CHUNK):
                 into[got : got + len(chunk)] = memoryview(chunk)

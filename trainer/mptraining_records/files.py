@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import versions
 
 UNFINISHED = ".part"
 
@@ -38,31 +39,34 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
         yield file, _found(path, os.fstat(file.fileno()))
 
 
-def write(path: Path, data: bytes) -> None:
-    """Writes or replaces in one step."""
-    with replacing(path) as unfinished, unfinished.open("wb") as file:
+def write(path: Path, data: bytes, only: str | None = versions.ANY) -> Found:
+    """Writes in one step; `only` is what may be replaced, as in `storage.write`."""
+    with replacing(path, only) as unfinished, unfinished.open("wb") as file:
         file.write(data)
         _flush(file)
+    return _present(path)
 
 
-def copy(source: Path, destination: Path) -> None:
+def copy(source: Path, destination: Path, only: str | None = versions.ANY) -> Found:
     """Copies a file, without holding it in memory, in one step."""
     with (
         explained(source),
         source.open("rb") as reading,
-        replacing(destination) as unfinished,
+        replacing(destination, only) as unfinished,
         unfinished.open("wb") as writing,
     ):
         shutil.copyfileobj(reading, writing, 8 << 20)
         _flush(writing)
+    return _present(destination)
 
 
-def move(source: Path, destination: Path) -> None:
+def move(source: Path, destination: Path) -> Found:
     """Renames a file within a disk, once its content is safely there."""
     with explained(destination), source.open("rb+") as file:
         _flush(file)
         destination.parent.mkdir(parents=True, exist_ok=True)
         source.replace(destination)
+        return _present(destination)
 
 
 def head(path: Path) -> Found | None:
@@ -105,8 +109,11 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it at the end, removed after a failure."""
+def replacing(path: Path, only: str | None = versions.ANY) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it at the end, removed after a failure.
+
+    Raises Conflict when something else is at `path` than `only` (as `replacing` of `storage.write`).
+    """
     # Pods on a shared volume all have low process ids: the host name keeps them apart.
     writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     unfinished = path.with_name(f".{path.name}.{writer}{UNFINISHED}")
@@ -114,7 +121,7 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield unfinished
-            unfinished.replace(path)
+            _publish(unfinished, path, only)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
@@ -141,6 +148,31 @@ def explained(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         said = "the disk is full" if full else f"the file system failed: {error.strerror or error}"
         raise StorageUnavailable(where, said) from error
+
+
+def _publish(unfinished: Path, path: Path, only: str | None) -> None:
+    if only is None:
+        try:
+            # Unlike a renaming, a link fails when the name is taken.
+            path.hardlink_to(unfinished)
+        except FileExistsError as error:
+            raise versions.conflict(str(path), only) from error
+        except OSError:
+            if path.exists():
+                raise versions.conflict(str(path), only) from None
+        else:
+            unfinished.unlink()
+            return
+    elif only != versions.ANY:
+        there = head(path)
+        if there is None or there.version != only:
+            raise versions.conflict(str(path), only)
+    unfinished.replace(path)
+
+
+def _present(path: Path) -> Found:
+    with explained(path):
+        return _found(path, path.stat())
 
 
 def _finished(paths: Iterable[Path]) -> list[Found]:

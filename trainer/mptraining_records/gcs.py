@@ -1,31 +1,42 @@
-"""Google Cloud Storage through obstore: the remote half of `storage`, and the only module that asks a bucket.
+"""Google Cloud Storage: the remote half of `storage`, and with `fetch` the only module that asks a bucket.
 
-Every error of obstore becomes a Problem here.
+google-cloud-storage lists, stats, reads small objects, writes and deletes, by the JSON API; obstore reads ranges.
+Every error becomes a Problem (`bucket_errors`). A version is an object's generation.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import base64
+import functools
+import io
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records import connections
+import google_crc32c
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import bucket_errors, connections, versions
+from mptraining_records.contact import contact, retry_policy
 
 if TYPE_CHECKING:
+    from google.cloud.storage import Blob
     from obstore.store import GCSStore
 
 SCHEME = "gs://"
+_FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+# The unit that a resumable upload goes on from; also what it holds in memory.
+_CHUNK = 8 << 20
 
 
 class Found(NamedTuple):
-    """One object of a bucket: its key, its size in bytes, and its ETag, which changes with its content."""
+    """One object of a bucket: its key, its size in bytes, its generation, and the CRC32C of its content."""
 
     key: str
     size: int
     version: str
+    crc32c: int | None
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -40,12 +51,10 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def get(uri: str) -> bytes:
-    """The whole object."""
-    import obstore
-
-    store, key = _reading(uri)
+    """The whole object, its checksum verified; for small ones."""
     with explained(uri):
-        return obstore.get(store, key).bytes().to_bytes()
+        content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_patience(uri))
+        return content
 
 
 def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
@@ -55,22 +64,15 @@ def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
     store, key = _reading(uri)
     with explained(uri):
         result = obstore.get(store, key, options={"range": (start, start + length)})
+        contact.answered = True
         check_version(uri, result.meta, version)
         return result.bytes().to_bytes()
 
 
-def put(uri: str, source: bytes | Path) -> None:
-    """Writes or replaces the object in one step; a file is streamed, in parallel parts when it is long."""
-    import obstore
-
-    settings = connections.settings()
-    if settings.emulator:
-        _put_to_emulator(connections.base_url(settings.emulator), uri, source)
-        return
-    bucket, key = split(uri)
-    store = connections.store(bucket, settings, writing=True)
-    with explained(uri):
-        obstore.put(store, key, source, chunk_size=16 << 20)
+def check_version(uri: str, meta: Any, version: str | None) -> None:
+    """Raises InvalidData when an answer of obstore's is not of this version of the object."""
+    if version is not None and str(meta["version"]) != version:
+        raise versions.replaced(uri)
 
 
 def download(uri: str, destination: Path) -> None:
@@ -79,75 +81,158 @@ def download(uri: str, destination: Path) -> None:
 
     store, key = _reading(uri)
     with explained(uri), destination.open("wb") as file:
-        for chunk in obstore.get(store, key).stream(min_chunk_size=8 << 20):
+        for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
+            contact.answered = True
             file.write(chunk)
 
 
-def head(uri: str) -> Found | None:
-    """The object's size and version, None when it does not exist."""
-    import obstore
+def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
+    """Writes the object in one step, a long one resumably; `replacing` as in `storage.write`.
 
-    store, key = _reading(uri)
+    The bucket itself refuses content whose CRC32C is not the source's. Raises Conflict.
+    """
+    from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
+
+    with _content(source) as (file, size, crc32c), explained(uri, writing=True):
+        for last in (False, True):
+            blob = _blob(uri)
+            blob.crc32c = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+            file.seek(0)
+            try:
+                blob.upload_from_file(
+                    file, size=size, checksum=None, **_condition(replacing), **_patience(uri, writing=True)
+                )
+            except PreconditionFailed as error:
+                # The answer to our own first try may have been lost on the way.
+                there = head(uri)
+                if there is None or (there.size, there.crc32c) != (size, crc32c):
+                    raise versions.conflict(uri, replacing) from error
+                return there
+            except GoogleAPICallError as error:
+                # 410: the bucket forgot the upload; it begins anew, once.
+                if last or error.code != 410:
+                    raise
+                continue
+            stored = _found(blob)
+            if stored.size == size and stored.crc32c in (crc32c, None):
+                return stored
+            contact.retrying(uri, "what arrived differs from what was sent")
+            replacing = stored.version
+    raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)")
+
+
+def copy(source: str, version: str, uri: str) -> Found:
+    """Copies this version of an object without moving its bytes through this machine, replacing what is at `uri`."""
+    with explained(uri, writing=True):
+        original, blob = _blob(source), _blob(uri)
+        token = None
+        while True:
+            # Between storage classes or places the bucket copies in parts, and says where it is.
+            token, _, _ = blob.rewrite(
+                original, token=token, if_source_generation_match=int(version), **_patience(uri, writing=True)
+            )
+            if token is None:
+                return _found(blob)
+
+
+def head(uri: str) -> Found | None:
+    """The object's size and version, None when it does not exist; raises InvalidData when there is no bucket."""
+    from google.api_core.exceptions import NotFound
+
     with explained(uri):
+        blob = _blob(uri)
         try:
-            return _found(obstore.head(store, key))
-        except FileNotFoundError:
+            blob.reload(**_patience(uri))
+        except NotFound as error:
+            if not bucket_errors.names_the_object(str(error)) and not _has_bucket(uri):
+                raise
             return None
+        return _found(blob)
 
 
 def walk(uri: str) -> list[Found]:
     """Every object below a folder, at any depth; none when the folder does not exist."""
-    import obstore
-
-    store, key = _reading(uri)
     with explained(uri):
-        return [_found(meta) for chunk in obstore.list(store, key or None, chunk_size=1000) for meta in chunk]
+        return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
 def level(uri: str) -> tuple[list[str], list[Found]]:
     """The folders (keys without the last slash) and the objects directly in one folder."""
-    import obstore
-
-    store, key = _reading(uri)
     with explained(uri):
-        found = obstore.list_with_delimiter(store, key or None)
-        return list(found["common_prefixes"]), [_found(meta) for meta in found["objects"]]
+        listing = _list(uri, delimiter="/")
+        objects = [_found(blob) for blob in listing if not _is_marker(blob)]
+        return sorted(prefix.rstrip("/") for prefix in listing.prefixes), objects
 
 
-def delete(uri: str) -> None:
-    """Deletes the object; nothing happens when it does not exist."""
-    import obstore
+def delete(uri: str, version: str | None = None) -> None:
+    """Deletes the object, with `version` that one alone; nothing happens when it does not exist. Raises Conflict."""
+    from google.api_core.exceptions import NotFound, PreconditionFailed
 
-    store, key = _reading(uri)
-    with explained(uri):
+    with explained(uri, writing=True):
         try:
-            obstore.delete(store, key)
-        except FileNotFoundError:
+            _blob(uri).delete(**_condition(version or versions.ANY), **_patience(uri))
+        except NotFound:
             return
+        except PreconditionFailed as error:
+            raise versions.conflict(uri, version) from error
 
 
-def replaced(uri: str) -> InvalidData:
-    """What to say when an object is not the one that was indexed."""
-    return InvalidData(
-        uri,
-        "the object was replaced after it was indexed",
-        next_step="Start the job again, and write changed data under a new name",
-    )
+def _list(uri: str, **options: Any) -> Any:
+    bucket, key = split(uri)
+    prefix = f"{key.rstrip('/')}/" if key else None
+    client = connections.client(connections.settings())
+    return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_patience(uri))
 
 
-def check_version(uri: str, meta: Any, version: str | None) -> None:
-    """Raises InvalidData when an answer is not of this version of the object."""
-    if version is not None and _version(meta) != version:
-        raise replaced(uri)
+def _has_bucket(uri: str) -> bool:
+    from google.api_core.exceptions import GoogleAPICallError, NotFound
+
+    client = connections.client(connections.settings())
+    try:
+        # Asking for the bucket itself takes a permission that those who may read its objects often lack.
+        next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_patience(uri))), None)
+    except NotFound:
+        return False
+    except GoogleAPICallError:
+        return True
+    return True
 
 
-def _found(meta: Any) -> Found:
-    return Found(meta["path"], meta["size"], _version(meta))
+def _is_marker(blob: Blob) -> bool:
+    # Consoles make folders of empty objects whose name ends so.
+    return str(blob.name).endswith("/")
 
 
-def _version(meta: Any) -> str:
-    # Listings carry no generation, so the ETag it is; some servers quote it in one answer and not in another.
-    return str(meta["e_tag"] or meta["version"]).strip('"')
+def _found(blob: Blob) -> Found:
+    crc = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
+    return Found(str(blob.name), int(blob.size or 0), str(blob.generation), crc)
+
+
+def _blob(uri: str) -> Blob:
+    bucket, key = split(uri)
+    return connections.client(connections.settings()).bucket(bucket).blob(key, chunk_size=_CHUNK)
+
+
+def _patience(uri: str, *, writing: bool = False) -> dict[str, Any]:
+    timeout = connections.WRITING if writing else connections.READING
+    return {"timeout": timeout, "retry": retry_policy(uri, connections.settings().retry_seconds)}
+
+
+def _condition(replacing: str | None) -> dict[str, int]:
+    return {} if replacing == versions.ANY else {"if_generation_match": int(replacing or 0)}
+
+
+@contextmanager
+def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
+    """The source as a file, its size in bytes and its CRC32C."""
+    if isinstance(source, bytes):
+        yield io.BytesIO(source), len(source), google_crc32c.value(source)
+        return
+    with source.open("rb") as file:
+        crc32c = 0
+        while piece := file.read(1 << 20):
+            crc32c = google_crc32c.extend(crc32c, piece)
+        yield file, file.tell(), crc32c
 
 
 def _reading(uri: str) -> tuple[GCSStore, str]:
@@ -155,63 +240,7 @@ def _reading(uri: str) -> tuple[GCSStore, str]:
     return connections.store(bucket, connections.settings(), writing=False), key
 
 
-def _put_to_emulator(base_url: str, uri: str, source: bytes | Path) -> None:
-    # fake-gcs-server takes uploads by the JSON API only, and obstore writes by the XML API.
-    import requests
-
-    bucket, key = split(uri)
-    with requests.Session() as session:
-        session.trust_env = False
-        url = f"{base_url}/upload/storage/v1/b/{bucket}/o"
-        parameters = {"uploadType": "media", "name": key}
-        try:
-            if isinstance(source, bytes):
-                answer = session.post(url, params=parameters, data=source, timeout=20)
-            else:
-                with source.open("rb") as file:
-                    answer = session.post(url, params=parameters, data=file, timeout=20)
-        except requests.RequestException as error:
-            raise StorageUnavailable(uri, f"the storage emulator does not answer: {error}") from error
-    if answer.status_code != 200:
-        raise _problem(uri, answer.status_code, answer.text)
-
-
-@contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """Turns what obstore raises into one line about `uri`."""
-    from obstore.exceptions import BaseError
-
-    try:
-        yield
-    except Problem:
-        raise
-    except FileNotFoundError as error:
-        raise _problem(uri, 404, str(error)) from error
-    except BaseError as error:
-        text = str(error)
-        status = re.search(r"status code: (\d{3})", text)
-        raise _problem(uri, int(status.group(1)) if status else 0, text) from error
-
-
-def _problem(uri: str, status: int, text: str) -> Problem:
-    bucket = split(uri)[0]
-    if re.search(r"NoSuchBucket|no bucket named|bucket does not exist", text):
-        return InvalidData(uri, f"there is no bucket {bucket!r}", next_step="Check the name after gs://")
-    if re.search(r"RefreshError|token request", text, re.IGNORECASE):
-        return InvalidData(uri, "the Google credentials were refused", next_step=connections.LOGIN)
-    if status == 404:
-        return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
-    if status in (401, 403):
-        return InvalidData(
-            uri,
-            f"no permission (HTTP {status})",
-            next_step=f"Grant roles/storage.objectUser on gs://{bucket} to the job's service account",
-        )
-    if status and status < 500 and status not in (408, 429):
-        return InvalidData(uri, f"the bucket refused the request (HTTP {status})")
-    return StorageUnavailable(uri, f"the bucket answered HTTP {status}" if status else _connection(text))
-
-
-def _connection(text: str) -> str:
-    first = text.partition("\n")[0]
-    return f"the bucket cannot be reached ({first.rpartition(' - ')[2] or first})"
+def explained(uri: str, *, writing: bool = False) -> Any:
+    """A context in which every error of asking for `uri` becomes a Problem."""
+    has_bucket: Callable[[], bool] = functools.partial(_has_bucket, uri)
+    return bucket_errors.explained(uri, split(uri)[0], writing=writing, has_bucket=has_bucket)

@@ -10,23 +10,29 @@ import difflib
 import fnmatch
 import mmap
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import files, gcs
+from mptraining_records import files, gcs, versions
 
 _WILDCARDS = frozenset("*?[")
+_THREADS = 16
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One file or object: `size` in bytes, `version` changes whenever the content is replaced."""
+    """One file or object: `size` in bytes, `version` changes whenever the content is replaced.
+
+    `crc32c` is of the whole content, as the bucket knows it; None for local files.
+    """
 
     uri: str
     size: int
     version: str
+    crc32c: int | None = None
 
     @property
     def name(self) -> str:
@@ -87,31 +93,44 @@ def mapped(stored: StoredObject) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def write(uri: str, data: bytes) -> None:
-    """Writes or replaces in one step: a reader sees the old content or the new, never a part."""
+def write(uri: str, data: bytes, *, replacing: str | None = versions.ANY) -> StoredObject:
+    """Writes in one step: a reader sees the old content or the new, never a part.
+
+    `replacing` says what may be there before: `versions.ANY` content or none; None: nothing, the object must not
+    exist; else this version alone. Raises Conflict, and changes nothing, when something else is there. Local files
+    are compared and renamed in two steps, between which another process could write.
+    """
     if is_remote(uri):
-        gcs.put(uri, data)
-    else:
-        files.write(local_path(uri), data)
+        return _stored(uri, gcs.put(uri, data, replacing))
+    return _local([files.write(local_path(uri), data, replacing)])[0]
 
 
-def upload(source: Path | str, uri: str) -> None:
+def upload(source: Path | str, uri: str, *, replacing: str | None = versions.ANY) -> StoredObject:
     """Copies a local file to `uri` without holding it in memory, in one step as `write` does."""
     if not is_remote(uri):
-        files.copy(Path(source), local_path(uri))
-        return
+        return _local([files.copy(Path(source), local_path(uri), replacing)])[0]
     with files.explained(Path(source)):
         Path(source).stat()
-    gcs.put(uri, Path(source))
+    return _stored(uri, gcs.put(uri, Path(source), replacing))
 
 
-def move(source: Path, uri: str) -> None:
+def move(source: Path, uri: str) -> StoredObject:
     """As `upload`, but the local file goes; on the same disk it is renamed."""
+    if not is_remote(uri):
+        return _local([files.move(source, local_path(uri))])[0]
+    stored = upload(source, uri)
+    files.delete(source)
+    return stored
+
+
+def copy(source: StoredObject, uri: str) -> StoredObject:
+    """Copies an object; from bucket to bucket its bytes do not pass through this machine."""
+    if not is_remote(source.uri):
+        return upload(local_path(source.uri), uri)
     if is_remote(uri):
-        gcs.put(uri, source)
-        files.delete(source)
-    else:
-        files.move(source, local_path(uri))
+        return _stored(uri, gcs.copy(source.uri, source.version, uri))
+    download(source.uri, local_path(uri))
+    return stat(uri)
 
 
 def download(uri: str, destination: Path | str) -> None:
@@ -125,15 +144,24 @@ def download(uri: str, destination: Path | str) -> None:
 
 def exists(uri: str) -> bool:
     """Whether there is such a file or object (a folder is none)."""
-    return (gcs.head(uri) if is_remote(uri) else files.head(local_path(uri))) is not None
+    return find(uri) is not None
 
 
 def stat(uri: str) -> StoredObject:
     """Size and version; raises InvalidData when there is no such object."""
-    found = gcs.head(uri) if is_remote(uri) else files.head(local_path(uri))
+    found = find(uri)
     if found is None:
         raise InvalidData(uri, "no such file or object")
-    return StoredObject(uri if is_remote(uri) else str(local_path(uri)), found.size, found.version)
+    return found
+
+
+def find(uri: str) -> StoredObject | None:
+    """As `stat`, but None when there is no such object; a missing bucket is still an InvalidData."""
+    if is_remote(uri):
+        there = gcs.head(uri)
+        return None if there is None else _stored(uri, there)
+    present = files.head(local_path(uri))
+    return None if present is None else _local([present])[0]
 
 
 def list_objects(folder: str) -> list[StoredObject]:
@@ -143,10 +171,13 @@ def list_objects(folder: str) -> list[StoredObject]:
     return sorted(found, key=lambda each: each.uri)
 
 
-def delete(uri: str) -> None:
-    """Deletes one object; nothing happens when it does not exist."""
+def delete(uri: str, *, version: str | None = None) -> None:
+    """Deletes one object; nothing happens when it does not exist.
+
+    With `version` a bucket deletes that one alone, and raises Conflict when another one is there.
+    """
     if is_remote(uri):
-        gcs.delete(uri)
+        gcs.delete(uri, version)
     else:
         files.delete(local_path(uri))
 
@@ -156,13 +187,13 @@ def delete_prefix(folder: str) -> None:
     if not is_remote(folder):
         files.delete_folder(local_path(folder))
         return
-    for each in list_objects(folder):
-        gcs.delete(each.uri)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+        list(pool.map(gcs.delete, [each.uri for each in list_objects(folder)]))
 
 
 def replaced(uri: str) -> InvalidData:
     """What to say when an object is not the one that was indexed."""
-    return gcs.replaced(uri)
+    return versions.replaced(uri)
 
 
 def glob(pattern: str) -> list[StoredObject]:
@@ -228,7 +259,11 @@ def _level(folder: str) -> tuple[list[str], list[StoredObject]]:
 
 def _remote(uri: str, found: Iterable[gcs.Found]) -> list[StoredObject]:
     bucket = gcs.SCHEME + gcs.split(uri)[0]
-    return [StoredObject(f"{bucket}/{each.key}", each.size, each.version) for each in found]
+    return [_stored(f"{bucket}/{each.key}", each) for each in found]
+
+
+def _stored(uri: str, found: gcs.Found) -> StoredObject:
+    return StoredObject(uri, found.size, found.version, found.crc32c)
 
 
 def _local(found: Iterable[files.Found]) -> list[StoredObject]:
