@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
-from mptraining_api.problems import InvalidData
 from mptraining_records import framing, storage
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.shard_index import Int64s, ShardIndex
@@ -35,30 +35,27 @@ class _Range:
 class RecordReader:
     """Reads records of a data set by their number. Safe to use from several threads; close it, or use `with`.
 
-    `bad_records` "Fail" raises InvalidData at the first damaged payload; "Skip" gives None in its place, and
-    raises when more than `max_skipped` different records were damaged. `skipped` lists them in the order of
-    their discovery, each once.
+    `bad_records` decides about damaged payloads and keeps account of them; without it the first one raises InvalidData.
+    A skipped one is None in its place.
     """
 
     def __init__(
         self,
         dataset: DatasetIndex,
         *,
-        bad_records: Literal["Fail", "Skip"] = "Fail",
-        max_skipped: int = 0,
+        bad_records: BadRecords | None = None,
         threads: int = 8,
     ) -> None:
         self._dataset = dataset
-        self._skip = bad_records == "Skip"
-        self._max_skipped = max_skipped
-        self._skipped: dict[tuple[str, int], BadRecord] = {}
+        self._bad_records = bad_records or BadRecords()
         self._maps: dict[int, mmap.mmap] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="records")
 
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
-        return tuple(self._skipped.values())
+        """Every damaged record that the account knows, those of the index included."""
+        return self._bad_records.skipped
 
     def read(self, record_numbers: Int64s) -> list[bytes | None]:
         """The payloads, in the order asked for, repetitions allowed; None for each skipped one.
@@ -100,7 +97,7 @@ class RecordReader:
         self.close()
 
     def _is_remote(self, shard: int) -> bool:
-        return storage.is_remote(self._dataset.shards[shard].object.uri)
+        return storage.is_remote(self._dataset.shards[shard].readable.uri)
 
     def _ranges(self, shards: Int64s, rows: Int64s) -> Iterator[_Range]:
         """Cuts the wanted rows into ranges: one per local shard, one per request for a remote one."""
@@ -122,12 +119,12 @@ class RecordReader:
         start = int(shard.offsets[wanted.rows[0]])
         last = wanted.rows[-1]
         length = int(shard.offsets[last] + shard.lengths[last]) + framing.FOOTER - start
-        return storage.read_range(shard.object.uri, start, length, version=shard.object.version)
+        return storage.read_range(shard.readable.uri, start, length, version=shard.readable.version)
 
     def _map(self, number: int) -> mmap.mmap:
         with self._lock:
             if number not in self._maps:
-                self._maps[number] = storage.mapped(self._dataset.shards[number].object)
+                self._maps[number] = storage.mapped(self._dataset.shards[number].readable)
             return self._maps[number]
 
     def _deliver(self, wanted: _Range, content: bytes | mmap.mmap, start: int, results: list[bytes | None]) -> None:
@@ -146,24 +143,10 @@ class RecordReader:
                 self._damaged(shard, row)
 
     def _damaged(self, shard: ShardIndex, row: int) -> None:
-        uri = shard.object.uri
         # Overwriting a mapped file in place looks like damage; say what really happened.
-        if storage.stat(uri).version != shard.object.version:
-            raise storage.replaced(uri)
-        offset = int(shard.offsets[row]) - framing.HEADER
-        bad = BadRecord(uri, row, offset, framing.BAD_PAYLOAD)
-        if not self._skip:
-            raise bad.problem()
-        with self._lock:
-            self._skipped.setdefault((uri, row), bad)
-            count = len(self._skipped)
-        if count > self._max_skipped:
-            raise InvalidData(
-                uri,
-                f"{count} damaged records, the last is record {row} at byte {offset}",
-                expected=f"at most data.badRecords.maxSkipped = {self._max_skipped}",
-                next_step="List them all with `mptj records verify`, repair the files or raise maxSkipped",
-            )
+        if storage.stat(shard.readable.uri).version != shard.readable.version:
+            raise storage.replaced(shard.readable.uri)
+        self._bad_records.met(shard.bad_record(row))
 
 
 def request_ends(
