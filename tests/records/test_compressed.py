@@ -19,6 +19,11 @@ from mptraining_records.reader import RecordReader
 
 RECORDS = [bytes([number]) * (number * 37 % 400) for number in range(250)]
 CONTENT = b"".join(map(framing.encode, RECORDS))
+# Written by tf.io.TFRecordWriter of TensorFlow 2.21 with TFRecordOptions: the records b"hello" and b"".
+BY_TENSORFLOW = {
+    "GZIP": "1f8b080000000000000363658080579b58ec32527372f277cbcb4842c518349967b0df78d5b40800b3afd7f825000000",
+    "ZLIB": "789c63658080579b58ec32527372f277cbcb4842c518349967b0df78d5b4080086a508b8",
+}
 Write = Callable[[bytes], str]
 
 
@@ -49,6 +54,11 @@ def _read(uri: str, account: BadRecords | None = None) -> list[bytes | None]:
 )
 def test_compressed_records_are_read_like_others(write: Write, content: bytes) -> None:
     assert _read(write(content)) == RECORDS
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_those_of_tensorflow_are_read(write: Write, kind: str) -> None:
+    assert _read(write(bytes.fromhex(BY_TENSORFLOW[kind]))) == [b"hello", b""]
 
 
 def test_they_are_expanded_piece_by_piece(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

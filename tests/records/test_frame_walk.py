@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +20,7 @@ from mptraining_records.storage import StoredObject
 def _walked(content: bytes, cuts: Iterable[int] = (), *, check_payloads: bool = False) -> FrameWalk:
     walk = FrameWalk(StoredObject("file", len(content), "1"), check_payloads=check_payloads)
     places = [0, *sorted(cut % (len(content) + 1) for cut in cuts), len(content)]
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in itertools.pairwise(places):
         walk.feed(memoryview(content)[begin:end])
     return walk
 
@@ -37,9 +38,7 @@ def _delivered(content: bytes) -> list[bytes]:
     walk = _walked(content, check_payloads=True)
     bad = {each.offset + framing.HEADER for each in walk.bad_payloads}
     shard = walk.finish()
-    return [
-        record for at, record in zip(shard.offsets.tolist(), _found(content, shard), strict=True) if at not in bad
-    ]
+    return [record for at, record in zip(shard.offsets.tolist(), _found(content, shard), strict=True) if at not in bad]
 
 
 def _flipped(content: bytes, *places: int) -> bytes:
@@ -92,18 +91,21 @@ class Test_sound_files:
 
 
 class Test_damage:
-    records = [b"record %d" % number * 3 for number in range(10)]
+    records = tuple(b"record %d" % number * 3 for number in range(10))
     content = _frames(records)
 
     def begin(self, number: int) -> int:
         return len(_frames(self.records[:number]))
+
+    def without(self, *numbers: int) -> list[bytes]:
+        return [record for number, record in enumerate(self.records) if number not in numbers]
 
     @pytest.mark.parametrize("byte", range(12))
     @pytest.mark.parametrize("number", [0, 4, 9])
     def test_one_wrong_byte_of_a_header_costs_its_record(self, number: int, byte: int) -> None:
         content = _flipped(self.content, self.begin(number) + byte)
         shard = _index(content)
-        assert _found(content, shard) == self.records[:number] + self.records[number + 1 :]
+        assert _found(content, shard) == self.without(number)
         cause = f"{framing.BAD_LENGTH}; it has 24 bytes"
         assert shard.damaged == (BadRecord("file", number, self.begin(number), cause, 40),)
 
@@ -111,13 +113,13 @@ class Test_damage:
         content = _flipped(self.content, *(self.begin(number) + number for number in range(3, 8)))
         shard = _index(content)
         assert [each.record for each in shard.damaged] == [3, 4, 5, 6, 7]
-        assert _found(content, shard) == self.records[:3] + self.records[8:]
+        assert _found(content, shard) == self.without(*range(3, 8))
 
     def test_a_header_beyond_repair_costs_what_lies_up_to_the_next_record(self) -> None:
         begin = self.begin(4)
         content = _flipped(self.content, *range(begin, begin + 12))
         shard = _index(content)
-        assert _found(content, shard) == self.records[:4] + self.records[5:]
+        assert _found(content, shard) == self.without(4)
         cause = f"{framing.BAD_LENGTH}; the next record begins at byte {begin + 40}"
         assert shard.damaged == (BadRecord("file", 4, begin, cause, 40),)
         assert shard.bad_record(4).record == 5
@@ -125,13 +127,13 @@ class Test_damage:
     def test_lost_bytes_in_the_middle_end_with_the_next_record(self) -> None:
         content = self.content[: self.begin(4)] + self.content[self.begin(4) + 25 :]
         shard = _index(content)
-        assert _found(content, shard) == self.records[:4] + self.records[5:]
+        assert _found(content, shard) == self.without(4)
 
     def test_a_frame_that_leads_past_the_end_may_be_followed_by_others(self) -> None:
         # Two files written one after the other, the first cut short.
         content = framing.encode(bytes(5000))[:100] + self.content
         shard = _index(content)
-        assert _found(content, shard) == self.records
+        assert _found(content, shard) == self.without()
         cause = f"{frame_walk.PAST_END}; the next record begins at byte 100"
         assert shard.damaged == (BadRecord("file", 0, 0, cause, 100),)
 
@@ -139,7 +141,7 @@ class Test_damage:
     def test_a_truncated_file_names_its_last_record(self, lost: int) -> None:
         content = self.content[:-lost]
         shard = _index(content)
-        assert _found(content, shard) == self.records[:9]
+        assert _found(content, shard) == self.without(9)
         assert shard.damaged == (BadRecord("file", 9, self.begin(9), framing.TRUNCATED, 40 - lost),)
 
     def test_a_file_of_one_byte_is_a_truncated_record(self) -> None:

@@ -88,7 +88,6 @@ class Test_damaged_records:
             records.read(np.array([1]))
             assert records.skipped == (BadRecord(_uri(dataset, 0), 1, 16, framing.BAD_PAYLOAD, 24),)
 
-
     def test_keep_their_account_with_the_damaged_frames_of_the_index(
         self, dataset: DatasetIndex, flip: Callable[[str, int], None]
     ) -> None:

@@ -45,7 +45,9 @@ def test_it_goes_on_after_damaged_lengths(shards: list[str], folder: str, flip: 
     flip(shards[1], 15 * FRAME + 12)
     report = verify([storage.join(folder, "*")])
     assert report.records == 5997
-    assert [(bad.record, bad.offset // FRAME) for bad in report.bad] == [(number, number) for number in (10, 15, 20, 21)]
+    assert [(bad.record, bad.offset // FRAME) for bad in report.bad] == [
+        (number, number) for number in (10, 15, 20, 21)
+    ]
 
 
 def test_a_truncated_file_is_told(shards: list[str], folder: str) -> None:

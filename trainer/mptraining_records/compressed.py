@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import files, framing, frame_walk, storage
+from mptraining_records import files, frame_walk, framing, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject

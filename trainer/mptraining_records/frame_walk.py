@@ -215,15 +215,20 @@ class FrameWalk:
         return BadRecord(self.object.uri, len(self._lengths) + len(self._damaged), at, cause, length)
 
 
-def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
+def scan(
+    object: StoredObject,
+    *,
+    expanded: StoredObject | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ShardIndex:
     """The index of one object; a local file is mapped, a remote one streamed in ranges that leave out long payloads.
 
-    `expanded` is the local file with the content of an object that is compressed. Raises InvalidData for what is no
-    TFRecord file or was replaced, CompressedFile for a compressed one.
+    `expanded` is the local file with the content of an object that is compressed; `progress` gets how many bytes are
+    done. Raises InvalidData for what is no TFRecord file or was replaced, CompressedFile for a compressed one.
     """
     content = expanded or object
     walk = FrameWalk(replace(content, uri=object.uri))
-    feed(walk, content)
+    feed(walk, content, progress)
     return replace(walk.finish(), object=object, expanded=expanded)
 
 
@@ -235,7 +240,7 @@ def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None]
     while (at := walk.skip_payload()) < content.size:
         walk.feed(storage.read_range(content.uri, at, WINDOW, version=content.version))
         if progress:
-            progress(walk.skip_payload())
+            progress(min(walk.skip_payload(), content.size))
 
 
 _NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)

@@ -31,8 +31,8 @@ def repaired_length(header: bytes) -> int | None:
     places = np.argwhere(_tables() == crc ^ framing.unmasked_crc(stored))
     if len(places) != 1:
         return None
-    byte, bits = places[0].tolist()
-    return int(length) ^ (bits << 8 * byte)
+    byte, bits = places[0]
+    return int(length) ^ (int(bits) << 8 * int(byte))
 
 
 def first_header(content: NDArray[np.uint8], room: int) -> int | None:
@@ -60,8 +60,9 @@ def _headers(content: NDArray[np.uint8], room: int) -> NDArray[np.int64]:
     crcs = np.full(len(places), google_crc32c.value(bytes(8)), np.uint32)
     for byte, table in enumerate(_tables()):
         crcs ^= table[content[places + byte]]
-    masked = ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(framing.MASK_DELTA)
-    return places[masked == stored[places]]
+    masked: NDArray[np.uint32] = ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(framing.MASK_DELTA)
+    found: NDArray[np.int64] = places[masked == stored[places]]
+    return found
 
 
 @functools.cache

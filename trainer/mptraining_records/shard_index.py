@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -49,9 +49,7 @@ class ShardIndex:
         return BadRecord(self.object.uri, row + before, begin, cause, length)
 
 
-def from_lengths(
-    object: StoredObject, lengths: Int64s, checksum: int, damaged: Sequence[BadRecord] = ()
-) -> ShardIndex:
+def from_lengths(object: StoredObject, lengths: Int64s, checksum: int, damaged: Sequence[BadRecord] = ()) -> ShardIndex:
     """The index of an object whose payload lengths are known: frames follow each other, `damaged` between them."""
     ends = np.cumsum(lengths + framing.OVERHEAD)
     begins = ends - lengths - framing.FOOTER
@@ -62,9 +60,7 @@ def from_lengths(
     return ShardIndex(object, begins, lengths, checksum, tuple(damaged))
 
 
-def content_checksum(
-    lengths: Int64s, payload_checksums: NDArray[np.uint32], damaged: Sequence[BadRecord] = ()
-) -> int:
+def content_checksum(lengths: Int64s, payload_checksums: NDArray[np.uint32], damaged: Sequence[BadRecord] = ()) -> int:
     """CRC32C over the lengths, the stored payload checksums and the damaged places, all in little-endian order."""
     crc: int = google_crc32c.value(lengths.astype("<i8").tobytes())
     crc = google_crc32c.extend(crc, payload_checksums.astype("<u4").tobytes())
