@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import frame_walk, framing, index, storage
+from mptraining_records import framing, index, shard_scan, storage
 from mptraining_records.bad_records import BadRecords
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -30,7 +30,7 @@ class Test_scan:
     def test_finds_every_record(self, folder: str, write_shard: WriteShard) -> None:
         records = [b"", b"a", b"bc" * 500, b"", b"d"]
         uri = write_shard(storage.join(folder, "x.tfrecord"), records)
-        shard = frame_walk.scan(storage.stat(uri))
+        shard = shard_scan.scan(storage.stat(uri))
         content = storage.read(uri)
         found = [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
         assert found == records
@@ -38,28 +38,28 @@ class Test_scan:
     def test_passes_over_records_longer_than_a_remote_range(
         self, folder: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(frame_walk, "WINDOW", 64)
+        monkeypatch.setattr(shard_scan, "WINDOW", 64)
         sizes = [0, 1, 47, 48, 49, 63, 64, 65, 300, 2, 51]
         uri = write_shard(storage.join(folder, "x.tfrecord"), [bytes(size) for size in sizes])
-        assert frame_walk.scan(storage.stat(uri)).lengths.tolist() == sizes
+        assert shard_scan.scan(storage.stat(uri)).lengths.tolist() == sizes
 
     def test_an_empty_file_has_no_records(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"")
-        assert frame_walk.scan(storage.stat(uri)).count == 0
+        assert shard_scan.scan(storage.stat(uri)).count == 0
 
     def test_a_file_that_is_no_tfrecord_is_refused(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"label,pixel\n1,2\n")
         with pytest.raises(InvalidData, match="not a TFRecord file"):
-            frame_walk.scan(storage.stat(uri))
+            shard_scan.scan(storage.stat(uri))
 
     def test_an_object_replaced_since_it_was_listed_is_refused(self, folder: str, write_shard: WriteShard) -> None:
         uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one"])
         listed = storage.stat(uri)
         write_shard(uri, [b"another"])
         with pytest.raises(InvalidData, match="was replaced"):
-            frame_walk.scan(listed)
+            shard_scan.scan(listed)
 
 
 class Test_build:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_records import frame_walk, framing, index, indexing, sidecar, storage
+from mptraining_records import framing, index, indexing, shard_scan, sidecar, storage
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
@@ -21,7 +21,7 @@ def test_every_shard_gets_an_index_that_jobs_find(
 ) -> None:
     report = indexing.publish([f"{bucket}/data/*"])
     assert (report.count("written"), report.records, report.bytes) == (3, 9, 3 * 59)
-    monkeypatch.setattr(frame_walk, "scan", None)
+    monkeypatch.setattr(shard_scan, "scan", None)
     assert index.build([f"{bucket}/data/*"]).count == 9
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records import frame_walk, index, sidecar, storage
+from mptraining_records import index, shard_scan, sidecar, storage
 from mptraining_records.shard_index import ShardIndex
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -14,7 +14,7 @@ WriteShard = Callable[[str, Sequence[bytes]], str]
 @pytest.fixture
 def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
     uri = write_shard(f"{bucket}/data/a.tfrecord", [b"one", b"", b"three"])
-    return frame_walk.scan(storage.stat(uri))
+    return shard_scan.scan(storage.stat(uri))
 
 
 def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
@@ -29,7 +29,7 @@ def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
 
 def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], None]) -> None:
     flip(shard.object.uri, 19)
-    damaged = frame_walk.scan(storage.stat(shard.object.uri))
+    damaged = shard_scan.scan(storage.stat(shard.object.uri))
     sidecar.save(damaged)
     kept = sidecar.load(damaged.object)
     assert kept is not None
@@ -40,7 +40,7 @@ def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], N
 
 def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.save(shard)
-    monkeypatch.setattr(frame_walk, "scan", None)
+    monkeypatch.setattr(shard_scan, "scan", None)
     assert index.build([shard.object.uri]).count == 3
 
 

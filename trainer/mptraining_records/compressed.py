@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import files, frame_walk, framing, storage
+from mptraining_records import files, framing, shard_scan, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
@@ -40,7 +40,7 @@ def scan(object: StoredObject, folder: Path | None = None) -> ShardIndex:
     local = storage.stat(str(path))
     if broken and not local.size:
         raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {broken}")
-    shard = frame_walk.scan(object, expanded=local)
+    shard = shard_scan.scan(object, expanded=local)
     ends = [each.offset + each.length for each in shard.damaged]
     if not broken or local.size in ends:
         return shard

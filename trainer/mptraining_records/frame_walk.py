@@ -5,14 +5,12 @@ from __future__ import annotations
 import mmap
 import struct
 from array import array
-from collections.abc import Callable
-from dataclasses import replace
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records import framing, resync, shard_index, storage
+from mptraining_records import framing, resync, shard_index
 from mptraining_records.framing import FOOTER, HEADER, OVERHEAD, BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
@@ -22,7 +20,6 @@ Content = bytes | bytearray | memoryview | mmap.mmap
 # A frame found after damage is believed when what follows confirms it, as far as this many bytes; also how many bytes
 # of a file that does not begin with a record are searched for one.
 LOOKAHEAD = 64 << 20
-WINDOW = 8 << 20
 _KNOWN = 1 << 16
 
 PAST_END = "its length leads past the end of the file"
@@ -213,34 +210,6 @@ class FrameWalk:
 
     def _bad(self, at: int, cause: str, length: int) -> BadRecord:
         return BadRecord(self.object.uri, len(self._lengths) + len(self._damaged), at, cause, length)
-
-
-def scan(
-    object: StoredObject,
-    *,
-    expanded: StoredObject | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> ShardIndex:
-    """The index of one object; a local file is mapped, a remote one streamed in ranges that leave out long payloads.
-
-    `expanded` is the local file with the content of an object that is compressed; `progress` gets how many bytes are
-    done. Raises InvalidData for what is no TFRecord file or was replaced, CompressedFile for a compressed one.
-    """
-    content = expanded or object
-    walk = FrameWalk(replace(content, uri=object.uri))
-    feed(walk, content, progress)
-    return replace(walk.finish(), object=object, expanded=expanded)
-
-
-def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
-    """Feeds a whole object to a walk; `progress` gets how many bytes of it are done."""
-    if content.size and not storage.is_remote(content.uri):
-        with storage.mapped(content) as whole:
-            walk.feed(whole)
-    while (at := walk.skip_payload()) < content.size:
-        walk.feed(storage.read_range(content.uri, at, WINDOW, version=content.version))
-        if progress:
-            progress(min(walk.skip_payload(), content.size))
 
 
 _NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)

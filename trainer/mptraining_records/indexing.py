@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from mptraining_records import compressed, frame_walk, framing, index, sidecar, storage
+from mptraining_records import compressed, framing, index, shard_scan, sidecar, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
@@ -77,7 +77,7 @@ def _indexed(object: StoredObject, force: bool, progress: Callable[[int], None])
     if remote and not force and (kept := sidecar.load(object)):
         return Indexed(kept, "kept")
     try:
-        shard = frame_walk.scan(object, progress=progress)
+        shard = shard_scan.scan(object, progress=progress)
     except framing.CompressedFile:
         return Indexed(compressed.scan(object), "compressed")
     if not remote:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mptraining_records import compressed, frame_walk, framing, index
+from mptraining_records import compressed, framing, index, shard_scan
 from mptraining_records.frame_walk import FrameWalk
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
@@ -49,9 +49,9 @@ def _walked(object: StoredObject) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
     """The index of one object, and its records with a damaged payload."""
     try:
         walk, shard = FrameWalk(object, check_payloads=True), None
-        frame_walk.feed(walk, object)
+        shard_scan.feed(walk, object)
     except framing.CompressedFile:
         shard = compressed.scan(object)
         walk = FrameWalk(replace(shard.readable, uri=object.uri), check_payloads=True)
-        frame_walk.feed(walk, shard.readable)
+        shard_scan.feed(walk, shard.readable)
     return shard or walk.finish(), walk.bad_payloads
