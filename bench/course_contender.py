@@ -22,6 +22,7 @@ from mptraining_trainer.course import Course
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
@@ -80,7 +81,8 @@ class CourseContender:
             validation_every=None,
             checkpoint_every=self._setting.epoch,
         )
-        course = Course(worker, self._loop, None, checkpointer, self._batching, boundaries, training)
+        skipped = SkippedRecords(worker, [])
+        course = Course(worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training)
         return course, checkpointer
 
 

@@ -42,6 +42,8 @@ class Result(Model):
     seconds: float
     peak_memory_bytes: int
     skipped_steps: int
+    # Damaged records that the chief's process met, of training and validation.
+    skipped_records: int = 0
     recoveries: int
     native_bfloat16: bool | None
     notices: tuple[str, ...]
@@ -52,6 +54,11 @@ class Result(Model):
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     """Name below the run folder of one worker's events; `part` counts from 0."""
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
+
+
+def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:
+    """Name below QUARANTINE, without its ending, of the records that one worker skipped."""
+    return f"{attempt}-{incarnation}-{worker}"
 
 
 def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:

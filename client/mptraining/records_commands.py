@@ -1,9 +1,9 @@
-"""`mptj records convert | verify`."""
+"""`mptj records convert | index | verify`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -12,7 +12,9 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: make them, check them.")
+    from mptraining_records.framing import BadRecord
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: make, index and check them.")
 
 PLAIN_SECONDS = 10.0
 
@@ -57,6 +59,37 @@ def convert(
 
 
 @app.command()
+def index(
+    patterns: Annotated[list[str], typer.Argument(help="gs:// URIs; wildcards allowed.", metavar="PATTERN...")],
+    force: Annotated[bool, typer.Option("--force", help="Write indexes anew that are there and fit.")] = False,
+    allow_damage: Annotated[bool, typer.Option("--allow-damage", help="Exit code 0 in spite of damage.")] = False,
+) -> None:
+    """Write the index of every shard beside it, so that no job has to build it; list damaged frames.
+
+    Payloads are not checked, `mptj records verify` does that. Exit code 2 if there is damage.
+    """
+    from mptraining.display import size
+    from mptraining_records.indexing import publish
+
+    with _Meter("bytes") as meter:
+        report = publish(patterns, force=force, progress=meter.at)
+    _list_damage(report.damaged)
+    said = {
+        "written": "written",
+        "kept": "there already",
+        "local": "not needed (local files)",
+        "compressed": "not possible (compressed files)",
+    }
+    counts = [f"{report.count(state):,} {text}" for state, text in said.items() if report.count(state)]  # type: ignore[arg-type]
+    typer.echo(f"indexes: {', '.join(counts)}")
+    damaged = f"{len(report.damaged)} damaged" if report.damaged else "no damaged frame"
+    files = _counted(len(report.shards), "file")
+    typer.echo(f"{_counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
+    if report.damaged and not allow_damage:
+        raise typer.Exit(2)
+
+
+@app.command()
 def verify(
     patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:
@@ -66,13 +99,17 @@ def verify(
 
     with _Meter("files") as meter:
         report = run(patterns, meter.at)
-    for bad in report.bad:
-        typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
+    _list_damage(report.bad)
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
     counted = f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}"
     typer.echo(f"{counted}, {size(report.bytes)}: {damaged}")
     if report.bad:
         raise typer.Exit(2)
+
+
+def _list_damage(damaged: Iterable[BadRecord]) -> None:
+    for bad in damaged:
+        typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
 
 
 def _counted(number: int, thing: str) -> str:
@@ -92,25 +129,25 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 class _Meter:
-    """How far a long command is: a bar on a terminal, a line every ten seconds elsewhere; on standard
-    error.
+    """How far a long command is, and how long it takes yet: a bar on a terminal, a line every ten seconds elsewhere;
+    on standard error.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit
         self._clock = clock
-        self._last = clock()
+        self._began = self._last = clock()
         self._bar: RichProgress | None = None
         self._shown: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
         console = Console(stderr=True)
         if console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), self._unit, TimeRemainingColumn())
-            self._bar = Progress(*columns, console=console, transient=True)
+            counted = (DownloadColumn(),) if self._unit == "bytes" else (MofNCompleteColumn(), self._unit)
+            self._bar = Progress(BarColumn(), *counted, TimeRemainingColumn(), console=console, transient=True)
             self._bar.add_task(self._unit, total=None)
             self._shown = self._bar
         self._shown.__enter__()
@@ -124,7 +161,17 @@ class _Meter:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif self._clock() - self._last >= PLAIN_SECONDS:
             self._last = self._clock()
-            typer.echo(f"{done:,}{'' if total is None else f' of {total:,}'} {self._unit}", err=True)
+            typer.echo(self._line(done, total), err=True)
+
+    def _line(self, done: int, total: int | None) -> str:
+        from mptraining.display import duration, size
+
+        shown = size if self._unit == "bytes" else "{:,}".format
+        unit = "" if self._unit == "bytes" else f" {self._unit}"
+        if total is None:
+            return f"{shown(done)}{unit}"
+        left = (self._last - self._began) / done * (total - done) if done else None
+        return f"{shown(done)} of {shown(total)}{unit}" + (f", {duration(left)} left" if left is not None else "")
 
     def say(self, line: str) -> None:
         typer.echo(f"note: {line}", err=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mptraining import records_commands
 from mptraining.records_commands import parse_size
 from mptraining_api.problems import InvalidSpec
+from mptraining_records import framing, storage
 
 Environment = Callable[..., dict[str, str]]
 
@@ -55,3 +57,37 @@ def test_image_size() -> None:
     assert parse_size("224x192") == (224, 192)
     with pytest.raises(InvalidSpec, match=r"--image-size: '224'; expected HEIGHTxWIDTH"):
         parse_size("224")
+
+
+def test_index_of_a_bucket(tmp_path: Path, environment: Environment, bucket: str) -> None:
+    frames = [framing.encode(b"record %d" % number) for number in range(20)]
+    storage.write(f"{bucket}/data/a.tfrecord", b"".join(frames))
+    frames[3] = frames[3][:8] + b"\0" + frames[3][9:]
+    storage.write(f"{bucket}/data/b.tfrecord", b"".join(frames))
+
+    def index(*options: str) -> subprocess.CompletedProcess[str]:
+        pattern = f"{bucket}/data/*"
+        return mptj("records", "index", pattern, *options, environment=environment(), folder=tmp_path)
+
+    first = index()
+    assert first.returncode == 2
+    assert first.stderr == ""
+    assert first.stdout.splitlines() == [
+        f"{bucket}/data/b.tfrecord: record 3 at byte 72: the length's checksum is wrong; it has 8 bytes",
+        "indexes: 2 written",
+        "39 records in 2 files, 980 B: 1 damaged",
+    ]
+    again = index("--allow-damage")
+    assert again.returncode == 0
+    assert "indexes: 2 there already" in again.stdout
+    assert "indexes: 2 written" in index("--force").stdout
+
+
+def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 4.0, 15.0, 15.0, 16.0, 40.0, 40.0])
+    with records_commands._Meter("bytes", lambda: next(seconds)) as meter:
+        meter.at(1_000_000, 60_000_000)
+        meter.at(15_000_000, 60_000_000)
+        meter.at(16_000_000, 60_000_000)
+        meter.at(40_000_000, 60_000_000)
+    assert capsys.readouterr().err.splitlines() == ["15.0 MB of 60.0 MB, 45 s left", "40.0 MB of 60.0 MB, 20 s left"]

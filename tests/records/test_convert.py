@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index, manifest, shard_index, sidecar, storage
+from mptraining_records import example, index, manifest, shard_scan, sidecar, storage
 from mptraining_records.convert import convert
 from mptraining_records.features import Feature
 from mptraining_records.manifest import Manifest
@@ -63,7 +63,7 @@ def test_nothing_else_is_left_at_the_destination(rows: str, destination: str) ->
 def test_shards_in_a_bucket_come_with_their_index(rows: str, bucket: str) -> None:
     convert(rows, f"{bucket}/out", shard_bytes=10_000)
     for stored in storage.glob(f"{bucket}/out/*.tfrecord"):
-        kept, scanned = sidecar.load(stored), shard_index.scan(stored)
+        kept, scanned = sidecar.load(stored), shard_scan.scan(stored)
         assert kept is not None
         assert kept.checksum == scanned.checksum
         assert np.array_equal(kept.offsets, scanned.offsets)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, index, shard_index, storage
+from mptraining_records import framing, index, shard_scan, storage
+from mptraining_records.bad_records import BadRecords
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
@@ -29,7 +30,7 @@ class Test_scan:
     def test_finds_every_record(self, folder: str, write_shard: WriteShard) -> None:
         records = [b"", b"a", b"bc" * 500, b"", b"d"]
         uri = write_shard(storage.join(folder, "x.tfrecord"), records)
-        shard = shard_index.scan(storage.stat(uri))
+        shard = shard_scan.scan(storage.stat(uri))
         content = storage.read(uri)
         found = [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
         assert found == records
@@ -37,43 +38,28 @@ class Test_scan:
     def test_passes_over_records_longer_than_a_remote_range(
         self, folder: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(shard_index, "WINDOW", 64)
+        monkeypatch.setattr(shard_scan, "WINDOW", 64)
         sizes = [0, 1, 47, 48, 49, 63, 64, 65, 300, 2, 51]
         uri = write_shard(storage.join(folder, "x.tfrecord"), [bytes(size) for size in sizes])
-        assert shard_index.scan(storage.stat(uri)).lengths.tolist() == sizes
+        assert shard_scan.scan(storage.stat(uri)).lengths.tolist() == sizes
 
     def test_an_empty_file_has_no_records(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"")
-        assert shard_index.scan(storage.stat(uri)).count == 0
-
-    def test_a_damaged_length_names_its_place(
-        self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
-    ) -> None:
-        uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one", b"two", b"three"])
-        flip(uri, 19)
-        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the length's checksum"):
-            shard_index.scan(storage.stat(uri))
-
-    @pytest.mark.parametrize("lost", [1, 4, 5, 19, 20])
-    def test_a_truncated_file_names_its_last_record(self, folder: str, lost: int) -> None:
-        uri = storage.join(folder, "x.tfrecord")
-        storage.write(uri, (framing.encode(b"one") + framing.encode(b"three"))[:-lost])
-        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the file ends inside"):
-            shard_index.scan(storage.stat(uri))
+        assert shard_scan.scan(storage.stat(uri)).count == 0
 
     def test_a_file_that_is_no_tfrecord_is_refused(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"label,pixel\n1,2\n")
         with pytest.raises(InvalidData, match="not a TFRecord file"):
-            shard_index.scan(storage.stat(uri))
+            shard_scan.scan(storage.stat(uri))
 
     def test_an_object_replaced_since_it_was_listed_is_refused(self, folder: str, write_shard: WriteShard) -> None:
         uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one"])
         listed = storage.stat(uri)
         write_shard(uri, [b"another"])
         with pytest.raises(InvalidData, match="was replaced"):
-            shard_index.scan(listed)
+            shard_scan.scan(listed)
 
 
 class Test_build:
@@ -103,6 +89,32 @@ class Test_build:
         storage.write(storage.join(folder, "a.tfrecord"), b"")
         with pytest.raises(InvalidData, match="no record"):
             index.build([storage.join(folder, "*")])
+
+    def test_a_damaged_length_is_an_error_that_names_its_place(
+        self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
+    ) -> None:
+        uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one", b"two", b"three"])
+        flip(uri, 19)
+        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the length's checksum"):
+            index.build([uri])
+
+    def test_a_truncated_file_is_an_error_that_names_its_last_record(self, folder: str) -> None:
+        uri = storage.join(folder, "x.tfrecord")
+        storage.write(uri, (framing.encode(b"one") + framing.encode(b"three"))[:-1])
+        with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the file ends inside"):
+            index.build([uri])
+
+    def test_damage_that_may_be_skipped_is_counted(
+        self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
+    ) -> None:
+        uris = [write_shard(storage.join(folder, f"{name}.tfrecord"), [b"one", b"two", b"three"]) for name in "ab"]
+        for uri in uris:
+            flip(uri, 19)
+        account = BadRecords("Skip", 2)
+        assert index.build(uris, bad_records=account).count == 4
+        assert [(bad.uri, bad.record, bad.offset) for bad in account.skipped] == [(uri, 1, 19) for uri in uris]
+        with pytest.raises(InvalidData, match="2 damaged records"):
+            index.build(uris, bad_records=BadRecords("Skip", 1))
 
 
 class Test_fingerprint:

@@ -8,6 +8,7 @@ import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records import framing, index, storage
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.reader import RecordReader
@@ -62,7 +63,7 @@ class Test_damaged_records:
 
     def test_cost_one_record_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         dataset = _damage(_damage(dataset, 23, flip), 59, flip)
-        with RecordReader(dataset, bad_records="Skip", max_skipped=2) as records:
+        with RecordReader(dataset, bad_records=BadRecords("Skip", 2)) as records:
             for _ in range(2):
                 found = records.read(np.arange(60))
                 assert [number for number in range(60) if found[number] is None] == [23, 59]
@@ -74,16 +75,29 @@ class Test_damaged_records:
     ) -> None:
         dataset = _damage(_damage(dataset, 23, flip), 59, flip)
         with (
-            RecordReader(dataset, bad_records="Skip", max_skipped=1) as records,
+            RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as records,
             pytest.raises(InvalidData, match=r"2 damaged records.*maxSkipped = 1"),
         ):
             records.read(np.arange(60))
 
     def test_are_listed_with_their_cause(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         dataset = _damage(dataset, 1, flip)
-        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as records:
+        with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as records:
             records.read(np.array([1]))
-            assert records.skipped == (BadRecord(_uri(dataset, 0), 1, 16, framing.BAD_PAYLOAD),)
+            assert records.skipped == (BadRecord(_uri(dataset, 0), 1, 16, framing.BAD_PAYLOAD, 24),)
+
+    def test_keep_their_account_with_the_damaged_frames_of_the_index(
+        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
+    ) -> None:
+        frame = int(dataset.shards[1].offsets[3]) - 12
+        flip(_uri(dataset, 1), frame + 8)
+        flip(_uri(dataset, 1), int(dataset.shards[1].offsets[7]))
+        account = BadRecords("Skip", 2)
+        damaged = index.build([shard.object.uri for shard in dataset.shards], bad_records=account)
+        with RecordReader(damaged, bad_records=account) as records:
+            found = [record for record in records.read(np.arange(damaged.count)) if record is not None]
+            assert found == RECORDS[:23] + RECORDS[24:27] + RECORDS[28:]
+            assert [(bad.record, bad.cause[:11]) for bad in records.skipped] == [(3, "the length'"), (7, "the payload")]
 
 
 def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex, write_shard: WriteShard) -> None:

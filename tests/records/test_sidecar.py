@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records import index, shard_index, sidecar, storage
+from mptraining_records import index, shard_scan, sidecar, storage
 from mptraining_records.shard_index import ShardIndex
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -14,7 +14,7 @@ WriteShard = Callable[[str, Sequence[bytes]], str]
 @pytest.fixture
 def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
     uri = write_shard(f"{bucket}/data/a.tfrecord", [b"one", b"", b"three"])
-    return shard_index.scan(storage.stat(uri))
+    return shard_scan.scan(storage.stat(uri))
 
 
 def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
@@ -27,9 +27,20 @@ def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
     assert kept.checksum == shard.checksum
 
 
+def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], None]) -> None:
+    flip(shard.object.uri, 19)
+    damaged = shard_scan.scan(storage.stat(shard.object.uri))
+    sidecar.save(damaged)
+    kept = sidecar.load(damaged.object)
+    assert kept is not None
+    assert len(kept.damaged) == 1
+    assert kept.damaged == damaged.damaged
+    assert np.array_equal(kept.offsets, damaged.offsets)
+
+
 def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.save(shard)
-    monkeypatch.setattr(shard_index, "scan", None)
+    monkeypatch.setattr(shard_scan, "scan", None)
     assert index.build([shard.object.uri]).count == 3
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
 from mptraining_records import framing, index, storage
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.index import DatasetIndex
 from mptraining_records.reader import RecordReader
@@ -103,7 +104,7 @@ class Test_a_damaged_record:
     def test_is_a_hole_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         flip(dataset.shards[1].object.uri, -6)
         dataset = index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
-        with RecordReader(dataset, bad_records="Skip", max_skipped=1) as reader:
+        with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as reader:
             found = list(_all(RecordStream(reader, [np.arange(300)]), 7))
             assert [number for number in range(300) if found[number] is None] == [199]
             assert [(bad.record, bad.uri) for bad in reader.skipped] == [(99, dataset.shards[1].object.uri)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -32,26 +33,39 @@ def test_it_goes_on_after_damaged_payloads(shards: list[str], folder: str, flip:
     report = verify([storage.join(folder, "*")])
     assert report.records == 6000
     assert report.bad == (
-        BadRecord(shards[0], 0, 0, framing.BAD_PAYLOAD),
-        BadRecord(shards[0], 1500, 1500 * FRAME, framing.BAD_PAYLOAD),
-        BadRecord(shards[2], 1999, 1999 * FRAME, framing.BAD_PAYLOAD),
+        BadRecord(shards[0], 0, 0, framing.BAD_PAYLOAD, FRAME),
+        BadRecord(shards[0], 1500, 1500 * FRAME, framing.BAD_PAYLOAD, FRAME),
+        BadRecord(shards[2], 1999, 1999 * FRAME, framing.BAD_PAYLOAD, FRAME),
     )
 
 
-def test_a_damaged_length_ends_its_file_alone(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
-    flip(shards[1], 10 * FRAME)
+def test_it_goes_on_after_damaged_lengths(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
+    for number in (10, 20, 21):
+        flip(shards[1], number * FRAME + number % 12)
+    flip(shards[1], 15 * FRAME + 12)
     report = verify([storage.join(folder, "*")])
-    assert report.records == 4010
-    (bad,) = report.bad
-    assert (bad.uri, bad.record, bad.offset) == (shards[1], 10, 10 * FRAME)
-    assert bad.cause.endswith(f"the last {1990 * FRAME} bytes of the file cannot be read")
+    assert report.records == 5997
+    assert [(bad.record, bad.offset // FRAME) for bad in report.bad] == [
+        (number, number) for number in (10, 15, 20, 21)
+    ]
 
 
 def test_a_truncated_file_is_told(shards: list[str], folder: str) -> None:
     storage.write(shards[1], storage.read(shards[1])[:-1])
     (bad,) = verify([storage.join(folder, "*")]).bad
-    assert bad.record == 1999
-    assert bad.cause.startswith(framing.TRUNCATED)
+    assert bad == BadRecord(shards[1], 1999, 1999 * FRAME, framing.TRUNCATED, FRAME - 1)
+
+
+def test_compressed_files_are_verified_by_what_they_hold(
+    folder: str, flip: Callable[[str, int], None], write_shard: WriteShard
+) -> None:
+    uri = write_shard(storage.join(folder, "a.tfrecord"), [b"record"] * 10)
+    flip(uri, 3 * FRAME + 12)
+    flip(uri, 5 * FRAME)
+    storage.write(uri, gzip.compress(storage.read(uri)))
+    report = verify([uri])
+    assert (report.records, report.bytes) == (9, storage.stat(uri).size)
+    assert [(bad.uri, bad.record, bad.offset) for bad in report.bad] == [(uri, 3, 3 * FRAME), (uri, 5, 5 * FRAME)]
 
 
 def test_nothing_to_verify_is_a_mistake(shards: list[str], folder: str) -> None:

@@ -301,16 +301,37 @@ def test_steps_that_are_fused_are_the_same_steps(train: RunJob, steps: int) -> N
     assert same(train("fused", stepsPerExecution=steps), train("measured"))
 
 
-def test_a_record_that_was_skipped_is_told(train: RunJob, data: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def damaged(data: Path, tmp_path: Path) -> str:
+    """A copy of the records, with a byte of the second's payload and one of the third's length flipped."""
     content = bytearray(next(data.glob("train-*.tfrecord")).read_bytes())
-    content[20] ^= 0xFF
+    second = 16 + int.from_bytes(content[:8], "little")
+    third = second + 16 + int.from_bytes(content[second : second + 8], "little")
+    content[second + 20] ^= 0xFF
+    content[third] ^= 0xFF
     copy = tmp_path / "copy.tfrecord"
     copy.write_bytes(content)
-    skip = {"action": "Skip", "maxSkipped": 1}
-    section = {"train": [str(copy)], "features": FEATURES, "label": "label", "badRecords": skip}
+    return str(copy)
+
+
+def test_records_that_were_skipped_are_told_and_named(train: RunJob, damaged: str) -> None:
+    skip = {"action": "Skip", "maxSkipped": 2}
+    section = {"train": [damaged], "features": FEATURES, "label": "label", "badRecords": skip}
     done = train(sections={"data": section}, epochs=1)
     assert done.outcome == outcomes.SUCCEEDED
-    assert "RecordsSkipped" in done.topics
+    assert "BadRecordsSkipped" in done.topics
+    (manifest,) = (done.folder / "quarantine").iterdir()
+    named = json.loads(manifest.read_text())["records"]
+    assert sorted((bad["uri"], bad["record"]) for bad in named) == [(damaged, 1), (damaged, 2)]
+    assert json.loads((done.folder / "result.json").read_text())["skippedRecords"] == 2
+
+
+def test_too_many_are_an_error(train: RunJob, damaged: str) -> None:
+    skip = {"action": "Skip", "maxSkipped": 1}
+    section = {"train": [damaged], "features": FEATURES, "label": "label", "badRecords": skip}
+    done = train(sections={"data": section}, epochs=1)
+    assert done.outcome == outcomes.INVALID_DATA
+    assert "maxSkipped = 1" in done.finished.message
 
 
 COMPILED = """

@@ -74,10 +74,13 @@ class DiskCache:
         base = int(self._dataset.starts[shard])
         self._present[base + first : base + last] = True
 
+    def has(self, read: RangeRead) -> bool:
+        """Whether the records of a range are all kept."""
+        return bool(self._present[int(self._dataset.starts[read.shard]) + read.rows].all())
+
     def read(self, read: RangeRead) -> bytes | None:
         """The bytes of a range whose records are all kept; None when one is not."""
-        base = int(self._dataset.starts[read.shard])
-        if not self._present[base + read.rows].all():
+        if not self.has(read):
             return None
         content = os.pread(self._file(read.shard), read.length, read.start)
         return content if len(content) == read.length else None

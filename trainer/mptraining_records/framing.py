@@ -26,9 +26,8 @@ BAD_LENGTH = "the length's checksum is wrong"
 BAD_PAYLOAD = "the payload's checksum is wrong"
 TRUNCATED = "the file ends inside the record"
 
-_MASK_DELTA = 0xA282EAD8
+MASK_DELTA = 0xA282EAD8
 _FOREIGN = {
-    b"\x1f\x8b": "a GZIP file",
     b"PAR1": "a Parquet file",
     b"PK\x03\x04": "a ZIP or NumPy .npz file",
     b"\x93NUMPY": "a NumPy file",
@@ -39,12 +38,18 @@ _FOREIGN = {
 
 @dataclass(frozen=True)
 class BadRecord:
-    """One damaged record: its number within the object, the byte at which it begins, what is wrong."""
+    """One damaged record: its number within the object, the byte at which it begins, what is wrong.
+
+    `length` is how many bytes of the object it takes up, frame included; where a frame could not be followed, all
+    bytes up to the next one that can, and these count as one record. Bytes of a compressed file are counted in what
+    it holds.
+    """
 
     uri: str
     record: int
     offset: int
     cause: str
+    length: int
 
     def problem(self) -> InvalidData:
         """The damage as an error for the user."""
@@ -55,6 +60,10 @@ class BadRecord:
         )
 
 
+class CompressedFile(InvalidData):
+    """The file is a GZIP or ZLIB one: `compressed` reads it, nothing else does."""
+
+
 def masked_crc(data: bytes) -> int:
     """The CRC32C of `data`, rotated right by 15 bits plus a constant, as TFRecord stores it."""
     return masked_crc_of(google_crc32c.value(data))
@@ -62,12 +71,18 @@ def masked_crc(data: bytes) -> int:
 
 def masked_crc_of(crc: int) -> int:
     """The stored form of a CRC32C that is known already."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def unmasked_crc(stored: int) -> int:
+    """The inverse of `masked_crc_of`."""
+    rotated = (stored - MASK_DELTA) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def unmasked(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The CRC32Cs stored at the bytes `footers` (shape [n]) of `content`: the inverse of `masked_crc_of`."""
-    stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(_MASK_DELTA)
+    stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(MASK_DELTA)
     crcs: NDArray[np.uint32] = stored >> np.uint32(17) | stored << np.uint32(15)
     return crcs
 
@@ -99,16 +114,29 @@ def refuse_foreign(uri: str, head: bytes) -> None:
     """Raises InvalidData when a file that begins with `head` (12 bytes of it) is no TFRecord file."""
     if is_header(head[:HEADER]) or not head:
         return
-    compressed = head[:2] == b"\x1f\x8b" or _is_zlib(head)
-    if compressed:
-        raise InvalidData(
+    refuse_known(uri, head)
+    raise _foreign(uri, f"begins {head[:8]!r}")
+
+
+def refuse_known(uri: str, head: bytes) -> None:
+    """As `refuse_foreign`, but only when it can be told what else the file is.
+
+    Raises CompressedFile when that may be a compressed TFRecord file.
+    """
+    if head[:2] == b"\x1f\x8b" or _is_zlib(head):
+        raise CompressedFile(
             uri,
             "the file is compressed (GZIP or ZLIB)",
             expected="uncompressed TFRecords, which can be read from the middle",
             next_step="Decompress it (`gunzip`, or write it without TFRecordOptions), then start again",
         )
-    kind = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), f"begins {head[:8]!r}")
-    raise InvalidData(
+    kind = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), None)
+    if kind is not None:
+        raise _foreign(uri, kind)
+
+
+def _foreign(uri: str, kind: str) -> InvalidData:
+    return InvalidData(
         uri,
         f"not a TFRecord file: {kind}",
         next_step="Make TFRecords of it with `mptj records convert`",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import sidecar, storage
+from mptraining_records import compressed, framing, sidecar, storage
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.shard_index import Int64s, ShardIndex
 from mptraining_records.storage import StoredObject
 
@@ -59,18 +60,42 @@ class DatasetIndex:
         return shards.astype(np.int64), numbers - self.starts[shards]
 
 
-def build(patterns: Sequence[str]) -> DatasetIndex:
+def build(
+    patterns: Sequence[str],
+    *,
+    bad_records: BadRecords | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> DatasetIndex:
     """The index of every object that one of the patterns matches, each once, in the order of the URIs.
 
-    A remote shard's sidecar is used where there is one, else the shard is scanned. Raises InvalidData when a
-    pattern matches nothing, a file is no TFRecord file, or there is no record at all.
+    A remote shard's sidecar is used where there is one, else the shard is scanned; a compressed one is expanded into
+    a local file, which `notice` says once for all. `bad_records` decides about damaged frames and keeps account of
+    them; without it the first one raises InvalidData. So does a pattern that matches nothing, a file that is no
+    TFRecord file, or when there is no record at all.
     """
     objects = find(patterns)
     with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="index") as pool:
-        shards = tuple(pool.map(sidecar.load_or_scan, objects))
+        shards = tuple(pool.map(_of_shard, objects))
+    account = bad_records or BadRecords()
+    for bad in (bad for shard in shards for bad in shard.damaged):
+        account.met(bad)
     if not any(shard.count for shard in shards):
-        raise InvalidData(" ".join(patterns), f"{len(shards)} empty files, no record in them")
+        raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
+    expanded = [shard.expanded for shard in shards if shard.expanded]
+    if expanded and notice:
+        size = sum(each.size for each in expanded) / 1e6
+        notice(
+            f"{len(expanded)} compressed files were expanded to {size:,.1f} MB on the local disk; "
+            "uncompressed records need no such copy and are read at once"
+        )
     return DatasetIndex(shards)
+
+
+def _of_shard(object: StoredObject) -> ShardIndex:
+    try:
+        return sidecar.load_or_scan(object)
+    except framing.CompressedFile:
+        return compressed.scan(object)
 
 
 def find(patterns: Sequence[str]) -> list[StoredObject]:

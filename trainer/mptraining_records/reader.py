@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import google_crc32c
 import numpy as np
 
-from mptraining_api.problems import InvalidData
 from mptraining_records import framing, storage
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.fetch import STREAMS, Figures
 from mptraining_records.framing import BadRecord
@@ -21,36 +21,36 @@ from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_bytes import ShardBytes
 from mptraining_records.shard_index import Int64s, ShardIndex
 
+# What is on this machine comes as fast as it can be checked, which more threads than processors only slow down.
+_NEAR = 2
+
 
 class RecordReader:
     """Reads records of a data set by their number. Safe to use from several threads; close it, or use `with`.
 
-    `bad_records` "Fail" raises InvalidData at the first damaged payload; "Skip" gives None in its place, and
-    raises when more than `max_skipped` different records were damaged. `skipped` lists them in the order of
-    their discovery, each once. At most `streams` ranges are read at once.
+    `bad_records` decides about damaged payloads and keeps account of them; without it the first one raises InvalidData.
+    A skipped one is None in its place. At most `streams` ranges of buckets are read at once.
     """
 
     def __init__(
         self,
         dataset: DatasetIndex,
         *,
-        bad_records: Literal["Fail", "Skip"] = "Fail",
-        max_skipped: int = 0,
+        bad_records: BadRecords | None = None,
         streams: int = STREAMS,
         cache: DiskCache | None = None,
     ) -> None:
         self.dataset = dataset
         self._bytes = ShardBytes(dataset, cache)
-        self._skip = bad_records == "Skip"
-        self._max_skipped = max_skipped
-        self._skipped: dict[tuple[str, int], BadRecord] = {}
-        self._lock = threading.Lock()
+        self._bad_records = bad_records or BadRecords()
         self._closed = threading.Event()
-        self._pool = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records")
+        self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
+        self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
 
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
-        return tuple(self._skipped.values())
+        """Every damaged record that the account knows, those of the index included."""
+        return self._bad_records.skipped
 
     @property
     def figures(self) -> Figures:
@@ -85,12 +85,14 @@ class RecordReader:
 
     def begin(self, read: RangeRead) -> Future[list[bytes | None]]:
         """Begins to read one range; the result has a payload for each of its rows, None for each `damaged` one."""
-        return self._pool.submit(self._load, read)
+        pool = self._near if self._bytes.is_near(read) else self._far
+        return pool.submit(self._load, read)
 
     def close(self) -> None:
         """Ends the threads; ranges that are on their way are waited for, those that are not yet begun are not."""
         self._closed.set()
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._near, self._far):
+            pool.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
@@ -114,24 +116,10 @@ class RecordReader:
         """Accounts for record `number`, which was read and is damaged; raises InvalidData as the class says."""
         of, rows = self.dataset.locate(np.array([number]))
         shard, row = self.dataset.shards[int(of[0])], int(rows[0])
-        uri = shard.object.uri
         # Overwriting a file in place looks like damage; say what really happened.
-        if storage.stat(uri).version != shard.object.version:
-            raise storage.replaced(uri)
-        offset = int(shard.offsets[row]) - framing.HEADER
-        bad = BadRecord(uri, row, offset, framing.BAD_PAYLOAD)
-        if not self._skip:
-            raise bad.problem()
-        with self._lock:
-            self._skipped.setdefault((uri, row), bad)
-            count = len(self._skipped)
-        if count > self._max_skipped:
-            raise InvalidData(
-                uri,
-                f"{count} damaged records, the last is record {row} at byte {offset}",
-                expected=f"at most data.badRecords.maxSkipped = {self._max_skipped}",
-                next_step="List them all with `mptj records verify`, repair the files or raise maxSkipped",
-            )
+        if storage.stat(shard.readable.uri).version != shard.readable.version:
+            raise storage.replaced(shard.readable.uri)
+        self._bad_records.met(shard.bad_record(row))
 
 
 def _payloads(content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> Iterator[bytes | None]:

@@ -22,7 +22,7 @@ class ShardBytes:
         self.dataset = dataset
         self.cache = cache
         self.traffic = Traffic()
-        self._remote = [storage.is_remote(shard.object.uri) for shard in dataset.shards]
+        self._remote = [storage.is_remote(shard.readable.uri) for shard in dataset.shards]
 
     def plan(self, numbers: Int64s) -> list[RangeRead]:
         """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
@@ -40,9 +40,13 @@ class ShardBytes:
         ]
         return sorted(reads, key=lambda read: int(read.places.min()))
 
+    def is_near(self, read: RangeRead) -> bool:
+        """Whether these bytes are on this machine."""
+        return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))
+
     def get(self, read: RangeRead, *, anew: bool = False) -> bytes | memoryview:
         """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable."""
-        object = self.dataset.shards[read.shard].object
+        object = self.dataset.shards[read.shard].readable
         if self.cache is not None and not anew:
             kept = self.cache.read(read)
             if kept is not None:

@@ -1,8 +1,8 @@
 """The index of a remote shard, kept beside it in `.index/`, so that only its first reader streams the shard.
 
-A sidecar holds the payload lengths (offsets follow from them) and the version of the object that it
-describes; one of another version is not used. Local files are scanned, which costs less than trusting a
-modification time.
+A sidecar holds the payload lengths and the damaged places (offsets follow from them) and the version of the
+object that it describes; one of another version is not used. Local files are scanned, which costs less than
+trusting a modification time.
 
     b"MPTX1\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
 """
@@ -14,7 +14,8 @@ import json
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, shard_index, storage
+from mptraining_records import framing, shard_index, shard_scan, storage
+from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
 
@@ -28,8 +29,14 @@ def uri_of(shard_uri: str) -> str:
 
 
 def save(shard: ShardIndex) -> None:
-    """Writes the sidecar of one shard."""
-    header = {"version": shard.object.version, "size": shard.object.size, "checksum": shard.checksum}
+    """Writes the sidecar of one shard; a compressed one can have none."""
+    damaged = [[each.record, each.offset, each.cause, each.length] for each in shard.damaged]
+    header = {
+        "version": shard.object.version,
+        "size": shard.object.size,
+        "checksum": shard.checksum,
+        "damaged": damaged,
+    }
     lengths = shard.lengths.astype("<i8").tobytes()
     storage.write(uri_of(shard.object.uri), b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
 
@@ -45,13 +52,19 @@ def load(object: StoredObject) -> ShardIndex | None:
         said = json.loads(header)
         if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
             return None
-        shard = shard_index.from_lengths(object, np.frombuffer(lengths, "<i8").astype(np.int64), said["checksum"])
-    except (ValueError, KeyError, TypeError):
+        damaged = [
+            BadRecord(object.uri, int(record), int(offset), str(cause), int(length))
+            for record, offset, cause, length in said.get("damaged", ())
+        ]
+        sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
+        shard = shard_index.from_lengths(object, sizes, said["checksum"], damaged)
+    except (ValueError, LookupError, TypeError):
         return None
-    return shard if int(np.sum(shard.lengths + framing.OVERHEAD)) == object.size else None
+    covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
+    return shard if covered == object.size else None
 
 
 def load_or_scan(object: StoredObject) -> ShardIndex:
     """The index of one shard, from its sidecar where that is possible."""
     kept = load(object) if storage.is_remote(object.uri) else None
-    return kept or shard_index.scan(object)
+    return kept or shard_scan.scan(object)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from mptraining_records import index, shard_index
+from mptraining_records import compressed, framing, index, shard_scan
+from mptraining_records.frame_walk import FrameWalk
 from mptraining_records.framing import BadRecord
-from mptraining_records.index import DatasetIndex
-from mptraining_records.reader import RecordReader
-
-_AT_ONCE = 1024
+from mptraining_records.shard_index import ShardIndex
+from mptraining_records.storage import StoredObject
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was read, and every damaged record; `bytes` is the size of the files."""
+    """What was read, and every damaged record in the order of the files.
+
+    `records` counts those whose place is known, `bad` with a damaged payload included; `bytes` is the size of the
+    files.
+    """
 
     files: int
     records: int
@@ -28,30 +29,29 @@ class VerifyReport:
 def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Reads every record of the files that the patterns match.
 
-    A damaged payload costs one record. A damaged length ends its file, since what follows cannot be found;
-    its cause says so. `progress` gets the files done and their number. Raises InvalidData when a pattern
-    matches nothing or a file is no TFRecord file.
+    Damage costs its record, wherever in it the damage is, unless nothing tells where the next record begins.
+    `progress` gets the files done and their number. Raises InvalidData when a pattern matches nothing or a file is no
+    TFRecord file.
     """
     objects = index.find(patterns)
     bad: list[BadRecord] = []
     records = 0
     for number, object in enumerate(objects, 1):
-        shard, broken = shard_index.walk(object)
-        with RecordReader(DatasetIndex((shard,)), bad_records="Skip", max_skipped=shard.count) as reader:
-            for start in range(0, shard.count, _AT_ONCE):
-                reader.read(np.arange(start, min(start + _AT_ONCE, shard.count)))
-            bad += reader.skipped
+        shard, payloads = _walked(object)
+        bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
-        if broken is not None:
-            lost = object.size - broken.offset
-            bad.append(
-                BadRecord(
-                    broken.uri,
-                    broken.record,
-                    broken.offset,
-                    f"{broken.cause}; the last {lost} bytes of the file cannot be read",
-                )
-            )
         if progress:
             progress(number, len(objects))
     return VerifyReport(len(objects), records, sum(each.size for each in objects), tuple(bad))
+
+
+def _walked(object: StoredObject) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
+    """The index of one object, and its records with a damaged payload."""
+    try:
+        walk, shard = FrameWalk(object, check_payloads=True), None
+        shard_scan.feed(walk, object)
+    except framing.CompressedFile:
+        shard = compressed.scan(object)
+        walk = FrameWalk(replace(shard.readable, uri=object.uri), check_payloads=True)
+        shard_scan.feed(walk, shard.readable)
+    return shard or walk.finish(), walk.bad_payloads

@@ -7,9 +7,9 @@ share). The ground: `runtime` (devices and strategy), `keras_generation` (Keras 
 from `applications` or an `entry_point`, with its `compile_arguments`, made of `keras_objects`. Whose run folder it is:
 `claim`. Before the first step: `preflight` decides over `facts`, which `first_look` and `cpu` gather. Training: `loop`
 (K steps in one call) over `objective` (a replica's share), `precision`, `optimizer` (the learning rate), `xla`; `pace`
-(where executions end) and `course` (what happens between them), `checkpoint`, `preemption`. The end: `export` and
-`publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a worker says, `progress_report`
-how the operator hears of it, `failures` how errors in mid-training are explained.
+(where executions end) and `course` (what happens between them), `checkpoint`, `skipped` (bad records), `preemption`.
+The end: `export` and `publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a worker says,
+`progress_report` how the operator hears of it, `failures` how errors in mid-training are explained.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

@@ -15,6 +15,7 @@ from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Worker
 
@@ -31,6 +32,7 @@ class Course:
         loop: Loop,
         scaler: LossScaler | None,
         checkpointer: Checkpointer,
+        skipped: SkippedRecords,
         batching: Batching,
         boundaries: Boundaries,
         training: ResolvedTraining,
@@ -39,6 +41,7 @@ class Course:
         self._loop = loop
         self._scaler = scaler
         self._checkpointer = checkpointer
+        self._skipped = skipped
         self._batching = batching
         self._boundaries = boundaries
         self._pace = Pace.begin(training.steps_per_execution)
@@ -100,6 +103,7 @@ class Course:
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
                 self._checkpointer.save(self._state(step, position))
+                self._skipped.publish()
             if leave and step < ends.total_steps:
                 self._checkpointer.wait()
                 raise Preempted(

@@ -22,6 +22,7 @@ from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved import ResolvedData
 from mptraining_records import index as records_index
 from mptraining_records import manifest as records_manifest
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.hashing import key
 from mptraining_records.index import DatasetIndex
 from mptraining_records.order import Order, Position
@@ -186,8 +187,11 @@ def open_data(
 
     Raises InvalidSpec and InvalidData for what cannot be read as the job says, StorageUnavailable.
     """
-    dataset = records_index.build(patterns)
-    reader = RecordReader(dataset, bad_records=data.bad_records, max_skipped=data.max_skipped)
+    bad_records = BadRecords(data.bad_records, data.max_skipped)
+    dataset = records_index.build(
+        patterns, bad_records=bad_records, notice=lambda text: notice("CompressedRecords", text)
+    )
+    reader = RecordReader(dataset, bad_records=bad_records)
     first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
     manifest = records_manifest.find(patterns)
     columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))

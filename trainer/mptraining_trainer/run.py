@@ -112,6 +112,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         seconds=worker.telemetry.seconds(),
         peak_memory_bytes=peak_memory_bytes(),
         skipped_steps=trained.skipped_steps,
+        skipped_records=trained.skipped_records,
         recoveries=0,
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),

@@ -53,6 +53,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         step_seconds=seconds / steps if steps else None,
         training_seconds=seconds,
         skipped_steps=0,
+        skipped_records=0,
         message="the script ran to its end",
     )
 

@@ -36,12 +36,13 @@ from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.publish import publish
 from mptraining_trainer.runtime import ground, make_strategy
 from mptraining_trainer.script_run import train_script
+from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.splits import open_splits
 from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
 
-def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
+def train(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker, environment: MutableMapping[str, str]
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
@@ -165,18 +166,16 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     )
 
     # Training
-    course = Course(worker, loop, scaler, checkpointer, batching, boundaries, job.training)
+    skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+    course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training)
     if state is not None:
         course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
     iterator = feed(strategy, lambda: pipeline(position))
-    with input.explaining(data, validation):
+    with skipped.published(), input.explaining(data, validation):
         metrics = course.run(iterator, step, position)
     checkpointer.wait()
-    if skipped := data.reader.skipped:
-        message = f"damaged records left out: {len(skipped)}, the first in {skipped[0].uri}"
-        telemetry.notice("RecordsSkipped", message, level="Warning")
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
     last_step = max(step, boundaries.total_steps)
@@ -190,6 +189,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         step_seconds=course.step_seconds,
         training_seconds=course.training_seconds,
         skipped_steps=course.skipped_steps,
+        skipped_records=len(skipped.all),
         message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )
 

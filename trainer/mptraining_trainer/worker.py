@@ -32,4 +32,5 @@ class Trained:
     step_seconds: float | None
     training_seconds: float | None
     skipped_steps: int
+    skipped_records: int
     message: str

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import compressed, framing, index, storage
+from mptraining_records.bad_records import BadRecords
+from mptraining_records.framing import BadRecord
+from mptraining_records.reader import RecordReader
+
+RECORDS = [bytes([number]) * (number * 37 % 400) for number in range(250)]
+CONTENT = b"".join(map(framing.encode, RECORDS))
+# Written by tf.io.TFRecordWriter of TensorFlow 2.21 with TFRecordOptions: the records b"hello" and b"".
+BY_TENSORFLOW = {
+    "GZIP": "1f8b080000000000000363658080579b58ec32527372f277cbcb4842c518349967b0df78d5b40800b3afd7f825000000",
+    "ZLIB": "789c63658080579b58ec32527372f277cbcb4842c518349967b0df78d5b4080086a508b8",
+}
+Write = Callable[[bytes], str]
+
+
+@pytest.fixture
+def write(folder: str) -> Write:
+    def write_file(content: bytes) -> str:
+        uri = storage.join(folder, "a.tfrecord.gz")
+        storage.write(uri, content)
+        return uri
+
+    return write_file
+
+
+def _read(uri: str, account: BadRecords | None = None) -> list[bytes | None]:
+    dataset = index.build([uri], bad_records=account)
+    with RecordReader(dataset, bad_records=account) as reader:
+        return reader.read(np.arange(dataset.count))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(gzip.compress(CONTENT), id="GZIP"),
+        pytest.param(zlib.compress(CONTENT), id="ZLIB"),
+        pytest.param(gzip.compress(CONTENT[:5000]) + gzip.compress(CONTENT[5000:]), id="two members"),
+        pytest.param(gzip.compress(CONTENT) + bytes(512), id="padded"),
+    ],
+)
+def test_compressed_records_are_read_like_others(write: Write, content: bytes) -> None:
+    assert _read(write(content)) == RECORDS
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_those_of_tensorflow_are_read(write: Write, kind: str) -> None:
+    assert _read(write(bytes.fromhex(BY_TENSORFLOW[kind]))) == [b"hello", b""]
+
+
+def test_they_are_expanded_piece_by_piece(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "_READ", 100)
+    monkeypatch.setattr(compressed, "_FETCH", 1000)
+    monkeypatch.setattr(compressed, "_WRITE", 128)
+    assert _read(write(gzip.compress(CONTENT[:5000]) + gzip.compress(CONTENT[5000:]))) == RECORDS
+
+
+def test_the_shard_keeps_its_name_and_version(write: Write) -> None:
+    uri = write(gzip.compress(CONTENT))
+    (shard,) = index.build([uri]).shards
+    assert shard.object == storage.stat(uri)
+    assert shard.readable.size == len(CONTENT)
+    assert not storage.is_remote(shard.readable.uri)
+
+
+def test_it_is_said_once(write: Write, folder: str) -> None:
+    storage.write(storage.join(folder, "b.tfrecord.gz"), gzip.compress(CONTENT))
+    write(gzip.compress(CONTENT))
+    said: list[str] = []
+    index.build([storage.join(folder, "*")], notice=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("2 compressed files were expanded to 0.1 MB")
+
+
+def test_sound_files_say_nothing(write: Write) -> None:
+    said: list[str] = []
+    index.build([write(CONTENT)], notice=said.append)
+    assert said == []
+
+
+def test_damage_inside_names_the_file_that_the_user_knows(write: Write) -> None:
+    content = bytearray(CONTENT)
+    content[-1] ^= 1
+    uri = write(gzip.compress(bytes(content)))
+    with pytest.raises(InvalidData, match="record 249 at byte") as caught:
+        _read(uri)
+    assert caught.value.where == uri
+
+
+class Test_a_torn_file:
+    def test_gives_the_records_before_the_end(self, write: Write) -> None:
+        packed = gzip.compress(CONTENT)
+        account = BadRecords("Skip", 1)
+        uri = write(packed[: len(packed) // 2])
+        found = _read(uri, account)
+        assert 0 < len(found) < 250
+        assert found == RECORDS[: len(found)]
+        (bad,) = account.skipped
+        assert (bad.uri, bad.record, bad.cause) == (uri, len(found), framing.TRUNCATED)
+
+    def test_is_damaged_even_if_torn_between_two_records(self, write: Write) -> None:
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb") as file:
+            file.write(CONTENT)
+            file.flush()
+            torn = packed.getvalue()
+        account = BadRecords("Skip", 1)
+        uri = write(torn)
+        assert _read(uri, account) == RECORDS
+        assert account.skipped == (BadRecord(uri, 250, len(CONTENT), framing.TRUNCATED, 0),)
+
+    def test_is_an_error_when_nothing_may_be_skipped(self, write: Write) -> None:
+        with pytest.raises(InvalidData, match="the file ends inside the record"):
+            _read(write(gzip.compress(CONTENT)[:-20]))
+
+    def test_gives_the_records_before_damage(self, write: Write) -> None:
+        packed = bytearray(gzip.compress(CONTENT))
+        packed[len(packed) // 2] ^= 0xFF
+        account = BadRecords("Skip", 250)
+        found = _read(write(bytes(packed)), account)
+        assert 50 < len(found) <= 250
+        assert [record for record in found if record is not None] == RECORDS[: len(found) - found.count(None)]
+        assert account.skipped
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"label,pixel\n1,2\n"), "not a TFRecord file"),
+        (b"\x1f\x8b" + b"no gzip at all", "neither a TFRecord file nor a readable GZIP or ZLIB file"),
+        (b"\x78\x9c" + b"no zlib at all", "neither a TFRecord file nor a readable GZIP or ZLIB file"),
+    ],
+)
+def test_what_holds_no_records_is_refused_by_its_own_name(write: Write, content: bytes, said: str) -> None:
+    uri = write(content)
+    with pytest.raises(InvalidData, match=said) as caught:
+        index.build([uri])
+    assert caught.value.where == uri
+
+
+def test_without_room_it_says_what_to_do(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(pieces: Any, file: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compressed, "_inflate", full)
+    uri = write(gzip.compress(CONTENT))
+    with pytest.raises(StorageUnavailable) as caught:
+        compressed.scan(storage.stat(uri), tmp_path)
+    assert caught.value.where == uri
+    assert "no room to expand this compressed file: the disk is full" in str(caught.value)
+    assert "TMPDIR" in str(caught.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "a.tfrecord.gz"] == []
+
+
+def test_an_expanded_file_is_whole_or_not_there(write: Write, tmp_path: Path) -> None:
+    uri = write(gzip.compress(CONTENT))
+    shard = compressed.scan(storage.stat(uri), tmp_path)
+    assert storage.read(shard.readable.uri) == CONTENT
+    assert list(Path(shard.readable.uri).parent.iterdir()) == [Path(shard.readable.uri)]

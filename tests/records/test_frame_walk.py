@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidData
+from mptraining_records import frame_walk, framing
+from mptraining_records.frame_walk import FrameWalk
+from mptraining_records.framing import BadRecord
+from mptraining_records.shard_index import ShardIndex
+from mptraining_records.storage import StoredObject
+
+
+def _walked(content: bytes, cuts: Iterable[int] = (), *, check_payloads: bool = False) -> FrameWalk:
+    walk = FrameWalk(StoredObject("file", len(content), "1"), check_payloads=check_payloads)
+    places = [0, *sorted(cut % (len(content) + 1) for cut in cuts), len(content)]
+    for begin, end in itertools.pairwise(places):
+        walk.feed(memoryview(content)[begin:end])
+    return walk
+
+
+def _index(content: bytes, cuts: Iterable[int] = ()) -> ShardIndex:
+    return _walked(content, cuts).finish()
+
+
+def _found(content: bytes, shard: ShardIndex) -> list[bytes]:
+    return [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
+
+
+def _delivered(content: bytes) -> list[bytes]:
+    """Records that a reader which skips damage gives."""
+    walk = _walked(content, check_payloads=True)
+    bad = {each.offset + framing.HEADER for each in walk.bad_payloads}
+    shard = walk.finish()
+    return [record for at, record in zip(shard.offsets.tolist(), _found(content, shard), strict=True) if at not in bad]
+
+
+def _flipped(content: bytes, *places: int) -> bytes:
+    changed = bytearray(content)
+    for place in places:
+        changed[place] ^= 0xFF
+    return bytes(changed)
+
+
+def _frames(records: Sequence[bytes]) -> bytes:
+    return b"".join(map(framing.encode, records))
+
+
+ODD = [b"", b"one", b"", bytes(700), b"four" * 30, b"five"]
+
+
+class Test_sound_files:
+    def test_every_record_is_found(self) -> None:
+        content = _frames(ODD)
+        shard = _index(content)
+        assert _found(content, shard) == ODD
+        assert shard.damaged == ()
+
+    def test_an_empty_file_has_no_records(self) -> None:
+        assert _index(b"").count == 0
+
+    def test_payloads_are_checked_when_asked_for(self) -> None:
+        content = _frames(ODD)
+        begin = len(_frames(ODD[:4]))
+        walk = _walked(_flipped(content, begin + 20), cuts=[begin + 15, begin + 30], check_payloads=True)
+        assert walk.finish().count == len(ODD)
+        assert walk.bad_payloads == (BadRecord("file", 4, begin, framing.BAD_PAYLOAD, 136),)
+
+    def test_a_long_record_is_passed_over(self) -> None:
+        records = [b"a", bytes(200 << 20), b"b"]
+        size = sum(len(record) + framing.OVERHEAD for record in records)
+        walk = FrameWalk(StoredObject("file", size, "1"))
+        header = struct.pack("<Q", 200 << 20)
+        walk.feed(framing.encode(b"a") + header + struct.pack("<I", framing.masked_crc(header)) + bytes(1000))
+        assert walk.skip_payload() == 17 + framing.HEADER + (200 << 20)
+        walk.feed(bytes(4) + framing.encode(b"b"))
+        assert walk.finish().lengths.tolist() == [1, 200 << 20, 1]
+
+    def test_more_or_fewer_bytes_than_the_object_has_are_a_mistake(self) -> None:
+        walk = FrameWalk(StoredObject("file", 20, "1"))
+        with pytest.raises(ValueError, match="fed 0 bytes of 20"):
+            walk.finish()
+        with pytest.raises(ValueError, match="fed 21 bytes of 20"):
+            walk.feed(_frames([b"12345"]))
+
+
+class Test_damage:
+    records = tuple(b"record %d" % number * 3 for number in range(10))
+    content = _frames(records)
+
+    def begin(self, number: int) -> int:
+        return len(_frames(self.records[:number]))
+
+    def without(self, *numbers: int) -> list[bytes]:
+        return [record for number, record in enumerate(self.records) if number not in numbers]
+
+    @pytest.mark.parametrize("byte", range(12))
+    @pytest.mark.parametrize("number", [0, 4, 9])
+    def test_one_wrong_byte_of_a_header_costs_its_record(self, number: int, byte: int) -> None:
+        content = _flipped(self.content, self.begin(number) + byte)
+        shard = _index(content)
+        assert _found(content, shard) == self.without(number)
+        cause = f"{framing.BAD_LENGTH}; it has 24 bytes"
+        assert shard.damaged == (BadRecord("file", number, self.begin(number), cause, 40),)
+
+    def test_damage_side_by_side_is_named_record_by_record(self) -> None:
+        content = _flipped(self.content, *(self.begin(number) + number for number in range(3, 8)))
+        shard = _index(content)
+        assert [each.record for each in shard.damaged] == [3, 4, 5, 6, 7]
+        assert _found(content, shard) == self.without(*range(3, 8))
+
+    def test_a_header_beyond_repair_costs_what_lies_up_to_the_next_record(self) -> None:
+        begin = self.begin(4)
+        content = _flipped(self.content, *range(begin, begin + 12))
+        shard = _index(content)
+        assert _found(content, shard) == self.without(4)
+        cause = f"{framing.BAD_LENGTH}; the next record begins at byte {begin + 40}"
+        assert shard.damaged == (BadRecord("file", 4, begin, cause, 40),)
+        assert shard.bad_record(4).record == 5
+
+    def test_lost_bytes_in_the_middle_end_with_the_next_record(self) -> None:
+        content = self.content[: self.begin(4)] + self.content[self.begin(4) + 25 :]
+        shard = _index(content)
+        assert _found(content, shard) == self.without(4)
+
+    def test_a_frame_that_leads_past_the_end_may_be_followed_by_others(self) -> None:
+        # Two files written one after the other, the first cut short.
+        content = framing.encode(bytes(5000))[:100] + self.content
+        shard = _index(content)
+        assert _found(content, shard) == self.without()
+        cause = f"{frame_walk.PAST_END}; the next record begins at byte 100"
+        assert shard.damaged == (BadRecord("file", 0, 0, cause, 100),)
+
+    @pytest.mark.parametrize("lost", [1, 4, 5, 24, 28, 29, 39])
+    def test_a_truncated_file_names_its_last_record(self, lost: int) -> None:
+        content = self.content[:-lost]
+        shard = _index(content)
+        assert _found(content, shard) == self.without(9)
+        assert shard.damaged == (BadRecord("file", 9, self.begin(9), framing.TRUNCATED, 40 - lost),)
+
+    def test_a_file_of_one_byte_is_a_truncated_record(self) -> None:
+        shard = _index(b"x")
+        assert shard.count == 0
+        assert shard.damaged == (BadRecord("file", 0, 0, framing.TRUNCATED, 1),)
+
+    def test_a_frame_that_nothing_confirms_is_not_believed(self) -> None:
+        # A header by chance, within the payload of a record whose own header is lost.
+        chance = framing.encode(b"12345")[:12]
+        content = _frames([b"a"]) + bytes(12) + b"....." + chance + b"........" + _frames([b"b"])
+        shard = _index(content)
+        assert _found(content, shard) == [b"a", b"b"]
+
+    def test_the_checksum_changes_with_the_damage(self) -> None:
+        checksums = {
+            _index(self.content).checksum,
+            _index(_flipped(self.content, self.begin(4))).checksum,
+            _index(_flipped(self.content, self.begin(5))).checksum,
+        }
+        assert len(checksums) == 3
+
+
+class Test_foreign_files:
+    def test_are_refused(self) -> None:
+        for content in (b"label,pixel\n" * 9, b"PAR1" + bytes(100), bytes(1000)):
+            with pytest.raises(InvalidData, match="not a TFRecord file"):
+                _index(content)
+
+    def test_are_not_searched_for_records_to_their_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(frame_walk, "LOOKAHEAD", 1000)
+        content = b"label,pixel\n" * 90
+        with pytest.raises(InvalidData, match="not a TFRecord file"):
+            _index(content + _frames(ODD))
+        walk = FrameWalk(StoredObject("file", 1 << 40, "1"))
+        with pytest.raises(InvalidData, match="not a TFRecord file"):
+            walk.feed(content)
+
+    def test_compressed_ones_have_a_name(self) -> None:
+        with pytest.raises(framing.CompressedFile):
+            _index(b"\x1f\x8b" + bytes(100))
+
+
+_RECORDS = st.lists(st.binary(max_size=60), min_size=1, max_size=30)
+_PLACES = st.lists(st.integers(0, 1 << 20), max_size=8)
+
+
+@given(_RECORDS, _PLACES, _PLACES, st.integers(0, 40), st.booleans())
+def test_any_cutting_of_any_bytes_gives_the_same(
+    records: list[bytes], flips: list[int], cuts: list[int], lost: int, check: bool
+) -> None:
+    whole = _frames([b"a sound beginning", *records])
+    content = _flipped(whole, *(33 + place % (len(whole) - 33) for place in flips))[: len(whole) - lost]
+    once, often = (_walked(content, places, check_payloads=check) for places in ([], cuts))
+    expected, found = once.finish(), often.finish()
+    assert np.array_equal(found.offsets, expected.offsets)
+    assert np.array_equal(found.lengths, expected.lengths)
+    assert found.damaged == expected.damaged
+    assert found.checksum == expected.checksum
+    assert often.bad_payloads == once.bad_payloads
+    singly = _walked(content, range(len(content)), check_payloads=check)
+    assert singly.finish().checksum == expected.checksum
+    assert singly.bad_payloads == once.bad_payloads
+
+
+@given(_RECORDS, st.data())
+def test_one_flipped_byte_in_each_of_some_records_costs_these_alone(records: list[bytes], data: st.DataObject) -> None:
+    damaged = data.draw(st.sets(st.integers(0, len(records) - 1)))
+    frames = [bytearray(framing.encode(record)) for record in records]
+    for number in damaged:
+        place = data.draw(st.integers(0, len(frames[number]) - 1))
+        frames[number][place] ^= data.draw(st.integers(1, 255))
+    content = b"".join(frames)
+    walk = _walked(content, check_payloads=True)
+    shard = walk.finish()
+    begins = np.cumsum([0, *map(len, frames)]).tolist()
+    bad = sorted((*shard.damaged, *walk.bad_payloads), key=lambda each: each.offset)
+    assert [(each.record, each.offset, each.length) for each in bad] == [
+        (number, begins[number], len(frames[number])) for number in sorted(damaged)
+    ]
+    assert _delivered(content) == [record for number, record in enumerate(records) if number not in damaged]
+
+
+@given(_RECORDS, st.binary(min_size=1, max_size=50), st.data())
+def test_rubbish_between_records_costs_no_record(records: list[bytes], rubbish: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(1, len(records)))
+    content = _frames(records[:at]) + rubbish + _frames(records[at:])
+    assert _delivered(content) == records
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("part", ["length", "length's checksum", "payload", "payload's checksum"])
+def test_a_flipped_byte_in_some_of_240_records(count: int, part: str) -> None:
+    records = [bytes([number]) * (number * 7 % 100 + 1) for number in range(240)]
+    frames = [bytearray(framing.encode(record)) for record in records]
+    place = {"length": 1, "length's checksum": 9, "payload": 12, "payload's checksum": -1}[part]
+    for number in range(100, 100 + count):
+        frames[number][place] ^= 0x10
+    assert len(_delivered(b"".join(frames))) == 240 - count

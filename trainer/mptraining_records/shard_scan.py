@@ -1,0 +1,41 @@
+"""Finds the records of one object in one go: the edge around `frame_walk`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mptraining_records import storage
+from mptraining_records.frame_walk import FrameWalk
+from mptraining_records.shard_index import ShardIndex
+from mptraining_records.storage import StoredObject
+
+WINDOW = 8 << 20
+
+
+def scan(
+    object: StoredObject,
+    *,
+    expanded: StoredObject | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ShardIndex:
+    """The index of one object; a local file is mapped, a remote one streamed in ranges that leave out long payloads.
+
+    `expanded` is the local file with the content of an object that is compressed; `progress` gets how many bytes are
+    done. Raises InvalidData for what is no TFRecord file or was replaced, CompressedFile for a compressed one.
+    """
+    content = expanded or object
+    walk = FrameWalk(replace(content, uri=object.uri))
+    feed(walk, content, progress)
+    return replace(walk.finish(), object=object, expanded=expanded)
+
+
+def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
+    """Feeds a whole object to a walk; `progress` gets how many bytes of it are done."""
+    if content.size and not storage.is_remote(content.uri):
+        with storage.mapped(content) as whole:
+            walk.feed(whole)
+    while (at := walk.skip_payload()) < content.size:
+        walk.feed(storage.read_range(content.uri, at, WINDOW, version=content.version))
+        if progress:
+            progress(min(walk.skip_payload(), content.size))
