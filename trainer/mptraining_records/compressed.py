@@ -17,26 +17,27 @@ from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records import files, framing, shard_scan, storage
+from mptraining_records.fetch import Traffic
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
+from mptraining_records.windows import windows
 
 _READ = 1 << 18
-_FETCH = 8 << 20
 _WRITE = 4 << 20
 # 32 lets zlib tell GZIP from ZLIB by itself, 15 takes every size of window.
 _EITHER = 32 + 15
 _DAMAGED = "the compressed data is damaged"
 
 
-def scan(object: StoredObject, folder: Path | None = None) -> ShardIndex:
+def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | None = None) -> ShardIndex:
     """The index of a compressed object, its `expanded` a file in `folder`: by default one that goes with this process.
 
     A torn or damaged stream gives the records before it, and what is missing as one damaged record. Raises InvalidData
     when it holds no TFRecords or was replaced since it was listed, StorageUnavailable when the disk is full.
     """
     path = _new_folder(folder or _scratch()) / object.name
-    broken = _expand(object, path)
+    broken = _expand(object, path, traffic or Traffic())
     local = storage.stat(str(path))
     if broken and not local.size:
         raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {broken}")
@@ -48,12 +49,12 @@ def scan(object: StoredObject, folder: Path | None = None) -> ShardIndex:
     return replace(shard, damaged=(*shard.damaged, rest))
 
 
-def _expand(object: StoredObject, path: Path) -> str:
+def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
     """Writes what the object holds to `path`; returns what broke it off, or nothing."""
     broken = ""
     try:
         with files.replacing(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
-            broken = _inflate(_pieces(object), file)
+            broken = _inflate(_pieces(object, traffic), file)
     except StorageUnavailable as problem:
         if problem.where != str(path):
             raise
@@ -97,12 +98,15 @@ def _write_before_damage(inflate: zlib._Decompress, piece: bytes, file: BinaryIO
             return
 
 
-def _pieces(object: StoredObject) -> Iterator[bytes]:
-    fetch = _FETCH if storage.is_remote(object.uri) else _READ
-    for start in range(0, object.size, fetch):
-        fetched = storage.read_range(object.uri, start, fetch, version=object.version)
-        for at in range(0, len(fetched), _READ):
-            yield fetched[at : at + _READ]
+def _pieces(object: StoredObject, traffic: Traffic) -> Iterator[bytes]:
+    if storage.is_remote(object.uri):
+        contents = (content for _, _, content in windows([object], traffic))
+    else:
+        starts = range(0, object.size, _READ)
+        contents = (storage.read_range(object.uri, start, _READ, version=object.version) for start in starts)
+    for content in contents:
+        for at in range(0, len(content), _READ):
+            yield content[at : at + _READ]
 
 
 @functools.cache

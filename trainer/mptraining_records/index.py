@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import compressed, framing, sidecar, storage
+from mptraining_records import compressed, framing, index_pass, shard_scan, sidecar, storage
 from mptraining_records.bad_records import BadRecords
+from mptraining_records.disk_cache import DiskCache
+from mptraining_records.fetch import Traffic
 from mptraining_records.shard_index import Int64s, ShardIndex
 from mptraining_records.storage import StoredObject
 
@@ -64,18 +66,29 @@ def build(
     patterns: Sequence[str],
     *,
     bad_records: BadRecords | None = None,
+    worker: int = 0,
+    workers: int = 1,
+    cache: DiskCache | None = None,
+    traffic: Traffic | None = None,
+    progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> DatasetIndex:
     """The index of every object that one of the patterns matches, each once, in the order of the URIs.
 
-    A remote shard's sidecar is used where there is one, else the shard is scanned; a compressed one is expanded into
-    a local file, which `notice` says once for all. `bad_records` decides about damaged frames and keeps account of
-    them; without it the first one raises InvalidData. So does a pattern that matches nothing, a file that is no
-    TFRecord file, or when there is no record at all.
+    A remote shard's sidecar is used where there is one. The others are read, which `progress` follows in bytes, each
+    of the `workers` its share of them, and kept in `cache`. Compressed ones are expanded into local files, which
+    `notice` says once for all. `bad_records` decides about damaged frames and keeps account of them; without it the
+    first one raises InvalidData. So does a pattern that matches nothing, a file that is no TFRecord file, or when there
+    is no record at all.
     """
     objects = find(patterns)
     with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="index") as pool:
-        shards = tuple(pool.map(_of_shard, objects))
+        known = dict(zip((object.uri for object in objects), pool.map(_known, objects), strict=True))
+    missing = [object for object in objects if known[object.uri] is None]
+    known |= index_pass.scan_shared(
+        missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
+    )
+    shards = tuple(shard for shard in known.values() if shard is not None)
     account = bad_records or BadRecords()
     for bad in (bad for shard in shards for bad in shard.damaged):
         account.met(bad)
@@ -88,12 +101,21 @@ def build(
             f"{len(expanded)} compressed files were expanded to {size:,.1f} MB on the local disk; "
             "uncompressed records need no such copy and are read at once"
         )
-    return DatasetIndex(shards)
+    dataset = DatasetIndex(shards)
+    if cache is not None:
+        cache.serve(dataset)
+    return dataset
 
 
-def _of_shard(object: StoredObject) -> ShardIndex:
+def _known(object: StoredObject) -> ShardIndex | None:
+    """What is known of a shard without reading it; a local file is asked itself."""
+    return sidecar.load(object) if storage.is_remote(object.uri) else of_local(object)
+
+
+def of_local(object: StoredObject) -> ShardIndex:
+    """The index of a local file."""
     try:
-        return sidecar.load_or_scan(object)
+        return shard_scan.scan(object)
     except framing.CompressedFile:
         return compressed.scan(object)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from mptraining_records import compressed, framing, index, shard_scan, sidecar, storage
+from mptraining_records import index, index_pass, sidecar, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
-from mptraining_records.storage import StoredObject
 
 State = Literal["written", "kept", "local", "compressed"]
 
@@ -57,46 +55,20 @@ def publish(
 ) -> IndexReport:
     """Writes the sidecar of every remote shard that matches and has none that fits, or of every one with `force`.
 
-    `progress` gets the bytes done and their number. Raises InvalidData when a pattern matches nothing or a file is no
+    `progress` gets the bytes read and those to read. Raises InvalidData when a pattern matches nothing or a file is no
     TFRecord file, and for a bucket that may not be written to.
     """
     objects = index.find(patterns)
-    meter = _Meter(sum(each.size for each in objects), progress)
-
-    def indexed(object: StoredObject) -> Indexed:
-        found = _indexed(object, force, lambda done: meter.at(object, done))
-        meter.at(object, object.size)
-        return found
-
-    with ThreadPoolExecutor(min(index.THREADS, len(objects)), thread_name_prefix="index") as pool:
-        return IndexReport(tuple(pool.map(indexed, objects)))
-
-
-def _indexed(object: StoredObject, force: bool, progress: Callable[[int], None]) -> Indexed:
-    remote = storage.is_remote(object.uri)
-    if remote and not force and (kept := sidecar.load(object)):
-        return Indexed(kept, "kept")
-    try:
-        shard = shard_scan.scan(object, progress=progress)
-    except framing.CompressedFile:
-        return Indexed(compressed.scan(object), "compressed")
-    if not remote:
-        return Indexed(shard, "local")
-    sidecar.save(shard)
-    return Indexed(shard, "written")
-
-
-class _Meter:
-    """Adds up what several threads have done."""
-
-    def __init__(self, total: int, progress: Callable[[int, int], None] | None) -> None:
-        self._total = total
-        self._progress = progress
-        self._done: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def at(self, object: StoredObject, done: int) -> None:
-        with self._lock:
-            self._done[object.uri] = done
-            if self._progress:
-                self._progress(sum(self._done.values()), self._total)
+    remote = [object for object in objects if storage.is_remote(object.uri)]
+    with ThreadPoolExecutor(index.THREADS, thread_name_prefix="sidecars") as pool:
+        kept = {} if force else {shard.object.uri: shard for shard in pool.map(sidecar.load, remote) if shard}
+    found = {uri: Indexed(shard, "kept") for uri, shard in kept.items()}
+    for shard in index_pass.scan([object for object in remote if object.uri not in kept], progress=progress):
+        if shard.expanded is None:
+            sidecar.save(shard)
+        found[shard.object.uri] = Indexed(shard, "compressed" if shard.expanded else "written")
+    for object in objects:
+        if object.uri not in found:
+            shard = index.of_local(object)
+            found[object.uri] = Indexed(shard, "compressed" if shard.expanded else "local")
+    return IndexReport(tuple(found[object.uri] for object in objects))

@@ -14,7 +14,7 @@ import numpy as np
 from mptraining_records import framing, storage
 from mptraining_records.bad_records import BadRecords
 from mptraining_records.disk_cache import DiskCache
-from mptraining_records.fetch import STREAMS, Figures
+from mptraining_records.fetch import STREAMS, Figures, Traffic
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
 from mptraining_records.read_plan import RangeRead
@@ -39,9 +39,10 @@ class RecordReader:
         bad_records: BadRecords | None = None,
         streams: int = STREAMS,
         cache: DiskCache | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.dataset = dataset
-        self._bytes = ShardBytes(dataset, cache)
+        self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self._bad_records = bad_records or BadRecords()
         self._closed = threading.Event()
         self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")

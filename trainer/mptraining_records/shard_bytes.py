@@ -18,10 +18,10 @@ LOCAL = Limits(gap=16 << 10, range=1 << 20)
 class ShardBytes:
     """The bytes of a data set's shards. Safe to use from several threads."""
 
-    def __init__(self, dataset: DatasetIndex, cache: DiskCache | None = None) -> None:
+    def __init__(self, dataset: DatasetIndex, traffic: Traffic, cache: DiskCache | None = None) -> None:
         self.dataset = dataset
         self.cache = cache
-        self.traffic = Traffic()
+        self.traffic = traffic
         self._remote = [storage.is_remote(shard.readable.uri) for shard in dataset.shards]
 
     def plan(self, numbers: Int64s) -> list[RangeRead]:
@@ -55,5 +55,5 @@ class ShardBytes:
             return storage.read_range(object.uri, read.start, read.length, version=object.version)
         content = fetch(object.uri, read.start, read.length, version=object.version, traffic=self.traffic)
         if self.cache is not None:
-            self.cache.keep(read.shard, read.start, content)
+            self.cache.keep(read, content)
         return content

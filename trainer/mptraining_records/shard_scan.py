@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_records import storage
+from mptraining_records.fetch import Traffic
 from mptraining_records.frame_walk import FrameWalk
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
-
-WINDOW = 8 << 20
+from mptraining_records.windows import windows
 
 
 def scan(
@@ -19,7 +19,7 @@ def scan(
     expanded: StoredObject | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ShardIndex:
-    """The index of one object; a local file is mapped, a remote one streamed in ranges that leave out long payloads.
+    """The index of one object; a local file is mapped, a remote one streamed.
 
     `expanded` is the local file with the content of an object that is compressed; `progress` gets how many bytes are
     done. Raises InvalidData for what is no TFRecord file or was replaced, CompressedFile for a compressed one.
@@ -32,10 +32,13 @@ def scan(
 
 def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
     """Feeds a whole object to a walk; `progress` gets how many bytes of it are done."""
-    if content.size and not storage.is_remote(content.uri):
+    if not content.size:
+        return
+    if not storage.is_remote(content.uri):
         with storage.mapped(content) as whole:
             walk.feed(whole)
-    while (at := walk.skip_payload()) < content.size:
-        walk.feed(storage.read_range(content.uri, at, WINDOW, version=content.version))
+        return
+    for _, start, window in windows([content], Traffic()):
+        walk.feed(window)
         if progress:
-            progress(min(walk.skip_payload(), content.size))
+            progress(start + len(window))

@@ -14,7 +14,7 @@ import json
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, shard_index, shard_scan, storage
+from mptraining_records import framing, shard_index, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
@@ -63,8 +63,3 @@ def load(object: StoredObject) -> ShardIndex | None:
     covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
     return shard if covered == object.size else None
 
-
-def load_or_scan(object: StoredObject) -> ShardIndex:
-    """The index of one shard, from its sidecar where that is possible."""
-    kept = load(object) if storage.is_remote(object.uri) else None
-    return kept or shard_scan.scan(object)
