@@ -100,6 +100,24 @@ class Test_damaged_records:
             assert [(bad.record, bad.cause[:11]) for bad in records.skipped] == [(3, "the length'"), (7, "the payload")]
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_of_240_records_with_a_flipped_byte_in_some_all_others_are_delivered(folder: str, count: int) -> None:
+    draw = np.random.default_rng(count)
+    frames = [bytearray(framing.encode(draw.bytes(draw.integers(0, 500)))) for _ in range(240)]
+    records = [bytes(frame[12:-4]) for frame in frames]
+    damaged = sorted(draw.choice(240, count, replace=False).tolist())
+    for number in damaged:
+        frames[number][draw.integers(0, len(frames[number]))] ^= int(draw.integers(1, 256))
+    uri = storage.join(folder, "a.tfrecord")
+    storage.write(uri, b"".join(frames))
+    account = BadRecords("Skip", count)
+    dataset = index.build([uri], bad_records=account)
+    with RecordReader(dataset, bad_records=account) as reader:
+        found = [record for record in reader.read(np.arange(dataset.count)) if record is not None]
+    assert found == [record for number, record in enumerate(records) if number not in damaged]
+    assert sorted(bad.record for bad in account.skipped) == damaged
+
+
 def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex, write_shard: WriteShard) -> None:
     write_shard(_uri(dataset, 1), RECORDS[:20])
     with RecordReader(dataset) as records:
