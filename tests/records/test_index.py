@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, index, shard_scan, storage
+from mptraining_records import framing, index, shard_scan, storage, windows
 from mptraining_records.bad_records import BadRecords
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -35,10 +35,10 @@ class Test_scan:
         found = [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
         assert found == records
 
-    def test_passes_over_records_longer_than_a_remote_range(
+    def test_follows_records_longer_than_a_window(
         self, folder: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(shard_scan, "WINDOW", 64)
+        monkeypatch.setattr(windows, "RANGE", 64)
         sizes = [0, 1, 47, 48, 49, 63, 64, 65, 300, 2, 51]
         uri = write_shard(storage.join(folder, "x.tfrecord"), [bytes(size) for size in sizes])
         assert shard_scan.scan(storage.stat(uri)).lengths.tolist() == sizes

@@ -124,7 +124,8 @@ class Test_a_damaged_record:
 class Test_with_a_disk_cache:
     def test_the_second_pass_asks_the_bucket_for_nothing(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS)
-        cache = DiskCache(dataset, tmp_path, full=pytest.fail)
+        cache = DiskCache(tmp_path, full=pytest.fail)
+        cache.serve(dataset)
         with RecordReader(dataset, cache=cache) as reader:
             assert list(_all(RecordStream(reader, [np.arange(300)]), 50)) == RECORDS
             asked = reader.figures.requests
@@ -136,7 +137,8 @@ class Test_with_a_disk_cache:
 
     def test_what_the_disk_spoilt_is_fetched_again(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
-        cache = DiskCache(dataset, tmp_path, full=pytest.fail)
+        cache = DiskCache(tmp_path, full=pytest.fail)
+        cache.serve(dataset)
         with RecordReader(dataset, cache=cache) as reader:
             reader.read(np.arange(300))
             [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -149,7 +151,8 @@ class Test_with_a_disk_cache:
     def test_a_full_disk_ends_the_keeping_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
         said: list[str] = []
-        cache = DiskCache(dataset, tmp_path, full=said.append)
+        cache = DiskCache(tmp_path, full=said.append)
+        cache.serve(dataset)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         with RecordReader(dataset, cache=cache) as reader:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class DiskCache:
     """Keeps what is fetched of remote shards below `folder`. Safe to use from several threads.
 
-    `full` hears one line when the disk is full. Raises StorageUnavailable or InvalidData when the folder cannot be made.
+    `full` hears one line when the disk is full. Raises InvalidData or StorageUnavailable without a folder.
     """
 
     def __init__(self, folder: Path, full: Callable[[str], None]) -> None:
@@ -110,7 +110,7 @@ class DiskCache:
 
     def _numbers(self, read: RangeRead) -> Int64s:
         assert self._dataset is not None
-        return self._dataset.starts[read.shard] + read.rows
+        return read.rows + int(self._dataset.starts[read.shard])
 
     def _file(self, uri: str) -> int:
         with self._lock:

@@ -93,12 +93,6 @@ class FrameWalk:
         else:
             del self._kept[: self._needed - begin]
 
-    def skip_payload(self) -> int:
-        """Passes over coming bytes that are nothing but payload, and returns which byte of the object to feed next."""
-        if not self._check and not self._kept:
-            self._fed = max(self._fed, self._needed)
-        return self._fed
-
     def finish(self) -> ShardIndex:
         """The index, once all bytes were fed; ValueError before."""
         if self._fed < self.object.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from mptraining_api.problems import InvalidData
 from mptraining_records import compressed, framing, sidecar, storage
@@ -131,15 +131,11 @@ def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, Sha
             wait=wait_fixed(_ASK_EVERY),
             stop=stop_after_delay(patience + largest / _SLOWEST),
             retry=retry_if_result(is_waited_for),
-            retry_error_callback=_nothing,
+            retry_error_callback=lambda _: 0,
         )
         if not looking(look):
             break
     return found
-
-
-def _nothing(state: RetryCallState) -> int:
-    return 0
 
 
 def _is_plain(object: StoredObject) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_records import storage
@@ -13,32 +12,25 @@ from mptraining_records.storage import StoredObject
 from mptraining_records.windows import windows
 
 
-def scan(
-    object: StoredObject,
-    *,
-    expanded: StoredObject | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> ShardIndex:
+def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
     """The index of one object; a local file is mapped, a remote one streamed.
 
-    `expanded` is the local file with the content of an object that is compressed; `progress` gets how many bytes are
-    done. Raises InvalidData for what is no TFRecord file or was replaced, CompressedFile for a compressed one.
+    `expanded` is the local file with the content of an object that is compressed. Raises InvalidData for what is no
+    TFRecord file or was replaced, CompressedFile for a compressed one.
     """
     content = expanded or object
     walk = FrameWalk(replace(content, uri=object.uri))
-    feed(walk, content, progress)
+    feed(walk, content)
     return replace(walk.finish(), object=object, expanded=expanded)
 
 
-def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
-    """Feeds a whole object to a walk; `progress` gets how many bytes of it are done."""
+def feed(walk: FrameWalk, content: StoredObject) -> None:
+    """Feeds a whole object to a walk."""
     if not content.size:
         return
     if not storage.is_remote(content.uri):
         with storage.mapped(content) as whole:
             walk.feed(whole)
         return
-    for _, start, window in windows([content], Traffic()):
+    for _, _, window in windows([content], Traffic()):
         walk.feed(window)
-        if progress:
-            progress(start + len(window))

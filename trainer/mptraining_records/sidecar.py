@@ -62,4 +62,3 @@ def load(object: StoredObject) -> ShardIndex | None:
         return None
     covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
     return shard if covered == object.size else None
-
