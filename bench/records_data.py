@@ -95,7 +95,8 @@ def _damaged(root: Path, count: int) -> Data:
     whole = _write(root, f"damaged-{count}", records, 1)
     (path,) = whole.folder.iterdir()
     content = bytearray(path.read_bytes())
-    bad = set(range(5, DAMAGED, DAMAGED // count)[:count])
+    every = DAMAGED // count
+    bad = set(range(every // 2, DAMAGED, every))
     at = 0
     for number, record in enumerate(records):
         if number in bad:

@@ -126,10 +126,10 @@ class Bench:
         peer = PEERS.get(task.reader)
         if not task.patterns[0].startswith("gs://"):
             return common
-        if peer is None or not peer.by_tensorflow:
+        if peer is None:
             return common | self.proxy.environment()
-        blocks = {"GCS_READ_CACHE_BLOCK_SIZE_MB": str(peer.block_mib)} if peer.block_mib else {}
-        return common | self.proxy.tensorflow_environment() | blocks
+        way = self.proxy.tensorflow_environment() if peer.by_tensorflow else self.proxy.environment()
+        return {**common, **way, **peer.environment}
 
 
 @contextmanager
