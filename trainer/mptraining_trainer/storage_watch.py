@@ -42,7 +42,8 @@ def judged(problem: Problem, seat: Seat) -> Problem:
     Every run asks its storage before the first step. If the service has not answered this first attempt once, an
     address, a name server or a network policy is wrong, and no retry will mend it. Later it may heal.
     """
-    remote = problem.where.startswith(SCHEME)
+    # A field of the job may stand before the URI.
+    remote = SCHEME in problem.where or SCHEME in problem.found
     if not isinstance(problem, StorageUnavailable) or not remote or contact.answered or seat.attempt > 1:
         return problem
     return InvalidData(
