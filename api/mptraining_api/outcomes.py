@@ -40,6 +40,8 @@ DIVERGED = Outcome("Diverged", 3, Budget.NEVER_RETRY, "loss or weights are no lo
 PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was taken away")
 STORAGE_UNAVAILABLE = Outcome("StorageUnavailable", 75, Budget.INFRASTRUCTURE_RETRIES, "storage did not answer")
 PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job went away")
+# The attempt's end was decided when the next one began: what a leftover of it says must not be charged to anybody.
+SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the job has the run folder")
 
 OUTCOMES: tuple[Outcome, ...] = (
     SUCCEEDED,
@@ -52,6 +54,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     PREEMPTED,
     STORAGE_UNAVAILABLE,
     PEER_LOST,
+    SUPERSEDED,
 )
 
 OOM_KILLED = Outcome("OOMKilled", 137, Budget.BACKOFF_LIMIT, "a worker used more memory than its limit")

@@ -8,7 +8,8 @@ Problem                     one line: where, what was found, what was expected, 
 ├── StorageUnavailable      a bucket or a file system that does not answer; may heal by itself
 ├── Diverged                the loss or the weights stopped being finite numbers
 ├── Preempted               this machine is being taken away
-└── PeerLost                another worker of the same job went away
+├── PeerLost                another worker of the same job went away
+└── Superseded              a newer attempt of the job has the run folder
 
 Every class names its `reason`; `outcomes` says which exit code and retry budget a reason has.
 """
@@ -74,6 +75,10 @@ class Preempted(Problem):
 
 class PeerLost(Problem):
     reason = "PeerLost"
+
+
+class Superseded(Problem):
+    reason = "Superseded"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

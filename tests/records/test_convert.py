@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
 import google_crc32c
 import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index, manifest, shard_scan, sidecar, storage
+from mptraining_records import example, index, manifest, shard_scan, shard_upload, sidecar, storage
 from mptraining_records.convert import convert
 from mptraining_records.features import Feature
 from mptraining_records.manifest import Manifest
@@ -126,6 +129,122 @@ class Test_a_destination_that_has_this_split:
         with pytest.raises(InvalidData, match="row 1: no label"):
             convert(str(tmp_path / "bad.csv"), destination, overwrite=True)
         assert _numbers(destination, "train") == list(range(1000))
+
+
+class Killed(BaseException):
+    """Not an error that anybody handles."""
+
+
+class Test_a_conversion_to_a_bucket:
+    ARGUMENTS: ClassVar[dict[str, Any]] = {"shard_bytes": 10_000, "validation_fraction": 0.2}
+
+    @pytest.fixture
+    def uploads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The shards that are sent."""
+        sent: list[str] = []
+        upload = storage.upload
+
+        def noted(source: Path | str, uri: str, **named: str | None) -> storage.StoredObject:
+            sent.append(uri)
+            return upload(source, uri, **named)
+
+        monkeypatch.setattr(storage, "upload", noted)
+        return sent
+
+    def test_that_was_killed_goes_on_where_it_was(self, rows: str, bucket: str, uploads: list[str]) -> None:
+        out, at_row = f"{bucket}/out", 600
+
+        def kill(done: int, _: int | None) -> None:
+            if done == at_row:
+                raise Killed
+
+        with pytest.raises(Killed):
+            convert(rows, out, progress=kill, **self.ARGUMENTS)
+        assert storage.matching(f"{out}/*") == []
+        before = set(uploads)
+        uploads.clear()
+        train, validation = convert(rows, out, **self.ARGUMENTS)
+        assert before
+        assert not before & set(uploads), "what was there is not sent again"
+        assert len(before) + len(uploads) == len(train.files) + len(validation.files)
+        assert sorted(_numbers(out, "train") + _numbers(out, "validation")) == list(range(1000))
+        assert [each for each in storage.list_objects(out) if "/.unfinished/" in each.uri] == []
+
+    @pytest.mark.parametrize("after", range(0, 60, 4))
+    def test_that_was_killed_while_names_are_given_goes_on(
+        self, rows: str, bucket: str, uploads: list[str], monkeypatch: pytest.MonkeyPatch, after: int
+    ) -> None:
+        """Killed after so many changes in the bucket that follow the last upload."""
+        out, left = f"{bucket}/out", [after]
+
+        def mortal(change: Callable[..., object]) -> Callable[..., object]:
+            def one(*arguments: object, **named: object) -> object:
+                if left[0] == 0:
+                    raise Killed
+                left[0] -= 1
+                return change(*arguments, **named)
+
+            return one
+
+        with monkeypatch.context() as dying:
+            for name in ("copy", "delete", "delete_prefix"):
+                dying.setattr(storage, name, mortal(getattr(storage, name)))
+            dying.setattr(manifest, "save", mortal(manifest.save))
+            try:
+                convert(rows, out, **self.ARGUMENTS)
+                died = False
+            except Killed:
+                died = True
+        uploads.clear()
+        if died:
+            # A split that was done when it died is refused; that is the user's sign that nothing is left to do.
+            with suppress(InvalidData):
+                convert(rows, out, **self.ARGUMENTS)
+            assert uploads == []
+        assert sorted(_numbers(out, "train") + _numbers(out, "validation")) == list(range(1000))
+        for stored in storage.glob(f"{out}/*.tfrecord"):
+            assert sidecar.load(stored) is not None
+
+    def test_with_other_arguments_begins_anew(self, rows: str, bucket: str) -> None:
+        out = f"{bucket}/out"
+
+        def kill(done: int, _: int | None) -> None:
+            if done == 900:
+                raise Killed
+
+        with pytest.raises(Killed):
+            convert(rows, out, progress=kill, **self.ARGUMENTS)
+        (made,) = convert(rows, out, shard_bytes=20_000)
+        assert _numbers(out, "train") == list(range(1000))
+        assert len(made.files) == len(storage.glob(f"{out}/train-*.tfrecord"))
+
+    def test_made_again_sends_only_what_changed(self, rows: str, bucket: str, uploads: list[str]) -> None:
+        convert(rows, f"{bucket}/out", shard_bytes=10_000)
+        uploads.clear()
+        convert(rows, f"{bucket}/out", shard_bytes=10_000, overwrite=True)
+        assert uploads == []
+        assert _numbers(f"{bucket}/out", "train") == list(range(1000))
+
+    def test_keeps_few_shards_on_the_local_disk(
+        self, rows: str, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        most = [0]
+
+        def count(done: int, _: int | None) -> None:
+            most[0] = max(most[0], len(list(tmp_path.rglob("*.tfrecord.part"))))
+
+        (made,) = convert(rows, f"{bucket}/out", shard_bytes=1_000, progress=count)
+        assert len(made.files) > 20
+        assert most[0] <= shard_upload.WAITING + 1
+
+    def test_says_what_an_upload_met(self, rows: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(source: Path | str, uri: str, **_: object) -> None:
+            raise InvalidData(uri, "no permission")
+
+        monkeypatch.setattr(storage, "upload", refused)
+        with pytest.raises(InvalidData, match="no permission"):
+            convert(rows, f"{bucket}/out", shard_bytes=1_000)
 
 
 def test_a_failed_conversion_leaves_nothing(tmp_path: Path) -> None:

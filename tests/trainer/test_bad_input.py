@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_records import framing
+from mptraining_records.contact import contact
 from mptraining_records.example import encode
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.run import run
@@ -247,6 +249,30 @@ def test_a_checkpoint_of_another_model(
     assert re.search(r"step-0+8: a checkpoint of another model: shape .* has \[.*\. Give another output", other.message)
     assert "Traceback" not in capfd.readouterr().err
     assert (first.folder / "model" / "weights.npz").read_bytes() == weights
+
+
+def test_a_bucket_that_never_answers(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake in the first attempt, which nothing but its author can mend; in a later one it may heal."""
+    monkeypatch.setattr(contact, "answered", False)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
+        first = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
+        assert (first.exit_code, first.events[-1].reason) == (2, "InvalidData")
+        assert re.search(
+            r"^spec\.data\.train: gs://bucket: the bucket cannot be reached \(Connection refused\)\. It", first.message
+        )
+        later = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
+        assert (later.exit_code, later.events[-1].reason) == (75, "StorageUnavailable")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_bucket_that_does_not_exist(attempt: Attempt, bucket: str, capfd: pytest.CaptureFixture[str]) -> None:
+    found = attempt(data={"train": ["gs://nowhere/data.tfrecord"]})
+    expect(found, r"^spec\.data\.train: gs://nowhere: there is no bucket 'nowhere'\. Check the name", capfd)
 
 
 def test_a_job_that_was_refused_may_be_mended_in_the_same_folder(attempt: Attempt) -> None:

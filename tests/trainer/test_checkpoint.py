@@ -6,10 +6,14 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -17,7 +21,9 @@ import tensorflow as tf
 
 from mptraining_api import events
 from mptraining_api.launch import Seat
-from mptraining_api.problems import Diverged, ResumeRefused
+from mptraining_api.problems import Diverged, ResumeRefused, Superseded
+from mptraining_records import storage, transfers
+from mptraining_trainer import fence
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
@@ -25,6 +31,7 @@ from mptraining_trainer.telemetry import Telemetry
 pytestmark = pytest.mark.training
 
 SEAT = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
+NEXT = SEAT.model_copy(update={"attempt": 2, "incarnation": "b"})
 
 
 def state(step: int, **fields: Any) -> CheckpointState:
@@ -38,7 +45,7 @@ class Rig:
     def __init__(
         self,
         keras: Keras,
-        folder: Path,
+        folder: Path | str,
         *,
         units: int = 4,
         layers: int = 1,
@@ -48,6 +55,8 @@ class Rig:
         strategy: Any = None,
         keep: int = 3,
         chief: bool = True,
+        seat: Seat = SEAT,
+        fenced: bool = False,
     ) -> None:
         keras.set_seed(seed)
         keras.set_policy(policy)
@@ -67,6 +76,7 @@ class Rig:
             max_to_keep=keep,
             chief=chief,
             telemetry=Telemetry(SEAT, None, stream=self.said),
+            fence=fence.claim(str(folder), seat) if fenced else None,
         )
 
     def train(self) -> Rig:
@@ -244,6 +254,56 @@ def test_a_state_of_a_newer_version_is_read(keras3: Keras, tmp_path: Path) -> No
     assert found.version == 2
 
 
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest) -> str:
+    if request.param == "disk":
+        return f"{request.getfixturevalue('tmp_path')}/checkpoints"
+    return f"{request.getfixturevalue('bucket')}/run/checkpoints"
+
+
+class Test_an_older_attempt_that_still_runs:
+    def test_publishes_nothing_more(self, keras3: Keras, folder: str) -> None:
+        older = Rig(keras3, folder, fenced=True).train().save(1)
+        Rig(keras3, folder, seat=NEXT, fenced=True)
+        with pytest.raises(Superseded, match="attempt 2 has taken over"):
+            older.train().save(2)
+        assert [uri[-1] for uri in checkpoints(folder)] == ["1"]
+
+    def test_cannot_replace_a_file_when_its_upload_comes_through_late(
+        self, keras3: Keras, folder: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The newer attempt claims, trains and saves the same step while the older one's upload hangs."""
+        older, newer = Rig(keras3, folder, fenced=True), []
+        upload = transfers.upload
+
+        def late(*arguments: Any, **named: Any) -> Any:
+            if not newer:
+                newer.append(Rig(keras3, folder, seed=2, seat=NEXT, fenced=True))
+                newer[0].train().save(7)
+            return upload(*arguments, **named)
+
+        monkeypatch.setattr(transfers, "upload", late)
+        with pytest.raises(Superseded):
+            older.save(7)
+        found = Rig(keras3, folder, seed=3)
+        assert found.checkpointer.restore() is not None
+        assert equal(found.arrays(), newer[0].arrays())
+
+    def test_does_not_keep_the_newer_from_saving_the_same_step(self, keras3: Keras, folder: str) -> None:
+        Rig(keras3, folder, fenced=True).train().save(7)
+        newer = Rig(keras3, folder, seed=2, seat=NEXT, fenced=True).train().save(7)
+        found = Rig(keras3, folder, seed=3)
+        assert found.checkpointer.restore() is not None
+        assert equal(found.arrays(), newer.arrays())
+        assert [each.name for each in storage.list_objects(folder)] == [
+            "fence.json",
+            "metrics.safetensors",
+            "model.safetensors",
+            "optimizer.safetensors",
+            "state.json",
+        ]
+
+
 # Saves checkpoints of 4 MB without end, until it is killed.
 ENDLESS = """
 import itertools, sys
@@ -266,18 +326,82 @@ for step in itertools.count(1):
 
 
 @pytest.mark.parametrize("saves", [3, 8])
-def test_killed_in_mid_write_only_whole_checkpoints_are_seen(keras3: Keras, tmp_path: Path, saves: int) -> None:
+def test_killed_in_mid_write_only_whole_checkpoints_are_seen(keras3: Keras, folder: str, saves: int) -> None:
     """The kill falls somewhere into a write or a pruning: the process does nothing else."""
-    command = [sys.executable, "-c", ENDLESS, str(tmp_path)]
+    command = [sys.executable, "-c", ENDLESS, folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ) as process:
         assert process.stdout is not None
         for _ in range(saves):
             assert b"Saved" in process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-    seen = checkpoints(str(tmp_path))
+    seen = checkpoints(folder)
     assert seen
     for uri in seen:
-        stored = CheckpointState.read(Path(uri, "state.json").read_bytes())
+        stored = CheckpointState.read(storage.read(f"{uri}/state.json"))
         for name, file in stored.files.items():
-            assert Path(uri, name).stat().st_size == file.bytes
+            assert storage.stat(f"{uri}/{name}").size == file.bytes
     assert int(seen[-1][-10:]) >= saves
+
+
+def test_killed_while_uploading_the_previous_checkpoint_stays(keras3: Keras, bucket: str) -> None:
+    """The connection to the bucket stops in the middle of the second checkpoint's files; then the process dies."""
+    folder = f"{bucket}/run/checkpoints"
+    # The first checkpoint is 4 MB and small files; after 6 MB the second is under way.
+    with Narrows(os.environ["STORAGE_EMULATOR_HOST"], after_bytes=6 << 20) as narrows:
+        environment = os.environ | {"STORAGE_EMULATOR_HOST": narrows.address}
+        command = [sys.executable, "-c", ENDLESS, folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+            assert process.stdout is not None
+            assert b"Saved" in process.stdout.readline()
+            assert narrows.stopped.wait(60)
+            process.send_signal(signal.SIGKILL)
+    (seen,) = checkpoints(folder)
+    assert seen.endswith("step-0000000001")
+    state = CheckpointState.read(storage.read(f"{seen}/state.json"))
+    assert {name: storage.stat(f"{seen}/{name}").crc32c for name in state.files} == {
+        name: file.crc32c for name, file in state.files.items()
+    }
+
+
+class Narrows:
+    """A way to a server through which no more than so many bytes go; `stopped` is set when they are spent."""
+
+    def __init__(self, server: str, *, after_bytes: int) -> None:
+        self._server = urlsplit(server)
+        self._left = after_bytes
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self.stopped = threading.Event()
+
+    def __enter__(self) -> Narrows:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._open:
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((self._server.hostname, self._server.port))
+                self._open += [client, server]
+                threading.Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        with suppress(OSError):
+            while (data := source.recv(65536)) and self._may_pass(len(data) if counted else 0):
+                target.sendall(data)
+
+    def _may_pass(self, length: int) -> bool:
+        with self._lock:
+            self._left -= length
+            if self._left < 0:
+                self.stopped.set()
+            return self._left >= 0

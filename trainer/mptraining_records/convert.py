@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, manifest, sidecar, sources, storage
+from mptraining_records import example, manifest, shard_upload, shards, sources, storage
 from mptraining_records.hashing import hashed, key
 from mptraining_records.manifest import Manifest
-from mptraining_records.shards import ShardWriter
+from mptraining_records.shard_upload import ShardUpload
+from mptraining_records.shards import ShardFolder, ShardWriter
 
 SHARD_BYTES = 128 << 20
 Progress = Callable[[int, int | None], None]
@@ -40,6 +41,9 @@ def convert(
     rows done and their number; `notice` lines for the user. Manifests are written last, so that a folder
     with one is complete; a folder that already has this split is refused unless `overwrite`.
 
+    To a bucket, shards are sent while later ones are made. What was sent stays when the conversion dies or its source
+    is refused, in `.unfinished/`: the same conversion, started again, goes on and sends only what is missing.
+
     Raises InvalidData for a source that cannot be converted as asked.
     """
     if not 0 <= validation_fraction < 1:
@@ -47,25 +51,38 @@ def convert(
     names = [name, "validation"] if validation_fraction else [name]
     if len(set(names)) < len(names):
         raise InvalidData("name", repr(name), expected="another name than that of the validation split")
-    present = {split: _present(destination, split) for split in names}
+    arguments = {
+        "source": source,
+        "splits": names,
+        "shardBytes": shard_bytes,
+        "label": label,
+        "validationFraction": validation_fraction,
+        "seed": seed,
+        "imageSize": image_size,
+        "overwrite": overwrite,
+    }
     if not overwrite:
-        for uris in present.values():
-            for uri in uris[:1]:
-                raise InvalidData(uri, "exists already", next_step="Choose another folder or --overwrite")
+        _refuse_present(destination, names, arguments)
     with ExitStack() as stack:
         opened = stack.enter_context(sources.opened(source, label=label, image_size=image_size))
-        for line in opened.notices:
-            if notice:
-                notice(line)
+        _say(opened.notices, notice)
         folder = stack.enter_context(_temporary_folder(destination))
-        writers = [ShardWriter(folder, split, shard_bytes) for split in names]
+        ways = [_way(destination, split, arguments) for split in names]
+        for way in ways:
+            stack.enter_context(way)
+        writers = [ShardWriter(folder, split, shard_bytes, way.send) for split, way in zip(names, ways, strict=True)]
         for writer in writers:
             stack.callback(writer.close)
         _write(opened, writers, validation_fraction=validation_fraction, seed=seed, progress=progress)
         for writer, split in zip(writers, names, strict=True):
             if not writer.records:
                 raise InvalidData(source, f"no row for the split {split!r}", next_step="It needs more rows")
-        _remove([uri for uris in present.values() for uri in uris])
+            writer.finish()
+        # All new shards are there before anything that they replace goes.
+        for way in ways:
+            way.wait()
+        for split in names:
+            storage.delete(manifest.uri_of(destination, split))
         manifests = [
             Manifest(
                 name=split,
@@ -73,13 +90,21 @@ def convert(
                 label=opened.label,
                 classes=opened.classes,
                 records=writer.records,
-                files=writer.publish(destination),
+                files=way.publish(writer.shards),
             )
-            for writer, split in zip(writers, names, strict=True)
+            for writer, way, split in zip(writers, ways, names, strict=True)
         ]
-    for each in manifests:
-        manifest.save(destination, each)
+        for each in manifests:
+            manifest.save(destination, each)
+        for way in ways:
+            way.done()
     return manifests
+
+
+def _say(lines: Iterable[str], notice: Callable[[str], None] | None) -> None:
+    for line in lines:
+        if notice:
+            notice(line)
 
 
 def _write(
@@ -99,18 +124,19 @@ def _write(
             progress(number + 1, source.count)
 
 
-def _present(destination: str, split: str) -> list[str]:
-    """What lies at the destination of this split already, its manifest first."""
-    manifests = storage.matching(manifest.uri_of(destination, split))
-    shards = storage.matching(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
-    return [each.uri for each in (*manifests, *shards)]
+def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str, object]) -> None:
+    """Raises InvalidData where a split exists, unless it is what this conversion did not finish."""
+    for split in splits:
+        present = storage.matching(manifest.uri_of(destination, split)) + shards.published(destination, split)
+        unfinished = storage.is_remote(destination) and shard_upload.is_same(destination, split, arguments)
+        if present and not unfinished:
+            raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
 
 
-def _remove(uris: list[str]) -> None:
-    for uri in uris:
-        storage.delete(uri)
-        if storage.is_remote(uri):
-            storage.delete(sidecar.uri_of(uri))
+def _way(destination: str, split: str, arguments: Mapping[str, object]) -> ShardFolder | ShardUpload:
+    if storage.is_remote(destination):
+        return ShardUpload(destination, split, arguments)
+    return ShardFolder(destination, split)
 
 
 @contextmanager

@@ -1,76 +1,119 @@
-"""Writes the shards of one split: under temporary names first, all of them published at the end."""
+"""Cuts a stream of records into shards on the local disk, and gives them their final names there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import google_crc32c
-import numpy as np
 
-from mptraining_records import files, framing, shard_index, sidecar, storage
+from mptraining_records import files, framing, storage
 from mptraining_records.manifest import File
+from mptraining_records.storage import StoredObject
 
 
 @dataclass
-class _Shard:
+class Shard:
+    """One shard of a split, the `number`-th: its size, CRC32C, payload lengths in bytes and stored checksums."""
+
+    number: int
     path: Path
-    file: BinaryIO
     bytes: int = 0
-    crc: int = 0
+    crc32c: int = 0
     lengths: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
+
+    def entry(self, name: str) -> File:
+        """The shard in a manifest, under its final name."""
+        return File(name=name, records=len(self.lengths), bytes=self.bytes, crc32c=self.crc32c)
 
 
 class ShardWriter:
     """Cuts a stream of records into files of about `shard_bytes` in a local folder.
 
-    A shard's final name, `name-00000-of-00004.tfrecord`, needs their number, so `publish` gives it.
+    `finished` gets each shard once it is whole, and may then move or delete its file.
     """
 
-    def __init__(self, folder: Path, name: str, shard_bytes: int) -> None:
+    def __init__(self, folder: Path, name: str, shard_bytes: int, finished: Callable[[Shard], None]) -> None:
         self._folder = folder
         self._name = name
         self._shard_bytes = shard_bytes
-        self._shards: list[_Shard] = []
+        self._finished = finished
+        self._file: BinaryIO | None = None
+        self.shards: list[Shard] = []
 
     @property
     def records(self) -> int:
-        return sum(len(shard.lengths) for shard in self._shards)
+        return sum(len(shard.lengths) for shard in self.shards)
 
     def write(self, record: bytes) -> None:
         """Appends one record, to a new shard when the last one is full."""
-        if not self._shards or self._shards[-1].bytes >= self._shard_bytes:
-            self._close_last()
-            path = self._folder / f"{self._name}-{len(self._shards):05}.tfrecord{files.UNFINISHED}"
-            self._shards.append(_Shard(path, path.open("wb")))
-        shard, framed = self._shards[-1], framing.encode(record)
-        shard.file.write(framed)
+        if self._file is not None and self.shards[-1].bytes >= self._shard_bytes:
+            self.finish()
+        if self._file is None:
+            number = len(self.shards)
+            path = self._folder / f"{self._name}-{number:05}.tfrecord{files.UNFINISHED}"
+            self._file = path.open("wb")
+            self.shards.append(Shard(number, path))
+        shard, framed = self.shards[-1], framing.encode(record)
+        self._file.write(framed)
         shard.bytes += len(framed)
-        shard.crc = google_crc32c.extend(shard.crc, framed)
+        shard.crc32c = google_crc32c.extend(shard.crc32c, framed)
         shard.lengths.append(len(record))
         shard.checksums.append(framing.footer_format.unpack(framed[-framing.FOOTER :])[0])
 
-    def publish(self, destination: str) -> tuple[File, ...]:
-        """Moves the shards to `destination` under their final names, remote ones with their index."""
-        self._close_last()
-        published = []
-        for number, shard in enumerate(self._shards):
-            name = f"{self._name}-{number:05}-of-{len(self._shards):05}.tfrecord"
-            uri = storage.join(destination, name)
-            storage.move(shard.path, uri)
-            if storage.is_remote(uri):
-                lengths = np.array(shard.lengths, np.int64)
-                checksum = shard_index.content_checksum(lengths, np.array(shard.checksums, np.uint32))
-                sidecar.save(shard_index.from_lengths(storage.stat(uri), lengths, checksum))
-            published.append(File(name=name, records=len(shard.lengths), bytes=shard.bytes, crc32c=shard.crc))
-        return tuple(published)
+    def finish(self) -> None:
+        """The shard that is being written is whole."""
+        if self._file is not None:
+            self.close()
+            self._finished(self.shards[-1])
 
     def close(self) -> None:
         """Closes the file that is being written; what was not published stays in the temporary folder."""
-        self._close_last()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _close_last(self) -> None:
-        if self._shards:
-            self._shards[-1].file.close()
+
+def name_of(split: str, number: int, total: int) -> str:
+    """`train-00000-of-00004.tfrecord`: a final name needs the number of all shards."""
+    return f"{split}-{number:05}-of-{total:05}.tfrecord"
+
+
+class ShardFolder:
+    """Where the shards of one split go on a disk: they wait beside their final names until all are there."""
+
+    def __init__(self, destination: str, split: str) -> None:
+        self._destination = destination
+        self._split = split
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def send(self, shard: Shard) -> None:
+        """It stays where it was written."""
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
+        """Moves whole shards to their final names, and takes away those that are not of this split."""
+        names = [name_of(self._split, shard.number, len(shards)) for shard in shards]
+        for shard, name in zip(shards, names, strict=True):
+            storage.move(shard.path, storage.join(self._destination, name))
+        for each in published(self._destination, self._split):
+            if each.name not in names:
+                storage.delete(each.uri)
+        return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
+
+    def done(self) -> None:
+        """Nothing is left to take away."""
+
+
+def published(destination: str, split: str) -> list[StoredObject]:
+    """The shards of a split that have their final names, whatever their total."""
+    return storage.matching(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))

@@ -5,11 +5,12 @@ Read in the order a job takes: `source` with `unpack` and `requirements` (the pr
 share). The ground: `runtime` (devices and strategy), `keras_generation` (Keras 3 or tf_keras). The data: `splits` and
 `input` with `columns`, `decode`, `batching` and `preprocess`; `example_spec` says what comes out. The model: `program`
 from `applications` or an `entry_point`, with its `compile_arguments`, made of `keras_objects`. Whose run folder it is:
-`claim`. Before the first step: `preflight` decides over `facts`, which `first_look` and `cpu` gather. Training: `loop`
-(K steps in one call) over `objective` (a replica's share), `precision`, `optimizer` (the learning rate), `xla`; `pace`
-(where executions end) and `course` (what happens between them), `checkpoint`, `skipped` (bad records), `preemption`.
-The end: `export` and `publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a worker says,
-`progress_report` how the operator hears of it, `failures` how errors in mid-training are explained.
+`claim`, with a `fence` against attempts that are over. Before the first step: `preflight` decides over `facts`, which
+`first_look` and `cpu` gather. Training: `loop` (K steps in one call) over `objective` (a replica's share), `precision`,
+`optimizer` (the learning rate), `xla`; `pace` (where executions end) and `course` (what happens between them),
+`checkpoint`, `skipped` (bad records), `preemption`. The end: `export` and `publish`. A script trains itself:
+`script_run` and `script`. `telemetry` is what a worker says, `progress_report` how the operator hears of it, `failures`
+how errors in mid-training are explained, `storage_watch` what is said of storage that does not answer.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

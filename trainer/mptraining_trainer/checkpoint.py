@@ -2,7 +2,8 @@
 
     checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  state.json
 
-The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. Variables are kept
+The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
+older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
 as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every worker takes
 part in `save` (reading variables that are kept per replica is a collective operation); the chief alone writes, in a
 thread of its own.
@@ -25,7 +26,8 @@ from safetensors.numpy import load_file, save_file
 from mptraining_api.events import Saved
 from mptraining_api.model import Model
 from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
-from mptraining_records import storage
+from mptraining_records import storage, transfers, versions
+from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
 
@@ -101,12 +103,14 @@ class Checkpointer:
         max_to_keep: int,
         chief: bool,
         telemetry: Telemetry,
+        fence: Fence | None = None,
     ) -> None:
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
         self._chief = chief
         self._telemetry = telemetry
+        self._fence = fence
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last_step: int | None = None
@@ -114,7 +118,8 @@ class Checkpointer:
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
 
-        Raises what the write before this one met: Diverged when its weights were not finite numbers.
+        Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
+        a newer attempt has the run folder.
         """
         arrays = {name: _arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
@@ -170,8 +175,7 @@ class Checkpointer:
                 path = Path(scratch, f"{name}.safetensors")
                 save_file(tensors, path)
                 files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
-                storage.upload(path, storage.join(uri, path.name))
-        storage.write(storage.join(uri, STATE), state.model_copy(update={"files": files}).to_json().encode())
+            self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
         self._telemetry.say(
             Saved,
             step=state.step,
@@ -183,6 +187,28 @@ class Checkpointer:
             # The state goes first: what is left of a half-deleted one is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
+
+    def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
+        state_uri = storage.join(uri, STATE)
+        for last in (False, False, True):
+            if self._fence is not None:
+                self._fence.check()
+            there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+            try:
+                if state_uri in there:
+                    # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+                    storage.delete(state_uri, version=there[state_uri])
+                to = {scratch / name: storage.join(uri, name) for name in state.files}
+                transfers.upload(to, replacing=there)
+                if self._fence is not None:
+                    self._fence.check()
+                storage.write(state_uri, state.to_json().encode(), replacing=None)
+            except versions.Conflict:
+                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                if last or self._fence is None:
+                    raise
+                continue
+            return
 
 
 def checkpoints(folder: str) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mptraining_api import run_folder
 from mptraining_api.problems import ResumeRefused
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
+from mptraining_trainer import fence
 from mptraining_trainer.checkpoint import checkpoints
 from mptraining_trainer.worker import Worker
 
@@ -24,13 +27,20 @@ def refuse_foreign_folder(worker: Worker) -> None:
             )
 
 
-def claim_folder(worker: Worker) -> None:
-    """The chief writes job.json, and begins anew where the job says so."""
-    uri = storage.join(worker.folder, run_folder.JOB)
-    if worker.seat.is_chief:
-        storage.write(uri, worker.job.to_json().encode())
-        if worker.job.training and worker.job.training.resume == "Never":
-            old = storage.join(worker.folder, run_folder.CHECKPOINTS)
-            if checkpoints(old):
-                worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
-                storage.delete_prefix(old)
+def claim_folder(worker: Worker) -> Worker:
+    """The chief takes the folder over from earlier attempts, writes job.json, and begins anew where the job says so.
+
+    Returns the worker with its fence. Raises Superseded when a newer attempt has the folder.
+    """
+    if not worker.seat.is_chief:
+        return worker
+    kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
+    claimed = fence.claim(kept, worker.seat)
+    storage.write(storage.join(worker.folder, run_folder.JOB), worker.job.to_json().encode())
+    if worker.job.training and worker.job.training.resume == "Never":
+        if checkpoints(kept):
+            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
+        below = {each.uri.removeprefix(f"{kept}/").partition("/")[0] for each in storage.list_objects(kept)}
+        for name in sorted(below - {fence.FENCE}):
+            storage.delete_prefix(storage.join(kept, name))
+    return replace(worker, fence=claimed)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mptraining_api import run_folder
-from mptraining_records import storage
+from mptraining_records import storage, transfers
 from mptraining_trainer import export
 from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras
@@ -25,12 +25,21 @@ def publish(
     metrics: Mapping[str, float],
     weights: Sequence[Any],
 ) -> str:
-    """Exports the model with these weights (arrays as `model.get_weights` gives them); its path in the run folder."""
+    """Exports the model with these weights (arrays as `model.get_weights` gives them); its path in the run folder.
+
+    Raises Superseded, and writes nothing, when a newer attempt has the folder.
+    """
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         folder = Path(scratch, run_folder.MODEL)
         export.export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights)
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        for path in sorted(files, key=lambda path: path == folder / "model.json"):
-            uri = storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
-            storage.upload(path, uri)
+        to = {
+            path: storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        last = folder / "model.json"
+        if worker.fence is not None:
+            worker.fence.check()
+        transfers.upload({path: uri for path, uri in to.items() if path != last})
+        storage.upload(last, to[last])
     return run_folder.MODEL

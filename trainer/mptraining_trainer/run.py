@@ -13,11 +13,13 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
+from mptraining_records.contact import contact
 from mptraining_trainer import precision
 from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.storage_watch import StorageWatch, judged
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.train import train
 from mptraining_trainer.worker import Trained, Worker
@@ -33,6 +35,7 @@ def run(
     telemetry = Telemetry(seat, folder, termination_log=environment.get(launch.TERMINATION_LOG))
     reporter = _reporter(seat, telemetry, environment)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
+    StorageWatch(telemetry)
     worker = Worker(job, seat, telemetry, preemption, folder, seconds)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
@@ -45,7 +48,10 @@ def run(
         if seat.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
-        problem = error if isinstance(error, Problem) else explained(error, job)
+        problem = judged(error if isinstance(error, Problem) else explained(error, job), seat)
+        if storage.is_remote(folder) and not contact.answered:
+            # What did not answer will not take the events either.
+            telemetry.forget_output()
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
         # A user's mistake is one line; an error of their program or of ours needs the place where it happened.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):

@@ -136,5 +136,6 @@ class _Script:
                 max_to_keep=worker.job.checkpoint.max_to_keep,
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,
+                fence=worker.fence,
             )
         return self._checkpointer

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import Seat
+from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records import storage
 
@@ -51,6 +52,8 @@ class Telemetry:
         self._part = 0
         self._part_began = self._began
         self._lines: list[str] = []
+        # While lines are uploaded, the storage's client may have something to say: it goes into the next part.
+        self._uploading = False
         self._topics: set[str] = set()
         # Checkpoints are announced by the thread that wrote them; two lines must not run into one another.
         self._lock = threading.RLock()
@@ -97,8 +100,8 @@ class Telemetry:
     def close(self) -> None:
         """Writes what is still held back."""
         with self._lock:
-            if self._output is not None and self._lines:
-                self._upload()
+            if self._output is not None and self._lines and not self._upload():
+                print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
 
     def forget_output(self) -> None:
         """Nothing more goes into the run folder: it turned out to be somebody else's."""
@@ -109,7 +112,7 @@ class Telemetry:
             return
         if storage.is_remote(self._output):
             self._lines.append(line)
-            if self._monotonic() - self._part_began >= _PART_SECONDS:
+            if not self._uploading and self._monotonic() - self._part_began >= _PART_SECONDS:
                 self._upload()
             return
         path = storage.local_path(self._file())
@@ -122,11 +125,22 @@ class Telemetry:
             self._output = None
             self.notice("EventsNotKept", f"{path.parent}: {error.strerror or error}", level="Warning")
 
-    def _upload(self) -> None:
-        storage.write(self._file(), ("\n".join(self._lines) + "\n").encode())
-        self._lines.clear()
+    def _upload(self) -> bool:
+        """Whether the lines are kept; if not, they go with the next part."""
+        lines, self._uploading = len(self._lines), True
+        try:
+            storage.write(self._file(), ("\n".join(self._lines[:lines]) + "\n").encode())
+        except Problem as problem:
+            # An account of the run is no reason to end it.
+            self._part_began = self._monotonic()
+            self.notice("EventsNotKept", str(problem), level="Warning")
+            return False
+        finally:
+            self._uploading = False
+        del self._lines[:lines]
         self._part += 1
         self._part_began = self._monotonic()
+        return True
 
     def _file(self) -> str:
         assert self._output is not None

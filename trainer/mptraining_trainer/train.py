@@ -55,8 +55,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
     if job.program.script is not None:
-        claim_folder(worker)
-        return train_script(worker, strategy, keras, environment)
+        return train_script(claim_folder(worker), strategy, keras, environment)
     assert job.data is not None
     assert job.training is not None
     assert job.global_batch_size is not None
@@ -130,7 +129,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     for finding in preflight.warnings(gather(built.model, built.loss, first_examples, keras, job)):
         telemetry.notice(finding.topic, finding.message, level="Warning")
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
-    claim_folder(worker)
+    worker = claim_folder(worker)
 
     # Where an earlier attempt left off
     checkpointer = Checkpointer(
@@ -139,6 +138,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
+        fence=worker.fence,
     )
     state = _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first

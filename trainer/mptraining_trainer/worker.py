@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from mptraining_api.launch import Seat
 from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.fence import Fence
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.telemetry import Telemetry
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What every section needs: the job, this process's seat, its voice, and the run folder."""
+    """What every section needs: the job, this process's seat, its voice, and the run folder.
+
+    The chief has a fence once it has claimed the folder.
+    """
 
     job: ResolvedJob
     seat: Seat
@@ -20,6 +24,7 @@ class Worker:
     preemption: Preemption
     folder: str
     progress_seconds: float
+    fence: Fence | None = None
 
 
 @dataclass(frozen=True)
