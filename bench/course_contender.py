@@ -7,6 +7,7 @@ the same steps, and nothing said or saved.
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
 from mptraining_trainer.course import Course
+from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.preemption import Preemption
@@ -74,7 +76,7 @@ class CourseContender:
             chief=True,
             telemetry=telemetry,
         )
-        worker = Worker(self._job, SEAT, telemetry, Preemption(_stay), folder, _PROGRESS_SECONDS)
+        worker = Worker(self._job, SEAT, telemetry, Preemption(_stay), folder, _PROGRESS_SECONDS, ExitStack())
         boundaries = Boundaries(
             total_steps=steps,
             steps_per_epoch=self._setting.epoch,
@@ -82,7 +84,9 @@ class CourseContender:
             checkpoint_every=self._setting.epoch,
         )
         skipped = SkippedRecords(worker, [])
-        course = Course(worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training)
+        course = Course(
+            worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training, InputMeter()
+        )
         return course, checkpointer
 
 

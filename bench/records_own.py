@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from mptraining_records import index, sidecar
+from mptraining_records import index, quarantine, sidecar, storage
+from mptraining_records.bad_records import BadRecords
+from mptraining_records.disk_cache import DiskCache
 from mptraining_records.order import Order, Position
 from mptraining_records.reader import RecordReader
+from mptraining_records.stream import RecordStream
 
 SEED = 7
+# What one process has open between its epochs, by patterns and cache.
+_opened: dict[tuple[tuple[str, ...], str | None], RecordReader] = {}
 
 
 @dataclass(frozen=True)
@@ -36,16 +44,36 @@ def records(
     `cache` is a folder to keep the bytes in. Where `max_skipped` is not 0, up to so many damaged records are left
     out, and `skipped` is given what became of them.
     """
-    del cache
-    dataset = index.build(patterns)
-    order = _order(dataset.count, shuffle)
-    mode = {"bad_records": "Skip", "max_skipped": max_skipped} if max_skipped else {}
-    with RecordReader(dataset, **mode) as reader:  # type: ignore[arg-type]
-        for first in range(start, dataset.count, batch):
-            positions = np.arange(first, min(first + batch, dataset.count))
-            yield [record for record in reader.read(order.records(0, positions)) if record is not None]
-        if skipped is not None:
-            skipped.append(Skipped(len(reader.skipped)))
+    known = (tuple(patterns), cache)
+    if known not in _opened:
+        _opened[known] = _open(patterns, cache, max_skipped)
+    reader = _opened[known]
+    count = reader.dataset.count
+    order = _order(count, shuffle)
+    row = order.row_size if shuffle else count
+    positions = np.arange(start, count)
+    units = np.split(order.records(0, positions), np.flatnonzero(np.diff(positions // row)) + 1)
+    stream = RecordStream(reader, units, first=batch)
+    while taken := stream.take(batch):
+        yield [record for record in taken if record is not None]
+    if skipped is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = storage.read(quarantine.save(folder, "skipped", reader.skipped))
+        skipped.append(Skipped(len(json.loads(manifest)["records"])))
+
+
+def _open(patterns: Sequence[str], cache: str | None, max_skipped: int) -> RecordReader:
+    kept = None
+    if cache is not None:
+        storage.local_folder(cache)
+        kept = DiskCache(Path(cache), full=_full)
+    account = BadRecords("Skip", max_skipped) if max_skipped else BadRecords()
+    dataset = index.build(patterns, bad_records=account, cache=kept)
+    return RecordReader(dataset, bad_records=account, cache=kept)
+
+
+def _full(text: str) -> None:
+    raise RuntimeError(text)
 
 
 def state(examples: int) -> bytes:

@@ -52,6 +52,8 @@ class Started(_Event):
     parameters: int | None = None
     features: tuple[str, ...] = ()
     cache: str | None = None
+    # From the first request for records to the first batch of them.
+    first_record_seconds: float | None = None
     native_bfloat16: bool | None = None
 
 
@@ -69,7 +71,11 @@ class Progress(_Event):
     examples_per_second: float | None = None
     step_seconds: float | None = None
     estimated_remaining_seconds: float | None = None
+    # Of the time since the last Progress; bytes from buckets, requests and retries of this worker.
     input_bound_percent: float | None = None
+    input_bytes_per_second: float | None = None
+    input_requests: int | None = None
+    input_retries: int | None = None
     learning_rate: float | None = None
     loss_scale: float | None = None
     skipped_steps: int | None = None

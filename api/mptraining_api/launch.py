@@ -31,6 +31,8 @@ PROGRESS_URL = "MPTRAINING_PROGRESS_URL"
 PROGRESS_TOKEN_FILE = "MPTRAINING_PROGRESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
 # The file that the last Event is written to, for whom no log is at hand.
+# Bytes that the pod may write to its scratch space, where it has a limit.
+EPHEMERAL_STORAGE = "MPTRAINING_EPHEMERAL_STORAGE_BYTES"
 TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
 # Tracebacks of users' mistakes too.
 DEBUG = "MPTRAINING_DEBUG"

@@ -38,6 +38,11 @@ class Result(Model):
     step_seconds: float | None
     examples_per_second: float | None
     input_bound_percent: float | None
+    # What the chief's process fetched from buckets, and how long its first batch of records took.
+    input_bytes: int | None = None
+    input_requests: int | None = None
+    input_retries: int | None = None
+    first_record_seconds: float | None = None
     training_seconds: float | None
     seconds: float
     peak_memory_bytes: int

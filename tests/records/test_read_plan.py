@@ -14,23 +14,19 @@ from mptraining_records.read_plan import Limits, cut_by_bytes, range_reads
 LIMITS = Limits(gap=30, range=100)
 
 
-@st.composite
-def wanted(draw: st.DrawFn) -> tuple[tuple[shard_index.ShardIndex, ...], list[tuple[int, int]]]:
-    """A few shards, and records of them as (shard, row)."""
-    sizes = draw(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=40), min_size=1, max_size=3))
+SIZES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=40), min_size=1, max_size=3)
+
+
+@given(SIZES, st.lists(st.integers(0, 119), max_size=60))
+def test_every_record_is_in_one_range_and_every_range_within_the_limits(
+    sizes: list[list[int]], wanted: list[int]
+) -> None:
     shards = tuple(
         shard_index.from_lengths(storage.StoredObject(str(number), 0, ""), np.array(lengths, np.int64), 0)
         for number, lengths in enumerate(sizes)
     )
     every = [(number, row) for number, lengths in enumerate(sizes) for row in range(len(lengths))]
-    return shards, draw(st.lists(st.sampled_from(every), max_size=60))
-
-
-@given(wanted())
-def test_every_record_is_in_one_range_and_every_range_within_the_limits(
-    case: tuple[tuple[shard_index.ShardIndex, ...], list[tuple[int, int]]],
-) -> None:
-    shards, records = case
+    records = [every[number % len(every)] for number in wanted]
     of = np.array([shard for shard, _ in records], np.int64)
     rows = np.array([row for _, row in records], np.int64)
     reads = range_reads(shards, of, rows, np.arange(len(records)), LIMITS)

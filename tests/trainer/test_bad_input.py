@@ -158,7 +158,7 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
     assert "\n" not in found.message
     assert "Traceback" not in capfd.readouterr().err
     assert not (found.folder / "model").exists()
-    assert not (found.folder / "checkpoints").exists()
+    assert not list((found.folder / "checkpoints").glob("step-*"))
     assert not (found.folder / "result.json").exists()
 
 

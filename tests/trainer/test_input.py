@@ -21,8 +21,10 @@ from mptraining_records.example import encode
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input as trainer_input
 from mptraining_trainer.batching import Batching, Share
+from mptraining_trainer.caching import with_cache
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.input import Split
+from mptraining_trainer.open_data import open_data
 from mptraining_trainer.preprocess import Preprocess, check
 
 COUNT, BATCH = 43, 8
@@ -53,8 +55,8 @@ def damage(file: Path, record: int) -> None:
 def split(folder: Path, cache: str = "None", **fields: Any) -> Split:
     program = Program.parse({"function": {"entryPoint": "model:build"}})
     data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"], **fields}), program)[0]
-    opened = trainer_input.open_data(data.train, data, like=None, notice=lambda topic, text: None)
-    return trainer_input.with_cache(opened, cache)[0]  # type: ignore[arg-type]
+    opened = open_data(data.train, data, like=None, notice=lambda topic, text: None, now=lambda: 0.0)
+    return with_cache(opened, cache, None)[0]  # type: ignore[arg-type]
 
 
 def training(

@@ -43,7 +43,7 @@ class RecordReader:
     ) -> None:
         self.dataset = dataset
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
-        self._bad_records = bad_records or BadRecords()
+        self.bad_records = bad_records or BadRecords()
         self._closed = threading.Event()
         self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
         self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
@@ -51,7 +51,7 @@ class RecordReader:
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
         """Every damaged record that the account knows, those of the index included."""
-        return self._bad_records.skipped
+        return self.bad_records.skipped
 
     @property
     def figures(self) -> Figures:
@@ -120,7 +120,7 @@ class RecordReader:
         # Overwriting a file in place looks like damage; say what really happened.
         if storage.stat(shard.readable.uri).version != shard.readable.version:
             raise storage.replaced(shard.readable.uri)
-        self._bad_records.met(shard.bad_record(row))
+        self.bad_records.met(shard.bad_record(row))
 
 
 def _payloads(content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> Iterator[bytes | None]:

@@ -28,6 +28,9 @@ class Share:
     workers: int
 
 
+ALONE = Share(0, 1)
+
+
 @dataclass(frozen=True)
 class Batching:
     """How passes over `count` records become steps of `examples_per_step`."""

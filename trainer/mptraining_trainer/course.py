@@ -12,6 +12,7 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
@@ -36,6 +37,7 @@ class Course:
         batching: Batching,
         boundaries: Boundaries,
         training: ResolvedTraining,
+        meter: InputMeter,
     ) -> None:
         self._worker = worker
         self._loop = loop
@@ -52,6 +54,11 @@ class Course:
         self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
+        self._meter = meter
+        self._advised = False
+        # Seconds and bytes since the last Progress; of the whole course without the first execution.
+        self._recent = InputSince()
+        self._steady = InputSince()
         self.skipped_steps = 0
 
     @property
@@ -94,6 +101,8 @@ class Course:
             # The first execution traces and compiles; what it took says nothing about a step.
             if self._warm_since is not None:
                 recent = took / steps
+                self._recent.add(took, execution.waited_seconds)
+                self._steady.add(took, execution.waited_seconds)
                 self._step_seconds.append((recent, steps))
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
@@ -154,6 +163,7 @@ class Course:
 
     def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._said_at = now()
+        figures = self._meter.figures
         speed = self.step_seconds
         examples = None if speed is None else self._batching.examples_per_step / speed
         self._worker.telemetry.say(
@@ -164,11 +174,29 @@ class Course:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
+            input_bound_percent=self._recent.bound_percent,
+            input_bytes_per_second=self._recent.bytes_per_second(figures.bytes),
+            input_requests=figures.requests if self._meter.remote else None,
+            input_retries=figures.retries if self._meter.remote else None,
             estimated_remaining_seconds=self._remaining_seconds(step),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
         )
+        self._recent = InputSince(figures.bytes)
+        self._advise()
+
+    @property
+    def input_bound_percent(self) -> float | None:
+        """The share of the time in which the device waited for data, without the first execution."""
+        return self._steady.bound_percent
+
+    def _advise(self) -> None:
+        percent = self._steady.bound_percent
+        if not self._advised and percent is not None and self._steady.seconds > STEADY and percent >= WORTH_SAYING:
+            self._advised = True
+            text = advice(percent, self._steady.seconds, self._meter)
+            self._worker.telemetry.notice("InputBound", text, level="Warning")
 
     def _remaining_seconds(self, step: int) -> float | None:
         """At the pace so far, validation and saving included, which a step's own time leaves out."""

@@ -1,43 +1,38 @@
 """From TFRecords to the batches of each replica.
 
-`open_data` finds out what there is (index, columns, manifest); `Split.training` and `Split.validation` are endless
-tf.data pipelines over `batching`'s record numbers. A data set that fits is decoded once and kept as tensors; the
-others are read and decoded as they come. Parallelism is explicit and tf.data's autotuner off: it makes the end of an
-iterator wait and two runs unlike each other.
+`Split.training` and `Split.validation` are endless tf.data pipelines over `batching`'s record numbers. A data set that
+fits is decoded once and kept as tensors (`caching`); the others are streamed and decoded as they come. Parallelism is
+explicit and tf.data's autotuner off: it makes the end of an iterator wait and two runs unlike each other.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import psutil
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, Problem
-from mptraining_api.resolved import ResolvedData
-from mptraining_records import index as records_index
-from mptraining_records import manifest as records_manifest
-from mptraining_records.bad_records import BadRecords
+from mptraining_records.disk_cache import DiskCache
 from mptraining_records.hashing import key
 from mptraining_records.index import DatasetIndex
 from mptraining_records.order import Order, Position
 from mptraining_records.reader import RecordReader
-from mptraining_trainer import columns as data_columns
+from mptraining_records.stream import READ_AHEAD, RecordStream
 from mptraining_trainer.batching import Batching, Piece, Share, training_pieces, validation_pieces
 from mptraining_trainer.columns import Columns
 from mptraining_trainer.decode import bytes_per_example, decoder
+from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preprocess import Preprocess
+from mptraining_trainer.room import available_memory
 
-# Records that are looked at before training: enough to infer features and to find a missing one.
-_FIRST_RECORDS = 16
-# Decoded examples may take this share of the memory that is free when training begins.
-_CACHE_SHARE = 0.25
-_DECODE_AT_ONCE = 256
+# Records that are read ahead may take this share of the memory that is free when training begins.
+_READ_AHEAD_SHARE = 0.1
 _PREFETCH_BYTES = 64 << 20
 
 
@@ -52,11 +47,19 @@ class Split:
     columns: Columns
     reader: RecordReader
     cached: Any | None
+    meter: InputMeter
+    now: Callable[[], float]
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         return self.dataset.count
+
+    def reading_through(self, cache: DiskCache) -> Split:
+        """The same records, kept in `cache` once they were read."""
+        self.reader.close()
+        traffic, account = self.meter.traffic, self.reader.bad_records
+        return replace(self, reader=RecordReader(self.dataset, bad_records=account, cache=cache, traffic=traffic))
 
     def training(
         self,
@@ -74,7 +77,15 @@ class Split:
         def pieces() -> Iterator[Piece]:
             return training_pieces(order, batching, position, share)
 
-        return self._pipeline(pieces, seed=order.seed, batch=batch, masked=masked, preprocess=preprocess, training=True)
+        return self._pipeline(
+            pieces,
+            seed=order.seed,
+            row=order.row_size if order.shuffle else None,
+            batch=batch,
+            masked=masked,
+            preprocess=preprocess,
+            training=True,
+        )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
         """Masked batches of one replica; a pass is as many steps as `examples_per_step` needs for all records."""
@@ -82,22 +93,24 @@ class Split:
         def pieces() -> Iterator[Piece]:
             return validation_pieces(self.count, examples_per_step, share)
 
-        return self._pipeline(pieces, seed=0, batch=batch, masked=True, preprocess=preprocess, training=False)
+        return self._pipeline(pieces, seed=0, row=None, batch=batch, masked=True, preprocess=preprocess, training=False)
 
     def _pipeline(
         self,
         pieces: Callable[[], Iterator[Piece]],
         *,
         seed: int,
+        row: int | None,
         batch: int,
         masked: bool,
         preprocess: Preprocess,
         training: bool,
     ) -> Any:
-        dataset = (
-            self._from_memory(pieces, seed, batch) if self.cached is not None else self._from_files(pieces, seed, batch)
-        )
-        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=_threads())
+        if self.cached is not None:
+            dataset = self._from_memory(pieces, seed, batch)
+        else:
+            dataset = self._from_records(pieces, seed, row, batch, training=training)
+        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
         dataset = dataset.map(
             (lambda inputs, labels, mask, seeds: (inputs, labels, mask))
             if masked
@@ -105,7 +118,7 @@ class Split:
             num_parallel_calls=1,
         )
         size = max(1, batch * bytes_per_example(self.columns.columns))
-        return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(_options())
+        return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
 
     def _from_memory(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
         def numbers() -> Iterator[tuple[Any, ...]]:
@@ -130,18 +143,37 @@ class Split:
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
         )
-        return dataset.map(gather, num_parallel_calls=_threads(), deterministic=True)
+        return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
 
-    def _from_files(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
+    def _from_records(
+        self, pieces: Callable[[], Iterator[Piece]], seed: int, row: int | None, batch: int, *, training: bool
+    ) -> Any:
         filler = self.first_good()
 
         def contents() -> Iterator[tuple[Any, ...]]:
-            for piece in pieces():
-                seeds = _seeds(seed, piece)
-                for first in range(0, len(piece.records), batch):
-                    wanted = piece.records[first : first + batch]
-                    records, there = self.read(np.maximum(wanted, 0), filler)
-                    yield records, there * (wanted >= 0), seeds[first : first + batch]
+            begun: deque[Piece] = deque()
+
+            def units() -> Iterator[Any]:
+                for piece in pieces():
+                    begun.append(piece)
+                    yield from _rows(piece, row)
+
+            began = self.now()
+            ahead = self._read_ahead(row)
+            stream = RecordStream(self.reader, units(), read_ahead=ahead, first=batch, now=self.now)
+            try:
+                while True:
+                    records, there = self.take(stream, batch, filler)
+                    if training and self.meter.first_record_seconds is None:
+                        self.meter.first_record_seconds = self.now() - began
+                    piece, seeds = begun[0], _seeds(seed, begun[0])
+                    for first in range(0, len(piece.records), batch):
+                        if first:
+                            records, there = self.take(stream, batch, filler)
+                        yield records, there, seeds[first : first + batch]
+                    begun.popleft()
+            finally:
+                stream.close()
 
         signature = (
             tf.TensorSpec([batch], tf.string),
@@ -152,20 +184,27 @@ class Split:
         dataset = tf.data.Dataset.from_generator(contents, output_signature=signature).prefetch(4)
         return dataset.map(
             lambda records, mask, seeds: (*decode(records), mask, seeds),
-            num_parallel_calls=_threads(),
+            num_parallel_calls=threads(),
             deterministic=True,
         )
 
-    def read(self, numbers: Any, filler: bytes) -> tuple[Any, Any]:
-        """Records as an array of bytes, and their mask: 0 for a damaged one, in whose place `filler` stands.
+    def _read_ahead(self, row: int | None) -> int:
+        """Bytes for two rows where memory allows: of each row the ranges are then long and none is read twice."""
+        wanted = 2 * (row or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
+        return int(max(READ_AHEAD, min(wanted, _READ_AHEAD_SHARE * available_memory())))
+
+    def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
+        """Records as an array of bytes, and their mask: 0 for a missing one, in whose place `filler` stands.
 
         So the order never shifts. Inside tf.data an error survives as text alone, so it is kept here as well.
         """
+        waited = stream.waited
         try:
-            found = self.reader.read(numbers)
+            found = stream.take(count)
         except Problem as problem:
             self.problems.append(problem)
             raise
+        self.meter.waited_for_bytes += stream.waited - waited
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
@@ -180,26 +219,6 @@ class Split:
         )
 
 
-def open_data(
-    patterns: Sequence[str], data: ResolvedData, *, like: Columns | None, notice: Callable[[str, str], None]
-) -> Split:
-    """Finds, indexes and looks into the files of `patterns`; `like` are the training data's columns for validation.
-
-    Raises InvalidSpec and InvalidData for what cannot be read as the job says, StorageUnavailable.
-    """
-    bad_records = BadRecords(data.bad_records, data.max_skipped)
-    dataset = records_index.build(
-        patterns, bad_records=bad_records, notice=lambda text: notice("CompressedRecords", text)
-    )
-    reader = RecordReader(dataset, bad_records=bad_records)
-    first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
-    manifest = records_manifest.find(patterns)
-    columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))
-    if like is not None:
-        data_columns.check_records(columns.columns, first)
-    return Split(dataset, columns, reader, cached=None)
-
-
 @contextmanager
 def explaining(*splits: Split | None) -> Iterator[None]:
     """Raises the Problem behind a TensorFlow error when it is one that these splits met while reading."""
@@ -212,37 +231,12 @@ def explaining(*splits: Split | None) -> Iterator[None]:
         raise
 
 
-def with_cache(split: Split, mode: Literal["Auto", "Memory", "Disk", "None"], reserved: int = 0) -> tuple[Split, str]:
-    """The split with its decoded examples in memory where that is asked for or fits, and the cache in use.
-
-    `reserved` bytes are already promised to another split.
-    """
-    size = split.count * bytes_per_example(split.columns.columns)
-    budget = _CACHE_SHARE * psutil.virtual_memory().available - reserved
-    if mode == "Memory" or (mode == "Auto" and size <= budget):
-        with explaining(split):
-            return replace(split, cached=_decode_all(split)), "Memory"
-    return split, "None"
-
-
-def _decode_all(split: Split) -> Any:
-    """(inputs, labels, mask) of all records in index order, as tensors on the host; the mask is 0 for damaged ones."""
-    filler = split.first_good()
-
-    def contents() -> Iterator[Any]:
-        for first in range(0, split.count, _DECODE_AT_ONCE):
-            last = min(split.count, first + _DECODE_AT_ONCE)
-            yield split.read(np.arange(first, last, dtype=np.int64), filler)
-
-    signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.float32))
-    decode = decoder(split.columns)
-    dataset = tf.data.Dataset.from_generator(contents, output_signature=signature)
-    dataset = dataset.map(
-        lambda records, mask: (*decode(records), mask), num_parallel_calls=_threads(), deterministic=True
-    )
-    parts = list(dataset.with_options(_options()))
-    with tf.device("/CPU:0"):
-        return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
+def _rows(piece: Piece, row: int | None) -> list[Any]:
+    """The piece's record numbers, cut where a window of every stream ends: so each is read in few long ranges."""
+    if row is None:
+        return [piece.records]
+    cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
+    return np.split(piece.records, cuts)
 
 
 def _seeds(seed: int, piece: Piece) -> Any:
@@ -251,13 +245,15 @@ def _seeds(seed: int, piece: Piece) -> Any:
     return np.stack([np.full(piece.positions.shape, of_pass), piece.positions], axis=1)
 
 
-def _threads() -> int:
+def threads() -> int:
+    """Processors that this process may use."""
     # macOS does not say which processors a process may use.
     allowed = getattr(os, "sched_getaffinity", None)
     return max(1, len(allowed(0)) if allowed else os.cpu_count() or 1)
 
 
-def _options() -> Any:
+def options() -> Any:
+    """What every pipeline here is built with."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.deterministic = True

@@ -21,8 +21,8 @@ from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler, all_finite
 
-# Readings of an execution before those of the metrics: loss, scale, skipped twice, asked to stop, seconds.
-_FIXED = 6
+# Readings of an execution before those of the metrics: loss, scale, skipped twice, asked to stop, seconds, waited.
+_FIXED = 7
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Execution:
     """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
     `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
-    what each of them said (see `execute`): the same on every worker, so that all decide alike.
+    what each of them said (see `execute`): the same on every worker, so that all decide alike. `waited_seconds` is how
+    long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while its
+    host waits is counted as waiting.)
     """
 
     applied_steps: int
@@ -41,6 +43,7 @@ class Execution:
     skipped_in_a_row: int
     asked_to_stop: int
     step_seconds: float
+    waited_seconds: float | None
 
 
 class Loop:
@@ -65,7 +68,9 @@ class Loop:
         scaler: LossScaler | None = None,
         jit: bool = False,
         workers: int = 1,
+        timed: bool = True,
     ) -> None:
+        """`timed` measures the waiting for batches, which costs some microseconds a step."""
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
@@ -74,6 +79,7 @@ class Loop:
         self._masked = masked
         self._scaler = scaler
         self._workers = workers
+        self._timed = timed
         self._replicas = strategy.num_replicas_in_sync
         self._variables = model.trainable_variables
         self._objective = Objective(
@@ -109,7 +115,9 @@ class Loop:
         """
         said = tf.constant([float(stop), step_seconds], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
-        loss_sum, loss_scale, skipped, in_a_row, asked, seconds = (float(value) for value in readings[:_FIXED])
+        fixed = (float(value) for value in readings[:_FIXED])
+        loss_sum, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
         self._skipped_before = skipped
@@ -121,7 +129,8 @@ class Loop:
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
             asked_to_stop=int(asked),
-            step_seconds=seconds / (self._replicas if self._workers > 1 else 1),
+            step_seconds=seconds / speakers,
+            waited_seconds=waited / speakers if self._timed else None,
         )
 
     def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
@@ -144,8 +153,12 @@ class Loop:
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
         self._loss_sum.assign(0.0)
         step = self._step if self._scaler is None else self._scaled_step
+        waited = tf.constant(0.0)
         for _ in tf.range(steps):
-            step(self._next(iterator))
+            batch, seconds = self._timed_next(iterator)
+            waited += seconds
+            step(batch)
+        said = tf.concat([said, [waited]], axis=0)
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
@@ -207,6 +220,17 @@ class Loop:
         if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
             return next(iterator)
         return self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
+
+    def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
+        """A batch for every replica, and the seconds that it was waited for."""
+        if not self._timed:
+            return self._next(iterator), tf.constant(0.0)
+        with tf.device("/CPU:0"):
+            before = tf.timestamp()
+        with tf.control_dependencies([before]):
+            batch = self._next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
+            return batch, tf.cast(tf.timestamp() - before, tf.float32)
 
     def _reset_graph(self) -> None:
         for metric in self._metrics:

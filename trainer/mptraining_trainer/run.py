@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, MutableMapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ def run(
     reporter = _reporter(seat, telemetry, environment)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     StorageWatch(telemetry)
-    worker = Worker(job, seat, telemetry, preemption, folder, seconds)
+    ends = ExitStack()
+    worker = Worker(job, seat, telemetry, preemption, folder, seconds, ends)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
@@ -69,6 +71,7 @@ def run(
         peak_memory_bytes=peak_memory_bytes(),
     )
     telemetry.close()
+    ends.close()
     if reporter is not None:
         reporter.close()
     return outcome
@@ -96,6 +99,7 @@ def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
+    figures = trained.input.figures if trained.input else None
     examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
         name=job.name,
@@ -113,7 +117,11 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         global_batch_size=job.global_batch_size,
         step_seconds=speed,
         examples_per_second=examples / speed if speed and examples else None,
-        input_bound_percent=None,
+        input_bound_percent=trained.input_bound_percent,
+        input_bytes=figures.bytes if figures else None,
+        input_requests=figures.requests if figures else None,
+        input_retries=figures.retries if figures else None,
+        first_record_seconds=_rounded(trained.input.first_record_seconds) if trained.input else None,
         training_seconds=trained.training_seconds,
         seconds=worker.telemetry.seconds(),
         peak_memory_bytes=peak_memory_bytes(),
@@ -125,3 +133,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         model=trained.model,
     )
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

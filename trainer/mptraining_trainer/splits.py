@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_api.resolved import ResolvedData
-from mptraining_trainer import input
+from mptraining_trainer import caching
+from mptraining_trainer.batching import Share
+from mptraining_trainer.columns import Columns
 from mptraining_trainer.entry_point import import_entry_point
 from mptraining_trainer.input import Split
+from mptraining_trainer.input_meter import InputMeter
+from mptraining_trainer.open_data import open_data
 from mptraining_trainer.preprocess import Preprocess, check
+from mptraining_trainer.worker import Worker
 
 
-def open_splits(data: ResolvedData, notice: Callable[..., None]) -> tuple[Split, Split | None, str, Preprocess]:
-    """Training data, validation data if any, the cache in use, and the job's own preprocessing.
+@dataclass(frozen=True)
+class Opened:
+    """The data, what reading it costs, and the job's own preprocessing."""
+
+    training: Split
+    validation: Split | None
+    meter: InputMeter
+    preprocess: Preprocess
+
+
+def open_splits(worker: Worker, share: Share) -> Opened:
+    """Finds, indexes and caches the job's data.
 
     Raises InvalidSpec, InvalidData, InvalidProgram and StorageUnavailable, naming the field.
     """
+    data = worker.job.data
+    assert data is not None
+    notice, now = worker.telemetry.notice, worker.telemetry.now
+    meter = InputMeter()
+
+    def opened(patterns: Sequence[str], like: Columns | None, reserved: int) -> tuple[Split, str, int]:
+        cache = caching.disk_cache(patterns, data.cache, notice)
+        if cache is not None:
+            worker.ends.callback(cache.close)
+        split = open_data(patterns, data, like=like, notice=notice, now=now, share=share, meter=meter, cache=cache)
+        worker.ends.callback(split.reader.close)
+        cached, name, size = caching.with_cache(split, data.cache, cache, reserved=reserved)
+        worker.ends.callback(cached.reader.close)
+        return cached, name, size
+
     with _in_field("spec.data.train"):
-        split = input.open_data(data.train, data, like=None, notice=notice)
+        training, meter.cache, size = opened(data.train, None, 0)
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):
-            validation = input.open_data(data.validation, data, like=split.columns, notice=notice)
-    if data.cache == "Disk":
-        notice(
-            "DiskCache",
-            "data.cache: Disk is not there yet; examples are read and decoded in every epoch",
-            level="Warning",
-        )
-    split, cache = input.with_cache(split, data.cache)
-    if validation is not None:
-        validation, _ = input.with_cache(validation, data.cache)
+            validation, _, _ = opened(data.validation, training.columns, size)
     function = None
     if data.preprocess not in ("auto", "none"):
         function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
-    return split, validation, cache, Preprocess(per_example=function)
+    return Opened(training, validation, meter, Preprocess(per_example=function))
 
 
 @contextmanager

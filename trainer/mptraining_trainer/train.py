@@ -62,8 +62,9 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     keras.set_seed(job.training.seed)
 
     # Data
-    data, validation, cache, preprocess = open_splits(job.data, telemetry.notice)
     share = Share(worker.seat.index, job.processes)
+    opened = open_splits(worker, share)
+    data, validation, preprocess = opened.training, opened.validation, opened.preprocess
     accumulation = job.training.gradient_accumulation_steps
     batching = Batching(data.count, job.global_batch_size * accumulation, job.data.remainder)
     if batching.steps_per_pass == 0:
@@ -95,6 +96,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
             scaler=scaler,
             jit=compiles(job, keras, built.model, telemetry.notice),
             workers=job.processes,
+            timed=data.cached is None,
         )
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
@@ -162,12 +164,13 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         validation_examples=validation.count if validation else None,
         parameters=int(sum(math.prod(variable.shape) for variable in built.model.trainable_variables)),
         features=data.columns.describe(),
-        cache=cache,
+        cache=opened.meter.cache,
+        first_record_seconds=opened.meter.first_record_seconds,
     )
 
     # Training
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training)
+    course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training, opened.meter)
     if state is not None:
         course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
@@ -189,6 +192,8 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         step_seconds=course.step_seconds,
         training_seconds=course.training_seconds,
         skipped_steps=course.skipped_steps,
+        input_bound_percent=course.input_bound_percent,
+        input=opened.meter,
         skipped_records=len(skipped.all),
         message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from mptraining_api.launch import Seat
 from mptraining_api.resolved import ResolvedJob
 from mptraining_trainer.fence import Fence
+from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.telemetry import Telemetry
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What every section needs: the job, this process's seat, its voice, and the run folder.
+    """What every section needs: the job, this process's seat, its voice, the run folder, and what ends with it.
 
     The chief has a fence once it has claimed the folder.
     """
@@ -24,6 +26,8 @@ class Worker:
     preemption: Preemption
     folder: str
     progress_seconds: float
+    # What is to be closed when the run ends, however it ends.
+    ends: ExitStack
     fence: Fence | None = None
 
 
@@ -39,3 +43,6 @@ class Trained:
     skipped_steps: int
     skipped_records: int
     message: str
+    # None for a script, which reads its own data.
+    input_bound_percent: float | None = None
+    input: InputMeter | None = None
