@@ -69,6 +69,7 @@ def main(task: Task) -> Measured:
     else:
         # What our reader imports late.
         import obstore.store  # noqa: F401
+        import requests  # noqa: F401
     gc.collect()
     before = _memory("VmRSS")
     # 5 sets the peak to what is resident now, see proc(5).

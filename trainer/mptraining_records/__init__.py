@@ -9,8 +9,8 @@ it, `sidecar` keeps it beside remote shards, `compressed` expands what cannot be
 `hashing`).
 
 Then how records are read: `fetch` (a range of a bucket's bytes, whatever the network does), `windows` (whole objects,
-in order), `read_plan` (which ranges bring some records), `disk_cache` and `shard_bytes` (from where), `reader` (records
-by number, verified), `stream` (records in the order of their need, ahead of it).
+in order), `read_plan` (which ranges bring some records), `disk_cache` and `shard_bytes` (from where), `loaded` (a range
+that arrived), `reader` (records by number, verified), `stream` (records in the order of their need, ahead of it).
 
 Then what is inside a record: `example`, `features`, `manifest`. `transfers` sends several files at a time. Then the
 commands: `verify`, `indexing`, and `convert` with `shards`, the writer, `shard_upload`, on the way to a bucket, and

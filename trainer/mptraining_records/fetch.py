@@ -62,14 +62,16 @@ def fetch(
     *,
     version: str | None,
     traffic: Traffic,
+    into: memoryview | None = None,
 ) -> memoryview:
-    """Bytes start … start + length - 1 of a remote object, which must have that many.
+    """Bytes start … start + length - 1 of a remote object, which must have that many; written to `into` if given.
 
     A range of several `RANGE`s is fetched in parts side by side. A failure is tried again for as long as
     MPTRAINING_STORAGE_RETRY_SECONDS says, counted anew whenever bytes arrived. Raises StorageUnavailable after that,
     and InvalidData at once when the object was replaced, is gone, or may not be read.
     """
-    into = memoryview(bytearray(length))
+    if into is None:
+        into = memoryview(bytearray(length))
     parts = -(-length // RANGE)
     if parts <= 2:
         # Threads of its own would cost more than they bring.

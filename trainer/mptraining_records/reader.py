@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-import google_crc32c
 import numpy as np
 
-from mptraining_records import framing, storage
+from mptraining_records import storage
 from mptraining_records.bad_records import BadRecords
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.fetch import STREAMS, Figures, Traffic
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
+from mptraining_records.loaded import Buffers, Loaded
 from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_bytes import ShardBytes
-from mptraining_records.shard_index import Int64s, ShardIndex
+from mptraining_records.shard_index import Int64s
 
 # What is on this machine comes as fast as it can be checked, which more threads than processors only slow down.
 _NEAR = 2
+
+
+class Load(NamedTuple):
+    """A range on its way, and the memory that it comes to."""
+
+    future: Future[Loaded]
+    buffer: bytearray
+
+    def result(self) -> Loaded:
+        return self.future.result()
+
+    def cancel(self) -> None:
+        self.future.cancel()
 
 
 class RecordReader:
@@ -44,6 +56,7 @@ class RecordReader:
         self.dataset = dataset
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self.bad_records = bad_records or BadRecords()
+        self._buffers = Buffers()
         self._closed = threading.Event()
         self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
         self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
@@ -66,12 +79,13 @@ class RecordReader:
         """
         numbers = np.asarray(record_numbers, np.int64)
         results: list[bytes | None] = [None] * len(numbers)
-        reads = self.plan(numbers)
-        loads = [(read, self.begin(read)) for read in reads]
+        loads = [(read, self.begin(read)) for read in self.plan(numbers)]
         try:
             for read, load in loads:
-                for place, payload in zip(read.places.tolist(), load.result(), strict=True):
-                    results[place] = payload
+                loaded = load.result()
+                for row, place in enumerate(read.places.tolist()):
+                    results[place] = loaded.payload(row)
+                self.end(load)
         finally:
             for _, load in loads:
                 load.cancel()
@@ -84,10 +98,17 @@ class RecordReader:
         """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
         return self._bytes.plan(numbers)
 
-    def begin(self, read: RangeRead) -> Future[list[bytes | None]]:
-        """Begins to read one range; the result has a payload for each of its rows, None for each `damaged` one."""
-        pool = self._near if self._bytes.is_near(read) else self._far
-        return pool.submit(self._load, read)
+    def begin(self, read: RangeRead) -> Load:
+        """Begins to read one range. Whoever is through with it should `end` it."""
+        near = self._bytes.is_near(read)
+        buffer = bytearray() if near else self._buffers.take(read.length)
+        pool = self._near if near else self._far
+        return Load(pool.submit(self._load, read, buffer), buffer)
+
+    def end(self, load: Load) -> None:
+        """What was loaded is not looked at any more."""
+        if load.buffer:
+            self._buffers.give(load.buffer)
 
     def close(self) -> None:
         """Ends the threads; ranges that are on their way are waited for, those that are not yet begun are not."""
@@ -103,15 +124,15 @@ class RecordReader:
     ) -> None:
         self.close()
 
-    def _load(self, read: RangeRead) -> list[bytes | None]:
+    def _load(self, read: RangeRead, buffer: bytearray) -> Loaded:
         if self._closed.is_set():
-            return []
+            raise CancelledError
         shard = self.dataset.shards[read.shard]
-        payloads = list(_payloads(self._bytes.get(read), shard, read))
-        if None in payloads and self._bytes.cache is not None:
+        loaded = Loaded(self._bytes.get(read, buffer), shard, read)
+        if self._bytes.cache is not None and not all(loaded.is_sound):
             # The disk may be what is damaged.
-            payloads = list(_payloads(self._bytes.get(read, anew=True), shard, read))
-        return payloads
+            loaded = Loaded(self._bytes.get(read, bytearray(read.length), anew=True), shard, read)
+        return loaded
 
     def damaged(self, number: int) -> None:
         """Accounts for record `number`, which was read and is damaged; raises InvalidData as the class says."""
@@ -121,19 +142,3 @@ class RecordReader:
         if storage.stat(shard.readable.uri).version != shard.readable.version:
             raise storage.replaced(shard.readable.uri)
         self.bad_records.met(shard.bad_record(row))
-
-
-def _payloads(content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> Iterator[bytes | None]:
-    """The payloads of a range, None for each whose checksum is another one."""
-    begins = shard.offsets[read.rows] - read.start
-    ends = begins + shard.lengths[read.rows]
-    view = memoryview(content)
-    if len(view) < read.length:
-        # A file that ends early was cut off after it was indexed.
-        yield from [None] * len(read.rows)
-        return
-    checksums = framing.unmasked(np.frombuffer(view, np.uint8), ends)
-    crc = google_crc32c.value
-    for begin, end, checksum in zip(begins.tolist(), ends.tolist(), checksums.tolist(), strict=True):
-        payload = bytes(view[begin:end])
-        yield payload if crc(payload) == checksum else None

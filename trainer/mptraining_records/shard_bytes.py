@@ -44,8 +44,11 @@ class ShardBytes:
         """Whether these bytes are on this machine."""
         return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))
 
-    def get(self, read: RangeRead, *, anew: bool = False) -> bytes | memoryview:
-        """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable."""
+    def get(self, read: RangeRead, into: bytearray, *, anew: bool = False) -> bytes | memoryview:
+        """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable.
+
+        What comes from a bucket lies in `into`.
+        """
         object = self.dataset.shards[read.shard].readable
         if self.cache is not None and not anew:
             kept = self.cache.read(read)
@@ -53,7 +56,8 @@ class ShardBytes:
                 return kept
         if not self._remote[read.shard]:
             return storage.read_range(object.uri, read.start, read.length, version=object.version)
-        content = fetch(object.uri, read.start, read.length, version=object.version, traffic=self.traffic)
+        content = memoryview(into)[: read.length]
+        fetch(object.uri, read.start, read.length, version=object.version, traffic=self.traffic, into=content)
         if self.cache is not None:
             self.cache.keep(read, content)
         return content

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 
 import numpy as np
 
 from mptraining_records.framing import OVERHEAD
+from mptraining_records.loaded import Loaded
 from mptraining_records.read_plan import RangeRead, cut_by_bytes
-from mptraining_records.reader import RecordReader
+from mptraining_records.reader import Load, RecordReader
 from mptraining_records.shard_index import Int64s
 
 READ_AHEAD = 64 << 20
@@ -105,9 +105,9 @@ class RecordStream:
                 self._in_use += chunk.begin(self._reader)
             gaps += chunk.arrive(number)
         self.waited += self._now() - began
-        for number in chunk.damaged(most):
+        records, damaged, freed = chunk.hand_out(self._reader, most)
+        for number in damaged:
             self._reader.damaged(number)
-        records, freed = chunk.hand_out(most)
         return records, freed + gaps
 
     def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
@@ -135,13 +135,16 @@ class _Chunk:
         self._numbers = numbers
         self._reads = reads
         self._sizes = sizes
-        self._loads: list[Future[list[bytes | None]] | None] = []
-        self._records: list[bytes | None] = [None] * len(sizes)
+        self._loads: list[Load] = []
+        self._arrived: dict[int, Loaded] = {}
+        self._left = [len(read.rows) for read in reads]
         self._at = 0
-        # Which range brings each record; -1 for a hole.
+        # Which range brings each record, -1 for a hole, and at which of its rows.
         self._range_of = np.full(len(sizes), -1, np.int64)
+        self._row_of = np.zeros(len(sizes), np.int64)
         for number, read in enumerate(reads):
             self._range_of[read.places] = number
+            self._row_of[read.places] = np.arange(len(read.places))
 
     @property
     def all_begun(self) -> bool:
@@ -149,7 +152,7 @@ class _Chunk:
 
     @property
     def done(self) -> bool:
-        return self._at == len(self._records)
+        return self._at == len(self._numbers)
 
     @property
     def next_length(self) -> int:
@@ -167,35 +170,34 @@ class _Chunk:
     def needed(self, most: int) -> list[int]:
         """The ranges that the next `most` records wait for."""
         numbers = np.unique(self._range_of[self._at : self._at + most])
-        return [number for number in numbers.tolist() if number >= 0 and not self._arrived(number)]
+        return [number for number in numbers.tolist() if number >= 0 and number not in self._arrived]
 
     def arrive(self, number: int) -> int:
         """Waits for a range; how many of its bytes are no record of this chunk, and free again."""
-        load, read = self._loads[number], self._reads[number]
-        assert load is not None
-        for place, payload in zip(read.places.tolist(), load.result(), strict=True):
-            self._records[place] = payload
-        self._loads[number] = None
+        self._arrived[number] = self._loads[number].result()
+        read = self._reads[number]
         return read.length - int(self._sizes[read.places].sum())
 
-    def damaged(self, most: int) -> list[int]:
-        """The numbers of those among the next `most` records that are damaged; what they wait for has arrived."""
-        end = min(self._at + most, len(self._records))
-        missing = [place for place in range(self._at, end) if self._records[place] is None]
-        return [number for number in self._numbers[missing].tolist() if number >= 0]
-
-    def hand_out(self, most: int) -> tuple[list[bytes | None], int]:
-        """The next `most` records, and the bytes that are free with them."""
-        begin, end = self._at, min(self._at + most, len(self._records))
-        records = self._records[begin:end]
-        self._records[begin:end] = [None] * (end - begin)
+    def hand_out(self, reader: RecordReader, most: int) -> tuple[list[bytes | None], list[int], int]:
+        """The next `most` records, which have arrived; the numbers of damaged ones; the bytes that are free now."""
+        begin, end = self._at, min(self._at + most, len(self._numbers))
+        records: list[bytes | None] = []
+        damaged = []
+        ranges, rows = self._range_of[begin:end].tolist(), self._row_of[begin:end].tolist()
+        for number, (of, row) in zip(self._numbers[begin:end].tolist(), zip(ranges, rows, strict=True), strict=True):
+            record = None if number < 0 else self._arrived[of].payload(row)
+            records.append(record)
+            if number < 0:
+                continue
+            if record is None:
+                damaged.append(number)
+            self._left[of] -= 1
+            if not self._left[of]:
+                del self._arrived[of]
+                reader.end(self._loads[of])
         self._at = end
-        return records, int(self._sizes[begin:end].sum())
+        return records, damaged, int(self._sizes[begin:end].sum())
 
     def cancel(self) -> None:
         for load in self._loads:
-            if load is not None:
-                load.cancel()
-
-    def _arrived(self, number: int) -> bool:
-        return self.has_begun(number) and self._loads[number] is None
+            load.cancel()

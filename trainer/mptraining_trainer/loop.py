@@ -31,8 +31,8 @@ class Execution:
 
     `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
     what each of them said (see `execute`): the same on every worker, so that all decide alike. `waited_seconds` is how
-    long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while its
-    host waits is counted as waiting.)
+    long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while
+    its host waits is counted as waiting.)
     """
 
     applied_steps: int
