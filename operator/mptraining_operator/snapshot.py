@@ -145,6 +145,8 @@ class Snapshot:
     deleting: bool = False
     batch_jobs: tuple[SeenBatchJob, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    # Pods of an earlier job of this name that are not over: they may still write to the same output.
+    predecessors: tuple[SeenPod, ...] = ()
     # Why the controller manager could not create pods of an Indexed Job, by the Job's uid.
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     findings: Findings = field(default_factory=Findings)
