@@ -211,6 +211,27 @@ def test_a_job_deleted_and_made_again_at_once_waits_for_the_first_ones_children(
     assert life.batch_jobs("again")[0]["metadata"]["uid"] != before
 
 
+def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(life: Any) -> None:
+    """ConfigMap, Service and Job of the first go at once, its pods when they have saved: to the same output."""
+    first: set[str] = set()
+
+    def script(pod: Pod) -> Behaviour:
+        mine = pod.labels["mptraining.dev/job-uid"]
+        return Run(stop_after=4) if mine in first else Exit(0, after=0.2)
+
+    life.create("beside", script)
+    first.add(life.get("beside")["metadata"]["uid"])
+    life.running("beside")
+    life.delete("beside")
+    life.create("beside", script)
+    life.until("beside", lambda _: life.condition("beside", "Running").get("reason") == "EarlierJobEnds")
+    pods = lambda: life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "beside"})  # noqa: E731
+    seen = life.wait(pods, lambda found: any(pod.labels["mptraining.dev/job-uid"] not in first for pod in found))
+    assert not [pod.name for pod in seen if pod.labels["mptraining.dev/job-uid"] in first and not pod.ended]
+    life.phase("beside", "Succeeded")
+    assert any(each.startswith("EarlierJobEnds") for each in life.events("beside"))
+
+
 def test_somebody_deletes_the_indexed_job(life: Any) -> None:
     life.create("robbed", lambda pod: Run() if pod.job.endswith("-1") else Exit(0))
     life.running("robbed")
