@@ -41,6 +41,8 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
     attempt = standing.current(status)
     if standing.holds(status, "Running") or attempt is None or attempt.start_time is None:
         return None
+    if batch_job is not None and batch_job.suspended:
+        return None
     began = standing.seconds(attempt.start_time) if batch_job is None else batch_job.started
     if began is None:
         return None

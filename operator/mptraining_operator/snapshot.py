@@ -77,8 +77,9 @@ class SeenBatchJob:
     attempt: int
     created: float
     parallelism: int = 1
-    # None while it is suspended, as by Kueue.
+    # None until it is let go on for the first time; while it is suspended again, what it was.
     started: float | None = None
+    # By its queue, as Kueue does, at first or again: its pods leave, and it is neither failed nor over.
     suspended: bool = False
     deleting: bool = False
     active: int = 0

@@ -98,10 +98,11 @@ def owner(raw: Raw) -> Key | None:
 
 def batch_job(raw: Raw) -> SeenBatchJob:
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    conditions = status.get("conditions", ())
     end: Raw = next(
         (
             condition
-            for condition in status.get("conditions", ())
+            for condition in conditions
             # SuccessCriteriaMet and FailureTarget come while pods still run; these two come when all are gone.
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
         ),
@@ -115,7 +116,9 @@ def batch_job(raw: Raw) -> SeenBatchJob:
         created=seconds(metadata.get("creationTimestamp")) or 0.0,
         parallelism=_whole(spec.get("parallelism", 1)),
         started=seconds(status.get("startTime")),
-        suspended=bool(spec.get("suspend")),
+        # A Job that is let go on keeps the startTime of before until its controller turns the condition.
+        suspended=bool(spec.get("suspend"))
+        or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
         deleting="deletionTimestamp" in metadata,
         active=_whole(status.get("active")),
         ready=_whole(status.get("ready")),

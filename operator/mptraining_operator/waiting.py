@@ -34,7 +34,8 @@ def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait
         return _of_children(snapshot, phase)
     if batch_job.suspended:
         queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
-        return Wait(Phase.QUEUED, "Queued", f"waiting for the queue {queue!r} to admit attempt {batch_job.attempt}")
+        who = f"the queue {queue!r}" if queue else f"whoever suspended Job {batch_job.name}"
+        return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     return _of_pods(snapshot, batch_job, phase, now)
 
 

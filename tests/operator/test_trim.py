@@ -84,6 +84,12 @@ def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
     assert trim.batch_job(raw).started is None
 
 
+def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
+    """Its startTime is of before until then: a deadline would count the time in the queue."""
+    assert trim.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
+    assert not trim.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
+
+
 def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
     return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
 
