@@ -92,7 +92,12 @@ class Relister:
             version = listed_at
             for item in items:
                 seen.add(item["metadata"]["uid"])
-                self._intake.put(resource, item)
+                try:
+                    self._intake.put(resource, item)
+                except Exception:  # noqa: BLE001 - whatever somebody wrote into it, the others are listed
+                    metadata = item["metadata"]
+                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                    _log.exception("one of the %s is passed over: %s", resource.plural, where)
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)

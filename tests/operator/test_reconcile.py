@@ -291,6 +291,23 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}
 
 
+def test_one_object_that_cannot_be_read_stops_no_list(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is not taken for gone: its bad news may be about a pod that was read before."""
+    lists, cache, _ = relister(api, clock)
+    api.put(api_server.JOBS, raw_job())
+    api.put(api_server.PODS, raw_pod())
+    lists.run_once()
+    api.put(api_server.PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(api_server.PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
+    assert "one of the pods is passed over: team/flowers-1-0-abcde" in caplog.text
+
+
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
         api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
