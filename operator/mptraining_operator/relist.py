@@ -76,6 +76,22 @@ class Relister:
         if age is not None and age > _FRESH:
             self._wanted.set()
 
+    def anew(self, stopping: threading.Event) -> bool:
+        """A whole list that begins now, tried until it is had; False when `stopping` is set before."""
+        pause = 1.0
+        while not stopping.is_set():
+            try:
+                self.run_once()
+            except ApiProblem as problem:
+                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                pause = max(1.0, problem.retry_after or 0.0)
+            except Exception:  # noqa: BLE001 - who waits for this list must not end silently
+                _log.exception("an error while listing; trying again in %.0f s", pause)
+            else:
+                return True
+            stopping.wait(pause)
+        return False
+
     def run_once(self) -> None:
         """One list of everything. Raises ApiProblem; what was seen until then stays."""
         for stream in STREAMS:

@@ -23,14 +23,14 @@ class FakeCluster:
         self.page_size = 500
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
-        self._refusals: list[tuple[str, str, ApiProblem]] = []
+        self._refusals: list[tuple[str, str, Exception]] = []
         self.before: Callable[[str, str, str], None] = lambda verb, plural, name: None
 
     @property
     def version(self) -> int:
         return next(self._versions)
 
-    def refuse(self, verb: str, resource: Resource, problem: ApiProblem, times: int = 1) -> None:
+    def refuse(self, verb: str, resource: Resource, problem: Exception, times: int = 1) -> None:
         self._refusals += [(verb, resource.plural, problem)] * times
 
     def put(self, resource: Resource, raw: Raw) -> Raw:

@@ -308,6 +308,49 @@ def test_one_object_that_cannot_be_read_stops_no_list(
     assert "one of the pods is passed over: team/flowers-1-0-abcde" in caplog.text
 
 
+def test_a_leader_decides_from_a_list_that_began_when_it_led(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """The list before was torn: the leader before wrote between its Jobs and its MPTrainingJobs."""
+    lists, cache, _ = relister(api, clock)
+
+    def writes(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            api.before = lambda *_: None
+            api.put(api_server.BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(api_server.JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+
+    api.before = writes
+    lists.run_once()
+    torn = cache.snapshot(KEY, Limits())
+    assert torn is not None
+    assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
+    assert lists.age() == 0
+    assert lists.anew(threading.Event())
+    whole = cache.snapshot(KEY, Limits())
+    assert whole is not None
+    assert whole.batch_job(2) is not None
+
+
+def test_a_list_that_is_needed_is_tried_until_it_is_had(
+    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    lists, _, _ = relister(api, clock)
+    api.refuse("list", api_server.PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", api_server.PODS, ZeroDivisionError("ours"))
+    assert lists.anew(Impatient())
+    assert lists.complete.is_set()
+    assert "etcd" in caplog.text
+    assert "ours" in caplog.text
+    stopped = threading.Event()
+    stopped.set()
+    assert not lists.anew(stopped)
+
+
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
         api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
