@@ -184,7 +184,9 @@ class Operator:
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
-        self._reconciler.start(self._settings.workers)
+        # While nobody led nobody may have taken reports either.
+        heard = time.time() if self._settings.progress.enabled else None
+        self._reconciler.start(self._settings.workers, reports_since=heard)
 
     def _stop(self) -> None:
         _log.info("stopping")

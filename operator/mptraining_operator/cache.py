@@ -140,7 +140,7 @@ class Cache:
             known = dict(record.findings.lost_nodes) if record and record.findings else {}
         return self.learn(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
 
-    def seen(self, key: Key, limits: Limits) -> Seen | None:
+    def seen(self, key: Key, limits: Limits, reports_since: float | None = None) -> Seen | None:
         """All that is known of the job, parsed; None when there is no such job."""
         with self._lock:
             record = self._records.get(key)
@@ -171,6 +171,7 @@ class Cache:
             pod_refusals=MappingProxyType({job.uid: refusals[job.uid] for job in batch_jobs if job.uid in refusals}),
             findings=findings,
             limits=limits,
+            reports_since=reports_since,
         )
         return Seen(whole, stored.version)
 

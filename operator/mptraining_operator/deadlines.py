@@ -62,10 +62,12 @@ def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
 
 
 def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
+    """None as long as nobody can hear of a step."""
     limit = policy(snapshot).progress_deadline_seconds
-    began = standing.since(status, "Running")
-    if limit is None or began is None or not standing.holds(status, "Running"):
+    began, heard = standing.since(status, "Running"), snapshot.reports_since
+    if limit is None or began is None or heard is None or not standing.holds(status, "Running"):
         return None
+    began = max(began, heard)
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, standing.seconds(progress.step_time))

@@ -152,6 +152,8 @@ class Snapshot:
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     findings: Findings = field(default_factory=Findings)
     limits: Limits = field(default_factory=Limits)
+    # Since when reports of progress are sure to be heard: an outage before is no worker's silence. None: not at all.
+    reports_since: float | None = None
 
     @property
     def suspend(self) -> bool:

@@ -108,6 +108,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         pod_refusals=MappingProxyType(refusals),
         findings=Findings(**findings),
         limits=Limits(cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False))),
+        reports_since=None if (since := document.get("reportsSince", 0)) is None else BASE + since,
     )
 
 

@@ -101,6 +101,21 @@ def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
     assert bench.next_in(clock) is None
 
 
+def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan())
+    heard: list[float | None] = []
+
+    def make(snapshot: Snapshot, now: float) -> Plan:
+        heard.append(snapshot.reports_since)
+        return Plan()
+
+    bench.reconciler._plan = make
+    bench.reconciler.look_at(KEY)
+    bench.reconciler.start(0, reports_since=990.0)
+    bench.reconciler.look_at(KEY)
+    assert heard == [None, 990.0]
+
+
 def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
     bench.reconciler.look_at(KEY)
