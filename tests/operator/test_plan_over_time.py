@@ -298,7 +298,7 @@ def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None
     world = World()
     bugs = losses = 0
     for what in happenings:
-        for _ in range(3):
+        for _ in range(4):
             world.happen("long wait")
             world.controllers()
             world.reconcile()
