@@ -117,6 +117,26 @@ class Cache:
             # An event that expires changes nothing: its Job is still without pods, or has them.
             return found is not None
 
+    def gone(self, key: Key, uid: str) -> bool:
+        """The API server knows no object of that uid any more, whatever a stream has yet to say."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None:
+                return False
+            child = record.batch_jobs.get(uid) or record.pods.get(uid)
+            job = record.job if record.job is not None and record.job.uid == uid else None
+        if job is not None:
+            return self.remove_job(key, uid, job.version)
+        return child is not None and self.remove_child(key, uid, child[0])
+
+    def controls(self, key: Key, batch_job_uid: str) -> bool:
+        """Whether that Indexed Job is known as one of the job."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None or record.job is None or batch_job_uid not in record.batch_jobs:
+                return False
+            return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
+
     def learn(self, key: Key, uid: str, **changes: Any) -> bool:
         """Replaces fields of the job's Findings; says whether that changed them. No news of a job that is gone."""
         with self._lock:

@@ -13,6 +13,12 @@ from mptraining_operator.cluster import JOBS, ApiProblem, Resource
 
 Raw = dict[str, Any]
 
+# As the API server says it.
+_CONFLICTS = {
+    "uid": "Precondition failed: UID in precondition: 1, UID in object meta: 2",
+    "resourceVersion": "the object has been modified; please apply your changes to the latest version",
+}
+
 
 class FakeCluster:
     """As cluster.Cluster. `calls` lists (verb, plural, name); `refuse` makes the next such call fail."""
@@ -95,7 +101,7 @@ class FakeCluster:
         stored = self._stored(resource, namespace, name)
         for field in ("uid", "resourceVersion"):
             if body.get("metadata", {}).get(field, stored["metadata"][field]) != stored["metadata"][field]:
-                raise ApiProblem(409, "Conflict", "the object has been modified")
+                raise ApiProblem(409, "Conflict", _CONFLICTS[field])
         merged = copy.deepcopy(stored)
         for top, value in body.items():
             if top != "metadata":
@@ -110,7 +116,7 @@ class FakeCluster:
         self._call("delete", resource, name)
         stored = self._stored(resource, namespace, name)
         if stored["metadata"]["uid"] != uid:
-            raise ApiProblem(409, "Conflict", "the uid is another")
+            raise ApiProblem(409, "Conflict", _CONFLICTS["uid"])
         del self.objects[(resource.plural, namespace, name)]
 
     def _stored(self, resource: Resource, namespace: str | None, name: str) -> Raw:

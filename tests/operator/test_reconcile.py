@@ -366,6 +366,30 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
     assert not lists.anew(stopped)
 
 
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (600, 5)])
+def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
+    api: Any, clock: Clock, age: float, pause: float
+) -> None:
+    lists, _, _ = relister(api, clock)
+    lists.run_once()
+    clock.now += age
+    assert lists.pause() == pause
+    listed = len(api.calls)
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists.start()
+    until = time.monotonic() + 5
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    # The thread begins with a list of its own.
+    listed = len(api.calls)
+    lists.soon()
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(5)
+    assert len(api.calls) >= listed + len(STREAMS)
+
+
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
         api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
