@@ -114,29 +114,28 @@ class Applier:
                 raise
             self._cache.remove_job(key, snapshot.uid, version)
 
-    def _carry_out(self, action: Action, snapshot: Snapshot) -> bool:
+    def _carry_out(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         """Whether something was learnt."""
         match action:
             case StartAttempt():
                 return self._start(action, snapshot)
             case EndAttempt():
                 # Foreground: the Job stands until its pods are gone.
-                self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
+                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
-                self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
+                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
             case DeletePod():
                 return self._delete_orphan(action, snapshot)
             case DeleteJob():
-                self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
+                return self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
             case FailPod():
-                self._fail_pod(action, snapshot)
+                return self._fail_pod(action, snapshot)
             case ReadJobFile():
                 self._read_job_file(snapshot)
                 return True
             case ReadNode():
                 self._read_node(action.node, snapshot)
                 return True
-        return False
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
@@ -220,13 +219,17 @@ class Applier:
             if problem.status != 404:
                 raise
             owner = {}
-        if owner and trim.uid(owner) == action.batch_job_uid:
-            self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
+        if not owner or trim.uid(owner) != action.batch_job_uid:
+            return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+        self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
+        if self._cache.controls(snapshot.key, action.batch_job_uid):
             return True
-        self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
-        return False
+        # Somebody took its label or its owner away: nobody looks after this gang, and the next waits for its end.
+        if "deletionTimestamp" in owner["metadata"]:
+            return False
+        return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
 
-    def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> None:
+    def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> bool:
         at = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         message = f"node {action.node} is lost, and the pod outlived its grace period"
         condition = {
@@ -245,18 +248,26 @@ class Applier:
                 api.PODS, namespace, action.pod, body, subresource="status", kind=api.STRATEGIC
             )
         except ApiProblem as problem:
-            if problem.status not in (404, 409):
-                raise
-            return
+            return self._gone(snapshot, action.uid, problem)
         self._cache.put_pod(snapshot.key, trim.version(answer), trim.pod(answer))
+        return False
 
-    def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> None:
+    def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
+        """Whether it was learnt that it is gone already."""
         try:
             self._cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
         except ApiProblem as problem:
-            # Gone already, or another object has the name by now.
-            if problem.status not in (404, 409):
-                raise
+            return self._gone(snapshot, uid, problem)
+        return False
+
+    def _gone(self, snapshot: Snapshot, uid: str, problem: ApiProblem) -> bool:
+        """Whether that is news: its deletion may have been lost with a stream. Raises what says something else."""
+        if problem.status not in (404, 409):
+            raise problem
+        # Another object has the name by now; any other conflict passes by itself.
+        if problem.status == 409 and "uid" not in problem.message.lower():
+            return False
+        return self._cache.gone(snapshot.key, uid)
 
 
 def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:

@@ -35,9 +35,7 @@ from mptraining_operator.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
-# Seconds: a list as old as this is as good as one made now.
-_RECENT = 3.0
-# SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
+# Seconds from SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
 _FINISH_SECONDS = 5.0
 
 
@@ -178,19 +176,17 @@ class Operator:
         threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
 
     def _reconcile(self) -> None:
-        """A standby's streams may lag behind each other: what it does not see must not be taken for gone."""
-        while (age := self._relister.age()) is None or age > _RECENT:
-            try:
-                self._relister.run_once()
-            except ApiProblem as problem:
-                _log.warning("the list before leading: %s", problem)
-                if self._stopping.wait(1.0):
-                    return
-        if self._stopping.is_set():
+        """A standby's streams may lag behind each other, and a list that began before this replica led may be torn:
+        its Jobs from before the last write of the leader before, its MPTrainingJobs from after it. What is not seen
+        must not be taken for gone.
+        """
+        if not self._relister.anew(self._stopping) or self._stopping.is_set():
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
-        self._reconciler.start(self._settings.workers)
+        # While nobody led nobody may have taken reports either.
+        heard = time.time() if self._settings.progress.enabled else None
+        self._reconciler.start(self._settings.workers, reports_since=heard)
 
     def _stop(self) -> None:
         _log.info("stopping")

@@ -10,6 +10,9 @@ from mptraining_operator.actions import Action, Announcement, EndAttempt, Plan
 from mptraining_operator.deadlines import policy
 from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
+# Seconds. A stream that is later than this has ended, and the next list comes sooner than its next news.
+_NEWS_WITHIN = 30.0
+
 
 def over(snapshot: Snapshot, now: float) -> Plan | None:
     """The current attempt has ended by itself: the job is done, or the attempt is charged to a budget."""
@@ -31,9 +34,32 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
             message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = standing.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, announcements=(Announcement("Succeeded", message),))
-    if batch_job.ended == "Failed":
-        found = verdict.judge(batch_job, snapshot.pods_of(attempt.number))
-        return charge(snapshot, status, found.outcome, found.message, now)
+    return _failed(snapshot, status, batch_job, now) if batch_job.ended == "Failed" else None
+
+
+def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
+    news = _judged_at(snapshot, batch_job)
+    if news is not None and now < news:
+        return Plan(wake_at=news)
+    found = verdict.judge(batch_job, snapshot.pods_of(batch_job.attempt))
+    return charge(snapshot, status, found.outcome, found.message, now)
+
+
+def _judged_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """Until when to wait for news of the pods, which come by another stream than the Job's end; None when all is seen.
+
+    Since Kubernetes 1.31 a Job is Failed only when all its pods are over: one that seems to run is seen too late, and
+    its exit code decides. A pod that is not there was deleted, as peers are, or is seen too late as well: worth a
+    shorter wait, and only where nothing that is seen decides.
+    """
+    if batch_job.ended_at is None:
+        return None
+    pods = snapshot.pods_of(batch_job.attempt)
+    if any(not pod.over for pod in pods):
+        return batch_job.ended_at + _NEWS_WITHIN
+    missing = len(pods) < batch_job.parallelism and batch_job.end_reason != "PodFailurePolicy"
+    if missing and not verdict.judge(batch_job, pods).seen:
+        return batch_job.ended_at + snapshot.limits.settle
     return None
 
 

@@ -22,9 +22,11 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
     said: tuple[Announcement, ...] = ()
     losses: tuple[Loss, ...] = ()
     why = ""
-    if standing.holds(status, "Running"):
+    # What its queue took back is ready for a moment more.
+    took_back = batch_job.suspended and standing.holds(status, "Running")
+    if standing.holds(status, "Running") and not took_back:
         after = status
-    elif batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
+    elif not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
         workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
         message = f"attempt {attempt.number}: {workers}"
         after = standing.running(status, message, now, generation)
@@ -37,6 +39,10 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         before = standing.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
             said = (Announcement(found.reason, found.message, "Warning"),)
+        if took_back:
+            # No clock runs until the queue gives the machines again, with the same Job.
+            after = after.model_copy(update={"start_time": None})
+            said = (Announcement(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
     deadline = earliest(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, after, deadline.outcome, deadline.message, now)
@@ -58,6 +64,10 @@ def _losses(snapshot: Snapshot, status: JobStatus, now: float) -> tuple[Loss, ..
     attempts = status.attempts or []
     before = attempts[-2] if len(attempts) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
+        return ()
+    began, ran = attempts[-1].start_time, standing.since(status, "Running")
+    if began is not None and ran is not None and ran > standing.seconds(began):
+        # It ran before in this attempt, and its queue took it back.
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
     lost = now - standing.seconds(before.completion_time)

@@ -1,6 +1,6 @@
 """How an attempt begins: the intent in the status first, then its Indexed Job, and never beside an earlier one.
 
-The next attempt starts when no process of any earlier one can be alive (`gone.quiet`), after its backoff.
+An attempt starts when no process of any earlier one can be alive (`gone.quiet`), the next after its backoff.
 """
 
 from __future__ import annotations
@@ -37,7 +37,20 @@ def first(snapshot: Snapshot, now: float) -> Plan | None:
         return _invalid(snapshot, str(problem), now)
     # A spec that was refused and then mended starts with a clean slate.
     clean = JobStatus(progress=status.progress) if standing.holds(status, "Finished") else status
+    if not quiet(snapshot):
+        return _held_back(snapshot, clean, now)
     return _start(snapshot, clean, 1, job, now)
+
+
+def _held_back(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
+    """Pods of an earlier job of this name, or of a Job that went while somebody emptied the status, still end."""
+    found = waiting.wait(snapshot, None, now)
+    before = standing.condition(status, "Running")
+    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
+    if standing.holds(status, "Suspended"):
+        status = standing.resumed(status, now, snapshot.generation)
+    status = standing.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    return Plan(status=status, announcements=(Announcement(found.reason, found.message),) if new else ())
 
 
 def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
@@ -96,7 +109,8 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, status, deadline.outcome, deadline.message, now)
     written = standing.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    said = (Announcement(found.reason, found.message, "Warning"),) if refusal and written != status else ()
+    new = written != status and (refusal or snapshot.predecessors)
+    said = (Announcement(found.reason, found.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
     again = _try_again(refusal, attempt, now)
     if now < again:

@@ -84,8 +84,9 @@ class Cache:
             return _put(self._records.setdefault(key, _Record()).batch_jobs, job.uid, version, job)
 
     def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
+        """Also a pod of a job that is gone: it outlives its job by its grace period, or for good on a lost node."""
         with self._lock:
-            if self._is_removed(pod.uid, version) or pod.job_uid in self._removed:
+            if self._is_removed(pod.uid, version):
                 return False
             return _put(self._records.setdefault(key, _Record()).pods, pod.uid, version, pod)
 
@@ -116,6 +117,26 @@ class Cache:
             # An event that expires changes nothing: its Job is still without pods, or has them.
             return found is not None
 
+    def gone(self, key: Key, uid: str) -> bool:
+        """The API server knows no object of that uid any more, whatever a stream has yet to say."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None:
+                return False
+            child = record.batch_jobs.get(uid) or record.pods.get(uid)
+            job = record.job if record.job is not None and record.job.uid == uid else None
+        if job is not None:
+            return self.remove_job(key, uid, job.version)
+        return child is not None and self.remove_child(key, uid, child[0])
+
+    def controls(self, key: Key, batch_job_uid: str) -> bool:
+        """Whether that Indexed Job is known as one of the job."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None or record.job is None or batch_job_uid not in record.batch_jobs:
+                return False
+            return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
+
     def learn(self, key: Key, uid: str, **changes: Any) -> bool:
         """Replaces fields of the job's Findings; says whether that changed them. No news of a job that is gone."""
         with self._lock:
@@ -139,7 +160,7 @@ class Cache:
             known = dict(record.findings.lost_nodes) if record and record.findings else {}
         return self.learn(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
 
-    def seen(self, key: Key, limits: Limits) -> Seen | None:
+    def seen(self, key: Key, limits: Limits, reports_since: float | None = None) -> Seen | None:
         """All that is known of the job, parsed; None when there is no such job."""
         with self._lock:
             record = self._records.get(key)
@@ -150,6 +171,8 @@ class Cache:
             findings = record.findings or Findings()
             batch_jobs = tuple(job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid)
             pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
+            earlier = (pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.over)
+            predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
         job, problem = read_job(stored)
         status, trouble = read_status(stored)
@@ -164,9 +187,11 @@ class Cache:
             deleting=stored.deleting,
             batch_jobs=tuple(sorted(batch_jobs, key=lambda each: (each.attempt, each.uid))),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
+            predecessors=predecessors,
             pod_refusals=MappingProxyType({job.uid: refusals[job.uid] for job in batch_jobs if job.uid in refusals}),
             findings=findings,
             limits=limits,
+            reports_since=reports_since,
         )
         return Seen(whole, stored.version)
 
@@ -229,7 +254,7 @@ class Cache:
         record.findings = replace(record.findings, lost_nodes=MappingProxyType(nodes), job_file_missing=missing)
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
-        """With all that belonged to it, and nothing that belongs to another job of its name."""
+        """With what belonged to it, and nothing of another job of its name; its pods end later, each by itself."""
         self._remember_removed(uid, version)
         record = self._records.get(key)
         if record is None:
@@ -238,8 +263,6 @@ class Cache:
         for job in mine:
             del record.batch_jobs[job]
             record.refusals.pop(job, None)
-        for pod in [pod for pod, (_, each) in record.pods.items() if each.job_uid == uid]:
-            del record.pods[pod]
         if record.job is not None and record.job.uid == uid:
             record.job = None
             record.findings = None

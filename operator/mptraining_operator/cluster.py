@@ -254,6 +254,6 @@ def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
         code,
         said.get("reason") or "Unknown",
         said.get("message") or data[:300] or "no words",
-        float(after) if after.isdigit() else None,
+        float(after) if after.isascii() and after.isdigit() else None,
         tuple(str(cause.get("reason", "")) for cause in causes),
     )

@@ -41,6 +41,8 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
     attempt = standing.current(status)
     if standing.holds(status, "Running") or attempt is None or attempt.start_time is None:
         return None
+    if batch_job is not None and batch_job.suspended:
+        return None
     began = standing.seconds(attempt.start_time) if batch_job is None else batch_job.started
     if began is None:
         return None
@@ -60,10 +62,12 @@ def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
 
 
 def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
+    """None as long as nobody can hear of a step."""
     limit = policy(snapshot).progress_deadline_seconds
-    began = standing.since(status, "Running")
-    if limit is None or began is None or not standing.holds(status, "Running"):
+    began, heard = standing.since(status, "Running"), snapshot.reports_since
+    if limit is None or began is None or heard is None or not standing.holds(status, "Running"):
         return None
+    began = max(began, heard)
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, standing.seconds(progress.step_time))

@@ -1,6 +1,7 @@
 """Pods that nobody answers for: orphans of a deleted Indexed Job, and those stuck on a node that is lost.
 
-As long as one of them may live, no new attempt starts: two gangs would write one checkpoint.
+As long as one of them may live, no new attempt starts: two gangs would write one checkpoint. That holds for the pods
+of an earlier job of the same name too: `kubectl delete` and `apply` leave them their grace period.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ def leftovers(snapshot: Snapshot, now: float) -> Leftovers:
         if current and batch_job.attempt != current and not batch_job.ended and not batch_job.deleting:
             actions.append(EndAttempt(batch_job.name, batch_job.uid))
     owners = {batch_job.uid for batch_job in snapshot.batch_jobs}
-    for pod in snapshot.pods:
+    for pod in (*snapshot.pods, *snapshot.predecessors):
         if pod.over:
             continue
         if pod.deletion is None:
-            if pod.owner_uid not in owners:
+            # A predecessor's Job went with its job: Kubernetes collects it and its pods.
+            if pod.owner_uid not in owners and pod.job_uid == snapshot.uid:
                 owner = names.batch_job(snapshot.key.name, pod.attempt)
                 actions.append(DeletePod(pod.name, pod.uid, owner, pod.owner_uid))
             continue
@@ -59,7 +61,9 @@ def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
 
 
 def quiet(snapshot: Snapshot) -> bool:
-    """Whether no process of any attempt can be alive: every Indexed Job has ended, every pod is over."""
+    """Whether no process of any attempt, or of an earlier job of this name, can be alive: every Indexed Job has ended,
+    every pod is over.
+    """
     return all(each.ended and each.terminating == 0 for each in snapshot.batch_jobs) and all(
-        pod.over for pod in snapshot.pods
+        pod.over for pod in (*snapshot.pods, *snapshot.predecessors)
     )

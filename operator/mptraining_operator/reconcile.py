@@ -63,8 +63,11 @@ class Reconciler:
         self._clock = clock
         self._stopwatch = stopwatch
         self._threads: list[threading.Thread] = []
+        self._reports_since: float | None = None
 
-    def start(self, workers: int) -> None:
+    def start(self, workers: int, *, reports_since: float | None = None) -> None:
+        """`reports_since` as in Snapshot, in seconds since 1970."""
+        self._reports_since = reports_since
         self._threads = [
             threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(workers)
         ]
@@ -113,7 +116,7 @@ class Reconciler:
 
     def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS_AT_ONCE):
-            seen = self._cache.seen(key, self._limits)
+            seen = self._cache.seen(key, self._limits, self._reports_since)
             if seen is None:
                 return
             now = self._clock()

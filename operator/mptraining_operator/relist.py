@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 15.0
 # After kopf had to list anew: its own list does not tell what is gone.
 _SOON = 5.0
-# A list this fresh makes another one needless.
+# A stream says so once for each object: one list for all of them, and not after a list that is as fresh as this.
 _FRESH = 60.0
 
 CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
@@ -71,10 +71,29 @@ class Relister:
         return None if self._completed is None else self._clock() - self._completed
 
     def soon(self) -> None:
-        """A stream had to begin anew: lists everything within seconds, unless that was just done."""
+        """A stream had to begin anew: lists everything, within seconds when the last list is not fresh."""
+        self._wanted.set()
+
+    def pause(self) -> float:
+        """Seconds until a list that is wanted now."""
         age = self.age()
-        if age is not None and age > _FRESH:
-            self._wanted.set()
+        return _SOON if age is None else max(_SOON, _FRESH - age)
+
+    def anew(self, stopping: threading.Event) -> bool:
+        """A whole list that begins now, tried until it is had; False when `stopping` is set before."""
+        pause = 1.0
+        while not stopping.is_set():
+            try:
+                self.run_once()
+            except ApiProblem as problem:
+                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                pause = max(1.0, problem.retry_after or 0.0)
+            except Exception:  # noqa: BLE001 - who waits for this list must not end silently
+                _log.exception("an error while listing; trying again in %.0f s", pause)
+            else:
+                return True
+            stopping.wait(pause)
+        return False
 
     def run_once(self) -> None:
         """One list of everything. Raises ApiProblem; what was seen until then stays."""
@@ -92,7 +111,12 @@ class Relister:
             version = listed_at
             for item in items:
                 seen.add(item["metadata"]["uid"])
-                self._intake.put(resource, item)
+                try:
+                    self._intake.put(resource, item)
+                except Exception:  # noqa: BLE001 - whatever somebody wrote into it, the others are listed
+                    metadata = item["metadata"]
+                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                    _log.exception("one of the %s is passed over: %s", resource.plural, where)
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
@@ -119,7 +143,7 @@ class Relister:
                 continue
             pause = 1.0
             if self._wanted.wait(self._seconds):
-                self._stopping.wait(_SOON)
+                self._stopping.wait(self.pause())
                 self._wanted.clear()
 
 

@@ -77,8 +77,9 @@ class SeenBatchJob:
     attempt: int
     created: float
     parallelism: int = 1
-    # None while it is suspended, as by Kueue.
+    # None until it is let go on for the first time; while it is suspended again, what it was.
     started: float | None = None
+    # By its queue, as Kueue does, at first or again: its pods leave, and it is neither failed nor over.
     suspended: bool = False
     deleting: bool = False
     active: int = 0
@@ -145,10 +146,14 @@ class Snapshot:
     deleting: bool = False
     batch_jobs: tuple[SeenBatchJob, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    # Pods of an earlier job of this name that are not over: they may still write to the same output.
+    predecessors: tuple[SeenPod, ...] = ()
     # Why the controller manager could not create pods of an Indexed Job, by the Job's uid.
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     findings: Findings = field(default_factory=Findings)
     limits: Limits = field(default_factory=Limits)
+    # Since when reports of progress are sure to be heard: an outage before is no worker's silence. None: not at all.
+    reports_since: float | None = None
 
     @property
     def suspend(self) -> bool:

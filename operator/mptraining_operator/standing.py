@@ -92,7 +92,7 @@ def started(status: JobStatus, number: int, job: ResolvedJob, now: float, genera
         message = f"{job.accelerator.asked_for} is absent from this cluster, as the operator's settings say"
         status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
     if condition(status, "Suspended") is not None:
-        status = with_condition(status, "Suspended", False, "Resumed", "", now, generation)
+        status = resumed(status, now, generation)
     return with_condition(status, "Running", False, "Starting", f"attempt {number} is being created", now, generation)
 
 
@@ -140,6 +140,11 @@ def suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
     status = waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
     return status.model_copy(update={"start_time": None})
+
+
+def resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
+    """The user wants the machines again."""
+    return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
 
 
 def finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:

@@ -14,10 +14,9 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     if status is None or not snapshot.suspend:
         return None
     attempt = standing.current(status)
-    batch_job = snapshot.batch_job(attempt.number) if attempt else None
-    actions: tuple[Action, ...] = ()
-    if batch_job is not None and not batch_job.ended and not batch_job.deleting:
-        actions = (EndAttempt(batch_job.name, batch_job.uid),)
+    # Whichever attempt they are of: somebody may have emptied the status.
+    running = (each for each in snapshot.batch_jobs if not each.ended and not each.deleting)
+    actions: tuple[Action, ...] = tuple(EndAttempt(each.name, each.uid) for each in running)
     if standing.holds(status, "Suspended"):
         return Plan(actions=actions)
     if attempt is not None and attempt.outcome is None:

@@ -19,6 +19,9 @@ Raw = Mapping[str, Any]
 
 # Every pod passes through these on its way; they say nothing about trouble.
 _STARTING = ("ContainerCreating", "PodInitializing")
+_LONGEST_NUMBER = 9
+# An unsigned number of 64 bits.
+_LONGEST_VERSION = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,7 @@ class PodRefusal:
 
 def version(raw: Raw) -> int:
     """metadata.resourceVersion as a number, which it is in every release; 0 when absent."""
-    text = raw.get("metadata", {}).get("resourceVersion", "")
-    return int(text) if text.isdigit() else 0
+    return max(0, _number(raw.get("metadata", {}).get("resourceVersion", ""), _LONGEST_VERSION))
 
 
 def uid(raw: Raw) -> str:
@@ -66,8 +68,11 @@ def uid(raw: Raw) -> str:
 
 
 def seconds(time: str | None) -> float | None:
-    """metav1.Time or MicroTime in seconds since 1970; None when absent."""
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
+    """metav1.Time or MicroTime in seconds since 1970; None when absent, or a time that Python has not, as in year 0."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def job(raw: Raw) -> StoredJob:
@@ -98,10 +103,11 @@ def owner(raw: Raw) -> Key | None:
 
 def batch_job(raw: Raw) -> SeenBatchJob:
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    conditions = status.get("conditions", ())
     end: Raw = next(
         (
             condition
-            for condition in status.get("conditions", ())
+            for condition in conditions
             # SuccessCriteriaMet and FailureTarget come while pods still run; these two come when all are gone.
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
         ),
@@ -115,7 +121,9 @@ def batch_job(raw: Raw) -> SeenBatchJob:
         created=seconds(metadata.get("creationTimestamp")) or 0.0,
         parallelism=_whole(spec.get("parallelism", 1)),
         started=seconds(status.get("startTime")),
-        suspended=bool(spec.get("suspend")),
+        # A Job that is let go on keeps the startTime of before until its controller turns the condition.
+        suspended=bool(spec.get("suspend"))
+        or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
         deleting="deletionTimestamp" in metadata,
         active=_whole(status.get("active")),
         ready=_whole(status.get("ready")),
@@ -196,9 +204,11 @@ def _controller(metadata: Raw) -> str:
     return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
 
 
-def _number(text: object) -> int:
+def _number(text: object, longest: int = _LONGEST_NUMBER) -> int:
     """A label's number; -1 when it is absent or none: such an object is matched by no attempt."""
-    return int(text) if isinstance(text, str) and text.isdigit() else -1
+    # Anybody may write a label: superscripts are digits, and Python refuses to read thousands of them.
+    plain = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= longest
+    return int(str(text)) if plain else -1
 
 
 def _whole(value: object) -> int:

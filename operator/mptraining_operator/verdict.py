@@ -24,6 +24,8 @@ _FAIL_JOB_RULE = "rule at index 0"
 class Verdict:
     outcome: Outcome
     message: str
+    # Whether a pod shows it; else it is what remains when none does.
+    seen: bool = False
 
 
 def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
@@ -36,7 +38,7 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if disrupted and (deciding is None or _in_time(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
-        return Verdict(_outcome(deciding), _words(deciding))
+        return Verdict(_outcome(deciding), _words(deciding), seen=True)
     if failures:
         found = f"worker {failures[0].index} lost a peer, and no cause is left to see"
         return Verdict(outcomes.NODE_LOST, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.status import Phase
+from mptraining_operator import names
 from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
 # The kubelet's words for an image that it cannot get.
@@ -30,17 +31,28 @@ def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait
     """What to say of an attempt that does not run; `batch_job` None when it could not be created yet."""
     phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
     if batch_job is None:
-        refusal = snapshot.findings.refusal
-        if refusal is None:
-            return Wait(
-                phase, "Starting", f"attempt {snapshot.status and snapshot.status.current_attempt} is being created"
-            )
-        reason, step = _REFUSED[refusal.kind]
-        return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
+        return _of_children(snapshot, phase)
     if batch_job.suspended:
         queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
-        return Wait(Phase.QUEUED, "Queued", f"waiting for the queue {queue!r} to admit attempt {batch_job.attempt}")
+        who = f"the queue {queue!r}" if queue else f"whoever suspended Job {batch_job.name}"
+        return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     return _of_pods(snapshot, batch_job, phase, now)
+
+
+def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
+    refusal = snapshot.findings.refusal
+    if refusal is not None:
+        reason, step = _REFUSED[refusal.kind]
+        return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
+    # No pod by its name, and no number of them: each pod that goes would be a write.
+    if snapshot.predecessors:
+        pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
+        message = f"pods of an earlier job of this name still end ({pods}); this one starts when they are gone"
+        return Wait(phase, "EarlierJobEnds", message)
+    attempt = snapshot.status.current_attempt if snapshot.status else None
+    if attempt is None:
+        return Wait(phase, "Starting", "pods that were started before still end; attempt 1 starts when they are gone")
+    return Wait(phase, "Starting", f"attempt {attempt} is being created")
 
 
 def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: float) -> Wait:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from mptraining_api.resolved import ResolvedJob
 from testbed import Behaviour, Disrupted, Exit, Lost, OutOfMemory, Run, Unscheduled, Waiting
 from testbed.pods import Pod
-from testbed.rest import Refused
+from testbed.rest import MERGE, Refused
 
 
 def test_created_running_succeeded(life: Any) -> None:
@@ -169,6 +170,28 @@ def test_suspend_and_resume(life: Any) -> None:
     assert life.condition("paused", "Suspended")["status"] == "False"
 
 
+def test_a_queue_takes_its_job_back_and_gives_it_again(life: Any) -> None:
+    """As Kueue evicts: the Job controller deletes the pods, charges nothing, and makes new ones for the same Job."""
+    queue = {"queueName": "gpus"}
+    life.create("lent", lambda pod: Run(), scheduling=queue, runPolicy={"progressDeadlineSeconds": 3})
+    life.phase("lent", "Queued")
+    path = f"/apis/batch/v1/namespaces/{life.namespace}/jobs/lent-1"
+    life.rest.patch(path, {"spec": {"suspend": False}}, kind=MERGE)
+    life.running("lent")
+    life.rest.patch(path, {"spec": {"suspend": True}}, kind=MERGE)
+    status = life.phase("lent", "Queued")
+    assert "startTime" not in status
+    # Longer than the deadline of a job that hangs.
+    asked = time.monotonic()
+    life.wait(lambda: life.status("lent"), lambda _: time.monotonic() > asked + 4)
+    life.scripts["lent"] = lambda pod: Exit(0, after=0.2)
+    life.rest.patch(path, {"spec": {"suspend": False}}, kind=MERGE)
+    status = life.phase("lent", "Succeeded")
+    assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
+    assert any(each.startswith("Queued: the machines were taken back") for each in life.events("lent"))
+
+
 def test_a_job_that_is_born_suspended_has_no_pods(life: Any) -> None:
     life.create("asleep", lambda pod: Exit(0), runPolicy={"suspend": True})
     life.phase("asleep", "Suspended")
@@ -209,6 +232,29 @@ def test_a_job_deleted_and_made_again_at_once_waits_for_the_first_ones_children(
     life.create("again", lambda pod: Exit(0, after=0.2))
     life.phase("again", "Succeeded", seconds=60)
     assert life.batch_jobs("again")[0]["metadata"]["uid"] != before
+
+
+def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(life: Any) -> None:
+    """ConfigMap, Service and Job of the first go at once, its pods when they have saved: to the same output."""
+    first: set[str] = set()
+
+    def script(pod: Pod) -> Behaviour:
+        mine = pod.labels["mptraining.dev/job-uid"]
+        return Run(stop_after=4) if mine in first else Exit(0, after=0.2)
+
+    life.create("beside", script)
+    first.add(life.get("beside")["metadata"]["uid"])
+    life.running("beside")
+    life.delete("beside")
+    life.create("beside", script)
+    life.until("beside", lambda _: life.condition("beside", "Running").get("reason") == "EarlierJobEnds")
+    pods = lambda: life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "beside"})  # noqa: E731
+    # The garbage collector may take half a minute to learn of a new resource.
+    new = lambda found: any(pod.labels["mptraining.dev/job-uid"] not in first for pod in found)  # noqa: E731
+    seen = life.wait(pods, new, seconds=60)
+    assert not [pod.name for pod in seen if pod.labels["mptraining.dev/job-uid"] in first and not pod.ended]
+    life.phase("beside", "Succeeded")
+    assert any(each.startswith("EarlierJobEnds") for each in life.events("beside"))
 
 
 def test_somebody_deletes_the_indexed_job(life: Any) -> None:

@@ -13,6 +13,12 @@ from mptraining_operator.cluster import JOBS, ApiProblem, Resource
 
 Raw = dict[str, Any]
 
+# As the API server says it.
+_CONFLICTS = {
+    "uid": "Precondition failed: UID in precondition: 1, UID in object meta: 2",
+    "resourceVersion": "the object has been modified; please apply your changes to the latest version",
+}
+
 
 class FakeCluster:
     """As cluster.Cluster. `calls` lists (verb, plural, name); `refuse` makes the next such call fail."""
@@ -23,14 +29,14 @@ class FakeCluster:
         self.page_size = 500
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
-        self._refusals: list[tuple[str, str, ApiProblem]] = []
+        self._refusals: list[tuple[str, str, Exception]] = []
         self.before: Callable[[str, str, str], None] = lambda verb, plural, name: None
 
     @property
     def version(self) -> int:
         return next(self._versions)
 
-    def refuse(self, verb: str, resource: Resource, problem: ApiProblem, times: int = 1) -> None:
+    def refuse(self, verb: str, resource: Resource, problem: Exception, times: int = 1) -> None:
         self._refusals += [(verb, resource.plural, problem)] * times
 
     def put(self, resource: Resource, raw: Raw) -> Raw:
@@ -95,7 +101,7 @@ class FakeCluster:
         stored = self._stored(resource, namespace, name)
         for field in ("uid", "resourceVersion"):
             if body.get("metadata", {}).get(field, stored["metadata"][field]) != stored["metadata"][field]:
-                raise ApiProblem(409, "Conflict", "the object has been modified")
+                raise ApiProblem(409, "Conflict", _CONFLICTS[field])
         merged = copy.deepcopy(stored)
         for top, value in body.items():
             if top != "metadata":
@@ -110,7 +116,7 @@ class FakeCluster:
         self._call("delete", resource, name)
         stored = self._stored(resource, namespace, name)
         if stored["metadata"]["uid"] != uid:
-            raise ApiProblem(409, "Conflict", "the uid is another")
+            raise ApiProblem(409, "Conflict", _CONFLICTS["uid"])
         del self.objects[(resource.plural, namespace, name)]
 
     def _stored(self, resource: Resource, namespace: str | None, name: str) -> Raw:

@@ -324,6 +324,36 @@ def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
     assert [call[0] for call in bench.api.calls[calls:]] == ["get"]
 
 
+@pytest.mark.parametrize("lost", ["label", "owner"])
+def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench, lost: str) -> None:
+    """Its pods are ours, and nobody looks after them: once, not in a loop."""
+    bench.start()
+    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    uid = stored["metadata"]["uid"]
+    del stored["metadata"]["labels" if lost == "label" else "ownerReferences"]
+    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    if lost == "label":
+        # What a stream with a selector calls deleted.
+        bench.cache.remove_child(KEY, uid, trim.version(stored))
+    else:
+        bench.cache.put_batch_job(KEY, trim.version(stored), trim.batch_job(stored))
+    assert bench.snapshot.batch_jobs == ()
+    bench.api.calls.clear()
+    assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
+    assert bench.api.calls == [("get", "jobs", "flowers-1"), ("delete", "jobs", "flowers-1")]
+
+
+def test_a_job_without_label_that_is_going_is_left_to_go(bench: Bench) -> None:
+    bench.start()
+    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    del stored["metadata"]["ownerReferences"]
+    stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    bench.api.calls.clear()
+    assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", stored["metadata"]["uid"]),))
+    assert bench.api.calls == [("get", "jobs", "flowers-1")]
+
+
 def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
     bench.api.refuse("delete", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
     with pytest.raises(ApiProblem):
@@ -336,10 +366,41 @@ def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
-    # Another pod of that name, or none.
-    assert not bench.apply(
-        actions=(FailPod(stored["metadata"]["name"], "x", "node-1"), FailPod("none", "pod-0", "node-1"))
-    )
+    # Another pod of that name, or none: neither is one that is known.
+    assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "x", "node-1"), FailPod("none", "y", "node-1")))
+    assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
+    bench: Bench, raw_pod: Make, raw_batch_job: Make, other: bool
+) -> None:
+    """Otherwise the next attempt would wait for a pod that is gone, until the next list."""
+    pod, job = raw_pod(), raw_batch_job()
+    bench.cache.put_pod(KEY, 30, trim.pod(pod))
+    bench.cache.put_batch_job(KEY, 20, trim.batch_job(job))
+    if other:
+        bench.api.put(api_server.PODS, raw_pod(uid="pod-9"))
+        bench.api.put(api_server.BATCH_JOBS, raw_batch_job(uid="batch-9"))
+    assert bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
+    assert bench.snapshot.pods == ()
+    assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+    assert bench.snapshot.batch_jobs == ()
+    # A late word of the stream is known to be late.
+    assert not bench.cache.put_pod(KEY, 30, trim.pod(pod))
+    bench.cache.put_pod(KEY, 31, trim.pod(raw_pod(uid="pod-1")))
+    assert bench.apply(actions=(DeletePod("flowers-1-0-abcde", "pod-1", "flowers-1", "batch-1"),))
+    assert bench.snapshot.pods == ()
+    del bench.api.objects[("mptrainingjobs", "team", "flowers")]
+    assert bench.apply(actions=(DeleteJob("job-1"),))
+    assert bench.cache.seen(KEY, Limits()) is None
+
+
+def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
+    bench.cache.put_pod(KEY, 30, trim.pod(raw_pod()))
+    bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", "the object has been modified"))
+    assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
+    assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
 
 
 def test_reading_the_job_file(bench: Bench) -> None:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator import trim
+from mptraining_operator.actions import StartAttempt
 from mptraining_operator.cache import FINDINGS_LAST, Cache
+from mptraining_operator.plan import plan
 from mptraining_operator.snapshot import Findings, Key, Limits, Refusal, Snapshot
 from mptraining_operator.trim import StoredJob
 
@@ -98,13 +100,15 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     cache.put_job(trim.job(raw_job(uid="new", version=20)))
     assert look(cache).uid == "new"
     assert look(cache).pods == ()
+    assert [each.uid for each in look(cache).predecessors] == ["p-old"]
     assert look(cache).findings == Findings()
     assert not cache.remove_job(KEY, "old", 19)
     assert look(cache).uid == "new"
-    # Late news of the old one and its pods.
+    # Late news of the old one; its pods end later than it.
     assert not cache.put_job(trim.job(raw_job(uid="old", version=12)))
-    assert not put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18))
+    assert put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18, phase="Succeeded"))
     assert look(cache).uid == "new"
+    assert look(cache).predecessors == ()
 
 
 def test_children_of_an_earlier_job_do_not_count(
@@ -115,6 +119,31 @@ def test_children_of_an_earlier_job_do_not_count(
     put_child(cache, raw_pod(uid="p", job_uid="old"))
     cache.put_job(trim.job(raw_job(uid="new", version=50)))
     assert (look(cache).batch_jobs, look(cache).pods) == ((), ())
+    # But its pods are known until they are over: they may write where this one's would.
+    assert [each.uid for each in look(cache).predecessors] == ["p"]
+    assert put_child(cache, raw_pod(uid="p", job_uid="old", version=31, phase="Failed"))
+    assert look(cache).predecessors == ()
+
+
+def test_a_pod_without_the_label_of_a_job_s_uid_is_nobody_s(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    put_child(cache, raw_pod(uid="p", job_uid=""))
+    cache.put_job(trim.job(raw_job()))
+    assert (look(cache).pods, look(cache).predecessors) == ((), ())
+
+
+def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(trim.job(raw_job(uid="old", version=10)))
+    leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
+    put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11, metadata=leaving))
+    assert cache.remove_job(KEY, "old", 12)
+    cache.put_job(trim.job(raw_job(uid="new", version=13)))
+    waits = plan(look(cache), 1_767_225_640.0)
+    assert not [each for each in waits.actions if isinstance(each, StartAttempt)]
+    assert [each.reason for each in waits.announcements] == ["EarlierJobEnds"]
+    assert cache.remove_child(KEY, "p-old", 14)
+    assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
 
 
 def test_what_was_removed_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
@@ -141,8 +170,11 @@ def test_with_a_job_all_that_belongs_to_it_goes(
     assert cache.remove_job(KEY, "job-1", 60)
     assert cache.snapshot(KEY, Limits()) is None
     assert cache.stored(KEY) is None
-    assert not cache._records
-    assert not put_child(cache, raw_pod(version=61))
+    assert [pod for record in cache._records.values() for pod in record.pods] == ["pod-0"]
+    assert put_child(cache, raw_pod(version=61, phase="Succeeded"))
+    assert not put_child(cache, raw_batch_job(version=62))
+    # Its pods go last, each by itself.
+    assert cache.remove_child(KEY, "pod-0", 63)
     assert not cache._records
 
 

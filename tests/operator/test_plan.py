@@ -104,9 +104,11 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         deleting=document.get("deleting", False),
         batch_jobs=tuple(batch_job(each) for each in document.get("batchJobs", ())),
         pods=tuple(pod(each) for each in document.get("pods", ())),
+        predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
         pod_refusals=MappingProxyType(refusals),
         findings=Findings(**findings),
         limits=Limits(cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False))),
+        reports_since=None if (since := document.get("reportsSince", 0)) is None else BASE + since,
     )
 
 

@@ -36,8 +36,8 @@ GRACE = 60
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
 HAPPENINGS = (
     "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume",
-    "suspend for a moment", "empty status", "restart operator", "crash after status", "crash midway",
-    "wait", "long wait",
+    "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
+    "restart operator", "crash after status", "crash midway", "wait", "long wait",
 )  # fmt: skip
 
 
@@ -62,6 +62,8 @@ class World:
     """What the API server, the Job controller, the kubelets and a user make of the operator's actions."""
 
     now: float = 1_767_225_600.0
+    # Of the MPTrainingJob, which may be deleted and made again.
+    uid: str = "uid"
     suspend: bool = False
     status: JobStatus = field(default_factory=JobStatus)
     jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
@@ -74,13 +76,14 @@ class World:
     def snapshot(self) -> Snapshot:
         return Snapshot(
             key=Key("team", "flowers"),
-            uid="uid",
+            uid=self.uid,
             generation=1,
             created=1_767_225_600.0,
             job=job(self.suspend),
             status=self.status,
             batch_jobs=tuple(self.jobs.values()),
-            pods=tuple(self.pods.values()),
+            pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
+            predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.over),
             findings=self.findings,
             limits=LIMITS,
         )
@@ -124,10 +127,10 @@ class World:
         assert not self.alive(), f"{name} started beside {self.alive()}"
         self.made.append(name)
         uid = f"{name}/{len(self.made)}"
-        self.jobs[name] = SeenBatchJob(name, uid, "uid", number, self.now, parallelism=WORKERS, started=self.now)
+        self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS, started=self.now)
         for index in range(WORKERS):
             pod = f"{uid}-{index}"
-            self.pods[pod] = SeenPod(pod, pod, "uid", uid, number, index, "Pending", node=f"node-{index}")
+            self.pods[pod] = SeenPod(pod, pod, self.uid, uid, number, index, "Pending", node=f"node-{index}")
 
     def alive(self) -> list[str]:
         """Pods in which a process may still train."""
@@ -143,6 +146,11 @@ class World:
         for pod in list(self.pods.values()):
             if pod.owner_uid == self.jobs[job_name].uid and not pod.over and pod.deletion is None:
                 self.change_pod(pod.name, deletion=self.now + GRACE)
+
+    def collect(self, job_name: str) -> None:
+        """The Job goes in the background: at once, and its pods after it."""
+        self.delete_pods(job_name)
+        del self.jobs[job_name]
 
     def controllers(self) -> None:
         """Kubelets end pods that were deleted, unless their node is lost; the Job controller draws its conclusions."""
@@ -201,6 +209,14 @@ class World:
                 name = next(iter(self.jobs))
                 self.change_job(name, deleting=True)
                 self.delete_pods(name)
+            case "job vanishes" if self.jobs:
+                self.collect(next(iter(self.jobs)))
+            case "make again":
+                # `kubectl delete` and `apply`: what belongs to the job is collected, its pods have their grace period.
+                for name in list(self.jobs):
+                    self.collect(name)
+                self.uid += "'"
+                self.status, self.file, self.findings = JobStatus(), None, Findings()
             case "suspend" | "resume":
                 self.suspend = what == "suspend"
             case "suspend for a moment":
@@ -210,6 +226,9 @@ class World:
                 self.reconcile()
             case "empty status":
                 self.status = JobStatus()
+            case "suspend and empty status":
+                # Between two looks.
+                self.suspend, self.status = True, JobStatus()
             case "restart operator":
                 self.findings = Findings()
             case "crash after status":
@@ -257,13 +276,29 @@ def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str]) -> None
     assert writes.actions == ()
 
 
+@given(happenings=st.lists(st.sampled_from(HAPPENINGS), max_size=40))
+def test_a_suspended_job_gives_its_machines_back(happenings: list[str]) -> None:
+    world = World()
+    for what in [*happenings, "suspend", "long wait", "long wait", "long wait", "long wait"]:
+        world.happen(what)
+        world.controllers()
+        world.reconcile()
+        world.controllers()
+    world.lost = set()
+    for _ in range(4):
+        world.happen("long wait")
+        world.controllers()
+        world.reconcile()
+    assert world.alive() == []
+
+
 @given(happenings=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))
 def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None:
     """A program may fail twice and a machine may be lost five times; the one more of either ends the job."""
     world = World()
     bugs = losses = 0
     for what in happenings:
-        for _ in range(3):
+        for _ in range(4):
             world.happen("long wait")
             world.controllers()
             world.reconcile()

@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import resource
 import socket
 import ssl
+import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
 
 from mptraining_api import events
 from mptraining_api.status import Progress
@@ -236,11 +241,19 @@ def test_404_for_another_path(endpoint: Endpoint) -> None:
 def test_413_is_for_more_than_the_largest_body(endpoint: Endpoint) -> None:
     line = report().to_json()
     assert endpoint.post(line.ljust(LARGEST_BODY)).status_code == 202
-    # Before anybody asks whose it is.
-    for body in (line.ljust(LARGEST_BODY + 1), (part for part in [b"x" * LARGEST_BODY, b"x"])):
-        response = endpoint.post(body, token=None)
-        assert response.status_code == 413
-        assert said(response) == "a report may have 65536 bytes: send fewer metrics"
+    # Where its length is said, before anybody asks whose it is.
+    response = endpoint.post(line.ljust(LARGEST_BODY + 1), token=None)
+    assert response.status_code == 413
+    assert said(response) == "a report may have 65536 bytes: send fewer metrics"
+    assert endpoint.post(part for part in [b"x" * LARGEST_BODY, b"x"]).status_code == 413
+
+
+def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
+    with endpoint.tls() as connection:
+        connection.settimeout(5)
+        head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nContent-Length: 60000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
 
 
 def test_413_comes_before_the_body(endpoint: Endpoint) -> None:
@@ -383,7 +396,8 @@ def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pyte
     monkeypatch.setattr(progress, "_REQUEST_SECONDS", 0.2)
     with endpoint.tls() as connection:
         connection.settimeout(5)
-        connection.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n".encode())
+        token = f"Authorization: Bearer {endpoint.api.token()}\r\n"
+        connection.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n{token}Content-Length: 10\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
@@ -395,9 +409,96 @@ def test_who_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.Monke
         assert connection.recv(1000) == b""
 
 
+def test_a_client_that_goes_in_mid_report_leaves_no_traceback(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = endpoint.api.token()
+    with endpoint.tls() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n"
+        connection.sendall(head.encode())
+        until = time.monotonic() + 5
+        while not endpoint.api.asked and time.monotonic() < until:
+            time.sleep(0.005)
+    assert endpoint.post().status_code == 202
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_connections_end_with_the_answer_when_half_of_them_are_taken(tmp_path: Path) -> None:
+    with Endpoint(tmp_path, most_connections=2) as endpoint:
+        assert "Connection" not in endpoint.post().headers
+        with endpoint.tls() as second:
+            second.settimeout(5)
+            second.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"Connection: close" in second.recv(1000)
+
+
+HELD = """
+import sys, time
+from mptraining_operator.certificate import issue
+from mptraining_operator.progress import ProgressServer
+from mptraining_operator.settings import ProgressSettings
+
+class Keeper:
+    current = issue(("localhost",), time.time())
+
+server = ProgressServer(ProgressSettings(port=0), None, None, None, Keeper(), host="127.0.0.1")
+server.start()
+print(server.port, flush=True)
+for _ in sys.stdin:
+    print(open("/proc/self/statm").read().split()[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_all_connections_together_fit_into_half_of_the_pods_memory() -> None:
+    bound, held = 64 * 1024, 200
+    documents = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "operator.yaml").read_text())
+    deployment = next(each for each in documents if each["kind"] == "Deployment")
+    limit = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert limit == "512Mi"
+    assert progress.MOST_CONNECTIONS * bound <= 256 * 2**20
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as server,
+        ExitStack() as connections,
+    ):
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+
+        def resident() -> int:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            print(file=server.stdin, flush=True)
+            return int(server.stdout.readline()) * resource.getpagesize()
+
+        def connect() -> None:
+            bare = socket.create_connection(("127.0.0.1", port), 10)
+            held = connections.enter_context(context.wrap_socket(bare, server_hostname="localhost"))
+            # An answer: the connection is one that is kept.
+            held.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert held.recv(2000).startswith(b"HTTP/1.1 404 ")
+
+        for _ in range(10):
+            connect()
+        before = resident()
+        for _ in range(held):
+            connect()
+        growth = (resident() - before) / held
+        server.stdin.close()
+        server.terminate()
+    assert growth < bound
+
+
 def test_connections_are_bounded(tmp_path: Path) -> None:
-    with Endpoint(tmp_path, most_connections=1) as endpoint:
-        assert endpoint.post().status_code == 202
+    with Endpoint(tmp_path, most_connections=1) as endpoint, endpoint.tls() as first:
+        # Held in mid-request.
+        first.settimeout(5)
+        first.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n".encode())
         answer = b""
         with suppress(ssl.SSLError, ConnectionError), endpoint.tls() as second:
             second.settimeout(5)
@@ -405,7 +506,8 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
             answer = second.recv(1000)
         assert answer == b""
         # The first is served still.
-        assert endpoint.post().status_code == 202
+        first.sendall(f"Authorization: Bearer {endpoint.api.token()}\r\nContent-Length: 1\r\n\r\n1".encode())
+        assert first.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
 def test_plain_http_is_not_spoken(endpoint: Endpoint) -> None:

@@ -101,6 +101,21 @@ def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
     assert bench.next_in(clock) is None
 
 
+def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan())
+    heard: list[float | None] = []
+
+    def make(snapshot: Snapshot, now: float) -> Plan:
+        heard.append(snapshot.reports_since)
+        return Plan()
+
+    bench.reconciler._plan = make
+    bench.reconciler.look_at(KEY)
+    bench.reconciler.start(0, reports_since=990.0)
+    bench.reconciler.look_at(KEY)
+    assert heard == [None, 990.0]
+
+
 def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
     bench.reconciler.look_at(KEY)
@@ -289,6 +304,90 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     del api.objects[("mptrainingjobs", "team", "flowers")]
     lists.run_once()
     assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}
+
+
+def test_one_object_that_cannot_be_read_stops_no_list(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is not taken for gone: its bad news may be about a pod that was read before."""
+    lists, cache, _ = relister(api, clock)
+    api.put(api_server.JOBS, raw_job())
+    api.put(api_server.PODS, raw_pod())
+    lists.run_once()
+    api.put(api_server.PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(api_server.PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
+    assert "one of the pods is passed over: team/flowers-1-0-abcde" in caplog.text
+
+
+def test_a_leader_decides_from_a_list_that_began_when_it_led(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """The list before was torn: the leader before wrote between its Jobs and its MPTrainingJobs."""
+    lists, cache, _ = relister(api, clock)
+
+    def writes(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            api.before = lambda *_: None
+            api.put(api_server.BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(api_server.JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+
+    api.before = writes
+    lists.run_once()
+    torn = cache.snapshot(KEY, Limits())
+    assert torn is not None
+    assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
+    assert lists.age() == 0
+    assert lists.anew(threading.Event())
+    whole = cache.snapshot(KEY, Limits())
+    assert whole is not None
+    assert whole.batch_job(2) is not None
+
+
+def test_a_list_that_is_needed_is_tried_until_it_is_had(
+    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    lists, _, _ = relister(api, clock)
+    api.refuse("list", api_server.PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", api_server.PODS, ZeroDivisionError("ours"))
+    assert lists.anew(Impatient())
+    assert lists.complete.is_set()
+    assert "etcd" in caplog.text
+    assert "ours" in caplog.text
+    stopped = threading.Event()
+    stopped.set()
+    assert not lists.anew(stopped)
+
+
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (600, 5)])
+def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
+    api: Any, clock: Clock, age: float, pause: float
+) -> None:
+    lists, _, _ = relister(api, clock)
+    lists.run_once()
+    clock.now += age
+    assert lists.pause() == pause
+    listed = len(api.calls)
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists.start()
+    until = time.monotonic() + 5
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    # The thread begins with a list of its own.
+    listed = len(api.calls)
+    lists.soon()
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(5)
+    assert len(api.calls) >= listed + len(STREAMS)
 
 
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mptraining_operator import trim
 from mptraining_operator.snapshot import Key
@@ -82,6 +84,12 @@ def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
     raw["spec"]["suspend"] = True
     assert trim.batch_job(raw).suspended
     assert trim.batch_job(raw).started is None
+
+
+def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
+    """Its startTime is of before until then: a deadline would count the time in the queue."""
+    assert trim.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
+    assert not trim.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
 
 
 def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
@@ -194,3 +202,53 @@ def test_events_of_the_newer_kind_have_another_time(raw_event: Make) -> None:
     found = trim.pod_refusal(raw)
     assert found is not None
     assert found.refusal.at == START + 25.5
+
+
+@pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "1e3", "-1", ""])
+def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
+    raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": index}})
+    del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+    assert trim.pod(raw).index == -1
+
+
+def test_a_time_that_python_has_not_is_none() -> None:
+    for time in ("0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "yesterday", ""):
+        assert trim.seconds(time) is None
+
+
+TEXT = (
+    st.text()
+    | st.text("0123456789²٣", max_size=6000)
+    | st.sampled_from(["0000-01-01T00:00:00Z", "9999-12-31T23:59:60Z"])
+)
+
+
+# The fixtures make a new object each time they are called.
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(TEXT, min_size=14, max_size=14))
+def test_nothing_that_somebody_writes_stops_the_operator(
+    raw_job: Make, raw_pod: Make, raw_batch_job: Make, raw_event: Make, texts: list[str]
+) -> None:
+    draw = iter(texts * 2)
+    labels = {
+        "mptraining.dev/job": next(draw),
+        "mptraining.dev/job-uid": next(draw),
+        "mptraining.dev/attempt": next(draw),
+        "batch.kubernetes.io/job-completion-index": next(draw),
+    }
+    metadata = {"labels": labels, "annotations": labels, "deletionTimestamp": next(draw)}
+    ended = {"terminated": {"exitCode": 1, "finishedAt": next(draw), "message": next(draw)}}
+    disruption = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": next(draw)}
+    pod = raw_pod(containers=(ended, ended), conditions=(disruption,), metadata=metadata, phase=next(draw))
+    trim.pod(pod)
+    trim.owner(pod)
+    trim.version({"metadata": {"resourceVersion": next(draw)}})
+    job = raw_batch_job(conditions=((next(draw), "True"),), startTime=next(draw))
+    job["metadata"].update(metadata, creationTimestamp=next(draw))
+    trim.batch_job(job)
+    event = raw_event(name=next(draw), about=next(draw), firstTimestamp=next(draw), eventTime=next(draw))
+    trim.pod_refusal(event)
+    trim.refused_job(event)
+    mine = raw_job(status={"phase": next(draw)})
+    mine["metadata"].update(metadata, creationTimestamp=next(draw))
+    trim.job(mine)
