@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_records import files
+from mptraining_records.framing import FOOTER
 from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_index import Int64s
 
@@ -89,9 +90,14 @@ class DiskCache:
         return bool(self._present[self._numbers(read)].all())
 
     def keep(self, read: RangeRead, content: bytes | memoryview) -> None:
-        """Keeps the bytes of a range, and with them its records."""
+        """Keeps the bytes of a range, and with them every record that lies in them, asked for or not."""
         if self.write(self._uri(read), read.start, content):
-            self._present[self._numbers(read)] = True
+            assert self._dataset is not None
+            shard, base = self._dataset.shards[read.shard], int(self._dataset.starts[read.shard])
+            first = int(np.searchsorted(shard.offsets, read.start))
+            ends = shard.offsets[first:] + shard.lengths[first:] + FOOTER
+            count = int(np.searchsorted(ends, read.start + len(content), side="right"))
+            self._present[base + first : base + first + count] = True
 
     def read(self, read: RangeRead) -> bytes | None:
         """The bytes of a range whose records are all kept; None when one is not."""

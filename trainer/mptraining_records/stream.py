@@ -1,6 +1,6 @@
 """Records in the order of their need, fetched ahead of it within a bounded number of bytes.
 
-    numbers     cut into chunks of at most half the read-ahead: small ones at first, so that the first batch is soon
+    numbers     cut into chunks of at most half the read-ahead; the first records by themselves, so that they come soon
     chunk       planned as ranges (`read_plan`), begun in the order in which they are needed first
     take        waits for the ranges of the next records alone, hands the records out, and begins as many more ranges
                 as the bytes that it freed allow
@@ -23,8 +23,6 @@ from mptraining_records.reader import Load, RecordReader
 from mptraining_records.shard_index import Int64s
 
 READ_AHEAD = 64 << 20
-# Each chunk may be this many times as long as the one before it, until they have their full length.
-_GROWTH = 8
 
 
 class RecordStream:
@@ -111,21 +109,17 @@ class RecordStream:
         return records, freed + gaps
 
     def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
-        most = self._read_ahead // 2
-        limit = 0
+        most, alone = self._read_ahead // 2, first
         for unit in units:
             sizes = np.where(unit >= 0, self._lengths[np.maximum(unit, 0)] + OVERHEAD, 0)
-            at = 0
-            while at < len(unit):
-                if not limit:
-                    end = min(len(unit), at + first)
-                    limit = max(1, int(sizes[at:end].sum()))
-                else:
-                    limit = min(most, limit * _GROWTH)
-                    end = at + next(cut_by_bytes(sizes[at:], limit))[1]
-                numbers = unit[at:end]
-                yield _Chunk(numbers, self._reader.plan(numbers), sizes[at:end])
-                at = end
+            # What follows the first records is cut as if they were no part of it.
+            pieces = [(0, min(alone, len(unit)))] if alone else []
+            rest = pieces[0][1] if pieces else 0
+            alone -= rest
+            pieces += [(rest + begin, rest + end) for begin, end in cut_by_bytes(sizes[rest:], most)]
+            for begin, end in pieces:
+                if begin < end:
+                    yield _Chunk(unit[begin:end], self._reader.plan(unit[begin:end]), sizes[begin:end])
 
 
 class _Chunk:

@@ -7,6 +7,7 @@ replicas in equal pieces.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -80,19 +81,23 @@ class Piece:
     positions: NDArray[np.int64]
 
 
-def training_pieces(order: Order, batching: Batching, position: Position, share: Share) -> Iterator[Piece]:
-    """This worker's records from `position` on, pass after pass, without end."""
+def training_pieces(
+    order: Order, batching: Batching, position: Position, share: Share, steps: int | None = None
+) -> Iterator[Piece]:
+    """This worker's records from `position` on, pass after pass; of so many `steps`, or without end."""
     size = batching.examples_per_step
     at_once = max(1, _POSITIONS_AT_ONCE // size)
-    while True:
-        steps = batching.steps_from(position.examples)
-        if steps == 0:
+    left = math.inf if steps is None else steps
+    while left:
+        in_pass = batching.steps_from(position.examples)
+        if in_pass == 0:
             position = replace(position, epoch=position.epoch + 1, examples=0)
             continue
-        steps = min(steps, at_once)
-        positions = np.arange(position.examples + share.worker, position.examples + steps * size, share.workers)
+        now = int(min(in_pass, at_once, left))
+        positions = np.arange(position.examples + share.worker, position.examples + now * size, share.workers)
         yield _piece(order, position.epoch, positions.astype(np.int64))
-        position = replace(position, examples=position.examples + steps * size)
+        position = replace(position, examples=position.examples + now * size)
+        left -= now
 
 
 def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:

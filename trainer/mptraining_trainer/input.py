@@ -71,11 +71,15 @@ class Split:
         batch: int,
         masked: bool,
         preprocess: Preprocess,
+        steps: int | None = None,
     ) -> Any:
-        """Batches of one replica (inputs, labels, and a mask when `masked`), dealt to the replicas in turn."""
+        """Batches of one replica (inputs, labels, and a mask when `masked`), dealt to the replicas in turn.
+
+        It ends after so many `steps`, so that no more is read than they need; without them it does not end.
+        """
 
         def pieces() -> Iterator[Piece]:
-            return training_pieces(order, batching, position, share)
+            return training_pieces(order, batching, position, share, steps)
 
         return self._pipeline(
             pieces,
@@ -162,8 +166,8 @@ class Split:
             ahead = self._read_ahead(row)
             stream = RecordStream(self.reader, units(), read_ahead=ahead, first=batch, now=self.now)
             try:
-                while True:
-                    records, there = self.take(stream, batch, filler)
+                while len((taken := self.take(stream, batch, filler))[0]):
+                    records, there = taken
                     if training and self.meter.first_record_seconds is None:
                         self.meter.first_record_seconds = self.now() - began
                     piece, seeds = begun[0], _seeds(seed, begun[0])

@@ -113,7 +113,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     )
     replica_batch = batching.examples_per_step // job.replicas
 
-    def pipeline(position: Position) -> Any:
+    def pipeline(position: Position, steps: int) -> Any:
         # A pass that was begun with one seed goes on with it.
         return data.training(
             order=replace(order, seed=position.seed),
@@ -123,11 +123,12 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
             batch=replica_batch,
             masked=masked,
             preprocess=preprocess,
+            steps=steps,
         )
 
     first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
     with input.explaining(data):
-        first_examples = _look(pipeline(first))
+        first_examples = _look(pipeline(first, 1))
     for finding in preflight.warnings(gather(built.model, built.loss, first_examples, keras, job)):
         telemetry.notice(finding.topic, finding.message, level="Warning")
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
@@ -175,7 +176,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
-    iterator = feed(strategy, lambda: pipeline(position))
+    iterator = feed(strategy, lambda: pipeline(position, max(0, boundaries.total_steps - step)))
     with skipped.published(), input.explaining(data, validation):
         metrics = course.run(iterator, step, position)
     checkpointer.wait()
