@@ -43,6 +43,12 @@ _log = logging.getLogger(__name__)
 
 # Jobs whose Service and NetworkPolicy are known to be their own; the oldest are looked at again.
 _KNOWN_KEPT = 20_000
+# The API server's words when another object has the name by now: to a deletion (its store has others than its front),
+# and to a patch. Long ones, for a job's name may have "uid" in it, and a pod that lives must not be taken for gone.
+_ANOTHER = {
+    409: ("the UID in the precondition", "Precondition failed: UID"),
+    422: ("metadata.uid: Invalid value",),
+}
 
 Announce = Callable[[Snapshot, Announcement], None]
 
@@ -221,9 +227,11 @@ class Applier:
             owner = {}
         if not owner or trim.uid(owner) != action.batch_job_uid:
             return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
-        self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
-        if self._cache.controls(snapshot.key, action.batch_job_uid):
-            return True
+        # Without its label no stream would ever tell of its end.
+        if trim.owner(owner) == snapshot.key:
+            self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
+            if self._cache.controls(snapshot.key, action.batch_job_uid):
+                return True
         # Somebody took its label or its owner away: nobody looks after this gang, and the next waits for its end.
         if "deletionTimestamp" in owner["metadata"]:
             return False
@@ -262,12 +270,12 @@ class Applier:
 
     def _gone(self, snapshot: Snapshot, uid: str, problem: ApiProblem) -> bool:
         """Whether that is news: its deletion may have been lost with a stream. Raises what says something else."""
-        if problem.status not in (404, 409):
+        if problem.status == 404 or _is_another(problem):
+            return self._cache.gone(snapshot.key, uid)
+        if problem.status != 409:
             raise problem
-        # Another object has the name by now; any other conflict passes by itself.
-        if problem.status == 409 and "uid" not in problem.message.lower():
-            return False
-        return self._cache.gone(snapshot.key, uid)
+        # Any other conflict passes by itself.
+        return False
 
 
 def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
@@ -275,6 +283,10 @@ def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
     old, new = before.to_document(), after.to_document()
     fields = (old.keys() | new.keys()) - {"progress"}
     return {field: new.get(field) for field in sorted(fields) if old.get(field) != new.get(field)}
+
+
+def _is_another(problem: ApiProblem) -> bool:
+    return any(words in problem.message for words in _ANOTHER.get(problem.status, ()))
 
 
 def _frozen(text: str, snapshot: Snapshot) -> ResolvedJob:

@@ -265,6 +265,20 @@ def test_somebody_deletes_the_indexed_job(life: Any) -> None:
     assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
 
 
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("unlabelled", {"labels": {"mptraining.dev/job": None}}), ("disowned", {"ownerReferences": None})],
+)
+def test_somebody_takes_label_or_owner_from_the_indexed_job(life: Any, name: str, lost: dict[str, Any]) -> None:
+    life.create(name, lambda pod: Run() if pod.job.endswith("-1") else Exit(0))
+    life.running(name)
+    path = f"/apis/batch/v1/namespaces/{life.namespace}/jobs/{name}-1"
+    life.rest.patch(path, {"metadata": lost}, kind=MERGE)
+    status = life.phase(name, "Succeeded")
+    assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
+    life.wait(lambda: life.child("batch/v1 jobs", f"{name}-1"), lambda found: found is None)
+
+
 def test_a_pod_stuck_on_a_dead_node_is_ended_by_its_status(life: Any) -> None:
     """Its node is silent: without the operator it would stay Terminating for ever, and the job with it."""
     life.control_plane.nodes.create("doomed", labels={"mptraining.dev/doomed": "yes"})

@@ -13,10 +13,11 @@ from mptraining_operator.cluster import JOBS, ApiProblem, Resource
 
 Raw = dict[str, Any]
 
-# As the API server says it.
+# As the API server says it, of a deletion and of patches.
+_ANOTHER = (409, "Conflict", "the UID in the precondition (1) does not match the UID in record (2)")
 _CONFLICTS = {
-    "uid": "Precondition failed: UID in precondition: 1, UID in object meta: 2",
-    "resourceVersion": "the object has been modified; please apply your changes to the latest version",
+    "uid": (422, "Invalid", 'metadata.uid: Invalid value: "1": field is immutable'),
+    "resourceVersion": (409, "Conflict", "the object has been modified; please apply your changes to the latest one"),
 }
 
 
@@ -101,7 +102,7 @@ class FakeCluster:
         stored = self._stored(resource, namespace, name)
         for field in ("uid", "resourceVersion"):
             if body.get("metadata", {}).get(field, stored["metadata"][field]) != stored["metadata"][field]:
-                raise ApiProblem(409, "Conflict", _CONFLICTS[field])
+                raise ApiProblem(*_CONFLICTS[field])
         merged = copy.deepcopy(stored)
         for top, value in body.items():
             if top != "metadata":
@@ -116,7 +117,7 @@ class FakeCluster:
         self._call("delete", resource, name)
         stored = self._stored(resource, namespace, name)
         if stored["metadata"]["uid"] != uid:
-            raise ApiProblem(409, "Conflict", _CONFLICTS["uid"])
+            raise ApiProblem(*_ANOTHER)
         del self.objects[(resource.plural, namespace, name)]
 
     def _stored(self, resource: Resource, namespace: str | None, name: str) -> Raw:

@@ -333,8 +333,9 @@ def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench,
     del stored["metadata"]["labels" if lost == "label" else "ownerReferences"]
     stored = bench.api.put(api_server.BATCH_JOBS, stored)
     if lost == "label":
-        # What a stream with a selector calls deleted.
+        # What a stream with a selector calls deleted; its status goes on changing.
         bench.cache.remove_child(KEY, uid, trim.version(stored))
+        bench.api.put(api_server.BATCH_JOBS, stored)
     else:
         bench.cache.put_batch_job(KEY, trim.version(stored), trim.batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
@@ -398,7 +399,7 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
     bench.cache.put_pod(KEY, 30, trim.pod(raw_pod()))
-    bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", "the object has been modified"))
+    bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
     assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
 
