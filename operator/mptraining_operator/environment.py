@@ -54,7 +54,10 @@ def trainer_environment(
         values[_NO_PROXY] = f"{names.service(owner.name)}.{owner.namespace}.svc"
     if source.python_path:
         values[_PYTHON_PATH] = _python_path(source.python_path, asked)
-    return _joined(values, asked, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
+    # The kubelet puts a pod out that writes more; without a limit this is what the node has.
+    scratch = {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}
+    joined = _joined(values, asked, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
+    return [*joined, {"name": contract.EPHEMERAL_STORAGE, "valueFrom": scratch}]
 
 
 def init_environment(launched: Launch, source: SourceParts, asked: PodTemplate) -> Variables:
