@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import warnings
@@ -57,11 +58,11 @@ class Streams:
         self._served = served
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
-        self._ticked = time.monotonic()
+        # None between two runs of kopf.
+        self._ticked: float | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        self._ticked = time.monotonic()
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -76,21 +77,24 @@ class Streams:
             self._end()
 
     def silence(self) -> float:
-        """Seconds since kopf's event loop last turned."""
-        return time.monotonic() - self._ticked
+        """Seconds since kopf's event loop last turned; 0 while the API server is waited for."""
+        ticked = self._ticked
+        if ticked is None:
+            return 0.0 if self._thread.is_alive() else math.inf
+        return time.monotonic() - ticked
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
             if not self._all_served():
-                self._ticked = time.monotonic()
                 self._stopping.wait(_TICK)
                 continue
-            began = time.monotonic()
+            began = self._ticked = time.monotonic()
             try:
                 asyncio.run(self._operate())
             except Exception as error:  # noqa: BLE001 - whatever ended kopf, the streams are needed
                 _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
+            self._ticked = None
             if self._stopping.wait(pause):
                 return
             pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)

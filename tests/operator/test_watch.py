@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 from collections.abc import Callable
 from typing import Any
@@ -81,4 +82,5 @@ def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: An
     assert streams.silence() < 5
     streams.stop()
     assert not streams._thread.is_alive()
+    assert streams.silence() == math.inf
     streams.begin_anew()
