@@ -20,7 +20,7 @@ from mptraining_operator.children import Owner
 from mptraining_operator.cluster import ApiProblem, Cluster
 from mptraining_operator.environment import PodSettings
 from mptraining_operator.health import HealthServer
-from mptraining_operator.intake import Intake
+from mptraining_operator.intake import STREAMS, Intake
 from mptraining_operator.lease import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan import plan
@@ -74,8 +74,14 @@ class Operator:
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,
             clock=time.monotonic,
+            returned=self._watch_anew,
         )
-        self._streams = Streams(intake, namespaces=settings.namespaces, listed_anew=self._relister.soon)
+        self._streams = Streams(
+            intake,
+            namespaces=settings.namespaces,
+            listed_anew=self._relister.soon,
+            served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
+        )
         self._announcer = Announcer(cluster, host=identity.name, clock=time.time)
         self._progress: ProgressEndpoint | None = None
         applier = Applier(
@@ -187,6 +193,9 @@ class Operator:
         # While nobody led nobody may have taken reports either.
         heard = time.time() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, reports_since=heard)
+
+    def _watch_anew(self) -> None:
+        self._streams.begin_anew()
 
     def _stop(self) -> None:
         _log.info("stopping")

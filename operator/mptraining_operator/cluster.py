@@ -127,6 +127,30 @@ class Cluster:
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
         return cls(api, count=count, read_seconds=read_seconds)
 
+    def serves(self, resource: Resource) -> bool:
+        """Whether discovery names the resource. Raises ApiProblem when it does not answer."""
+        *_, group, _version = resource.prefix.split("/")
+        try:
+            if group != "api":
+                named = self._discovered("/apis").get("groups", ())
+                if group not in [each["name"] for each in named]:
+                    return False
+            found = self._discovered(resource.prefix).get("resources", ())
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            return False
+        return resource.plural in [each["name"] for each in found]
+
+    def _discovered(self, path: str) -> Raw:
+        try:
+            answer, code = self._send("GET", path, {}, None, "application/json")
+        except ApiProblem as problem:
+            self._count(verb="get", resource="", code=problem.status)
+            raise
+        self._count(verb="get", resource="", code=code)
+        return answer
+
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
         """All objects in pages, each with the resourceVersion of the whole list; `namespace` None for all."""
         query = {"limit": str(PAGE), **selectors}

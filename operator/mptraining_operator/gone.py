@@ -63,7 +63,10 @@ def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
 def quiet(snapshot: Snapshot) -> bool:
     """Whether no process of any attempt, or of an earlier job of this name, can be alive: every Indexed Job has ended,
     every pod is over.
+
+    A Job's `status.terminating` says no more: before Kubernetes 1.31 a Job may end while its pods still leave, and its
+    controller never corrects the number afterwards.
     """
-    return all(each.ended and each.terminating == 0 for each in snapshot.batch_jobs) and all(
+    return all(each.ended for each in snapshot.batch_jobs) and all(
         pod.over for pod in (*snapshot.pods, *snapshot.predecessors)
     )

@@ -34,7 +34,7 @@ class Lists(Protocol):
 
 
 class Relister:
-    """`clock` counts seconds from anywhere; `namespaces` empty for all."""
+    """`clock` counts seconds from anywhere; `namespaces` empty for all. `returned` hears that a resource was away."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Relister:
         seconds: float,
         namespaces: tuple[str, ...],
         clock: Callable[[], float],
+        returned: Callable[[], None] = lambda: None,
     ) -> None:
         self._lists = lists
         self._cache = cache
@@ -52,6 +53,8 @@ class Relister:
         self._seconds = seconds
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
+        self._returned = returned
+        self._away = False
         self._wanted = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
@@ -97,9 +100,16 @@ class Relister:
 
     def run_once(self) -> None:
         """One list of everything. Raises ApiProblem; what was seen until then stays."""
-        for stream in STREAMS:
-            for namespace in self._namespaces:
-                self._list(stream, namespace)
+        try:
+            for stream in STREAMS:
+                for namespace in self._namespaces:
+                    self._list(stream, namespace)
+        except ApiProblem as problem:
+            self._away = self._away or problem.status == 404
+            raise
+        if self._away:
+            self._away = False
+            self._returned()
         self._completed = self._clock()
         self.complete.set()
 

@@ -86,7 +86,6 @@ class SeenBatchJob:
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
-    terminating: int = 0
     # Its terminal condition with reason and message.
     ended: Literal["", "Complete", "Failed"] = ""
     end_reason: str = ""

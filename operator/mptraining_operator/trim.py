@@ -129,7 +129,6 @@ def batch_job(raw: Raw) -> SeenBatchJob:
         ready=_whole(status.get("ready")),
         succeeded=_whole(status.get("succeeded")),
         failed=_whole(status.get("failed")),
-        terminating=_whole(status.get("terminating")),
         ended=cast(Literal["", "Complete", "Failed"], end.get("type", "")),
         end_reason=sys.intern(end.get("reason") or ""),
         end_message=end.get("message") or "",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import kopf
@@ -24,6 +26,7 @@ from mptraining_operator.intake import STREAMS, Intake
 _log = logging.getLogger(__name__)
 
 _TICK = 1.0
+_FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 # Group and version as kopf wants them.
 _VERSIONS = {
@@ -35,42 +38,80 @@ _VERSIONS = {
 
 
 class Streams:
-    """`listed_anew` is called when kopf lists objects rather than hearing of them; streams that end begin again."""
+    """`listed_anew` is called when kopf lists objects rather than hearing of them; streams that end begin again.
 
-    def __init__(self, intake: Intake, *, namespaces: tuple[str, ...], listed_anew: Callable[[], None]) -> None:
+    `served` says whether the API server names every resource: kopf looks once, when it begins, and never watches one
+    that is missing then. It may raise anything.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        namespaces: tuple[str, ...],
+        listed_anew: Callable[[], None],
+        served: Callable[[], bool],
+    ) -> None:
         self._intake = intake
         self._namespaces = namespaces
         self._listed_anew = listed_anew
+        self._served = served
         self._stopping = threading.Event()
-        self._ticked = time.monotonic()
+        self._end: Callable[[], object] = lambda: None
+        # None between two runs of kopf.
+        self._ticked: float | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        self._ticked = time.monotonic()
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
         self._stopping.set()
+        self.begin_anew()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
+    def begin_anew(self) -> None:
+        """Ends the streams, which begin again: a resource was away, and kopf may have lost it for good."""
+        with suppress(RuntimeError):
+            self._end()
+
     def silence(self) -> float:
-        """Seconds since kopf's event loop last turned."""
-        return time.monotonic() - self._ticked
+        """Seconds since kopf's event loop last turned; 0 while the API server is waited for."""
+        ticked = self._ticked
+        if ticked is None:
+            return 0.0 if self._thread.is_alive() else math.inf
+        return time.monotonic() - ticked
 
     def _run(self) -> None:
-        pause = 1.0
+        pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            began = time.monotonic()
+            if not self._all_served():
+                self._stopping.wait(_TICK)
+                continue
+            began = self._ticked = time.monotonic()
             try:
                 asyncio.run(self._operate())
             except Exception as error:  # noqa: BLE001 - whatever ended kopf, the streams are needed
                 _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
+            self._ticked = None
             if self._stopping.wait(pause):
                 return
-            pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
+
+    def _all_served(self) -> bool:
+        try:
+            return self._served()
+        except Exception as error:  # noqa: BLE001 - it is asked again
+            _log.warning("the API server does not say what it serves: %s", error)
+            return False
 
     async def _operate(self) -> None:
+        # Not a flag of threads: kopf would wait for it in one, and that thread would outlive streams that end.
+        end, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._end = lambda: loop.call_soon_threadsafe(end.set)
+        if self._stopping.is_set():
+            return
         ticking = asyncio.create_task(self._tick())
         where: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         try:
@@ -80,7 +121,7 @@ class Streams:
                     registry=registry(self._intake, self._listed_anew),
                     settings=settings(),
                     standalone=True,
-                    stop_flag=self._stopping,
+                    stop_flag=end,
                     **where,
                 )
         finally:

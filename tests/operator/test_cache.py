@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mptraining_operator import trim
 from mptraining_operator.actions import StartAttempt
 from mptraining_operator.cache import FINDINGS_LAST, Cache
+from mptraining_operator.gone import quiet
 from mptraining_operator.plan import plan
 from mptraining_operator.snapshot import Findings, Key, Limits, Refusal, Snapshot
 from mptraining_operator.trim import StoredJob
@@ -144,6 +145,19 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw
     assert [each.reason for each in waits.announcements] == ["EarlierJobEnds"]
     assert cache.remove_child(KEY, "p-old", 14)
     assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
+
+
+def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1, and stays so."""
+    cache = Cache(clock)
+    cache.put_job(trim.job(raw_job()))
+    put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
+    put_child(cache, raw_pod())
+    assert not quiet(look(cache))
+    put_child(cache, raw_pod(version=31, phase="Failed"))
+    assert quiet(look(cache))
 
 
 def test_what_was_removed_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:

@@ -67,6 +67,37 @@ def test_lists_go_on_where_a_page_ends() -> None:
     assert wire.sent[1][1].endswith("&continue=more%2F%2B")
 
 
+GROUPS = {"groups": [{"name": "apps"}, {"name": "mptraining.dev"}]}
+RESOURCES = {"resources": [{"name": "mptrainingjobs"}, {"name": "mptrainingjobs/status"}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "served"),
+    [
+        ((answer(GROUPS), answer(RESOURCES)), True),
+        ((answer(GROUPS), answer({"resources": [{"name": "others"}]})), False),
+        ((answer(GROUPS), answer(b"404 page not found", 404)), False),
+        # Its objects can be had before it is named.
+        ((answer({"groups": [{"name": "apps"}]}),), False),
+    ],
+)
+def test_what_discovery_names_is_served(answers: tuple[Any, ...], served: bool) -> None:
+    wire = Wire(*answers)
+    assert connected(wire).serves(api.JOBS) is served
+    assert [sent[1] for sent in wire.sent] == ["https://server/apis", "https://server/apis/mptraining.dev/v1alpha1"][
+        : len(answers)
+    ]
+
+
+def test_discovery_that_does_not_answer_says_nothing() -> None:
+    counted: list[dict[str, Any]] = []
+    wire = Wire(answer({}, 503))
+    with pytest.raises(ApiProblem):
+        connected(wire, count=lambda **call: counted.append(call)).serves(api.PODS)
+    assert wire.sent[0][1] == "https://server/api/v1"
+    assert counted == [{"verb": "get", "resource": "", "code": 503}]
+
+
 def test_the_status_is_patched_over_the_version_that_was_seen() -> None:
     wire = Wire(answer({}))
     connected(wire).patch_job_status("team", "flowers", 12, {"phase": "Running", "workers": None})

@@ -390,6 +390,22 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
     assert len(api.calls) >= listed + len(STREAMS)
 
 
+def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Clock) -> None:
+    lists, _, _ = relister(api, clock)
+    told: list[int] = []
+    lists._returned = lambda: told.append(len(api.calls))
+    lists.run_once()
+    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    for _ in range(2):
+        with pytest.raises(ApiProblem):
+            lists.run_once()
+    assert told == []
+    lists.run_once()
+    lists.run_once()
+    assert len(told) == 1
+
+
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
         api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))

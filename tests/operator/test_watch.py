@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import queue
 from collections.abc import Callable
 from typing import Any
 
@@ -51,3 +53,34 @@ def test_every_stream_has_a_handler(clock: Any) -> None:
     handlers = watch.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
     found = {handler.id for handler in handlers._watching.get_all_handlers()}
     assert found == {stream.resource.plural for stream in STREAMS}
+
+
+def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: Any, monkeypatch: Any) -> None:
+    """kopf looks at what is served once, when it begins."""
+    answers: list[bool | Exception] = [False, ConnectionError("away"), True, True, True]
+    began: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def served() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def operator(*, stop_flag: asyncio.Event, **_: Any) -> None:
+        began.put(len(answers))
+        await stop_flag.wait()
+
+    monkeypatch.setattr(watch, "_TICK", 0.01)
+    monkeypatch.setattr(watch, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(watch.kopf, "operator", operator)
+    intake = Intake(Cache(clock), WorkQueue(clock))
+    streams = watch.Streams(intake, namespaces=(), listed_anew=lambda: None, served=served)
+    streams.start()
+    assert began.get(timeout=5) == 2
+    streams.begin_anew()
+    assert began.get(timeout=5) == 1
+    assert streams.silence() < 5
+    streams.stop()
+    assert not streams._thread.is_alive()
+    assert streams.silence() == math.inf
+    streams.begin_anew()

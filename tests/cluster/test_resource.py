@@ -1,0 +1,50 @@
+"""The resource MPTrainingJob itself goes and comes back, as when somebody installs the CRD anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed import ControlPlane, Exit
+from testbed.rest import Refused
+
+ROOT = Path(__file__).parents[2]
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mptrainingjobs.mptraining.dev"
+
+
+@pytest.fixture
+def own(tmp_path: Path, new_life: Any) -> Iterator[Any]:
+    """A control plane of its own: with the resource all its jobs go."""
+    with ControlPlane(tmp_path) as started:
+        started.kubectl("apply", "-f", str(ROOT / "manifests" / "operator.yaml"))
+        started.nodes.create("resource-node")
+        life = new_life(started, "resource", relistSeconds=600).with_kubelet()
+        try:
+            yield life
+        finally:
+            life.close()
+
+
+def test_after_the_resource_was_away_its_jobs_are_watched_again(own: Any) -> None:
+    operator = own.operator()
+    own.create("before", lambda pod: Exit(0))
+    own.phase("before", "Succeeded")
+    own.rest.delete(CRD)
+    own.wait(lambda: served(own), lambda there: not there)
+    own.wait(lambda: operator.log, lambda log: "has failed: 404" in log)
+    own.control_plane.apply_crd(ROOT / "manifests" / "crd.yaml")
+    own.create("after", lambda pod: Exit(0))
+    own.wait(lambda: own.batch_jobs("after"), lambda jobs: jobs, seconds=15)
+    own.phase("after", "Succeeded")
+    assert operator.server.exit_code is None
+
+
+def served(life: Any) -> bool:
+    try:
+        life.rest.get(life.jobs)
+    except Refused:
+        return False
+    return True
