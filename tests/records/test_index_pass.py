@@ -73,7 +73,7 @@ class Test_workers:
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)
         objects = storage.glob(f"{bucket}/*.tfrecord")
-        found = index_pass.scan_shared(objects, worker=1, workers=2, patience=0.0)
+        found = index_pass.scan_shared(objects, {each.uri for each in objects}, worker=1, workers=2, patience=0.0)
         assert sum(shard.count for shard in found.values()) == len(RECORDS)
 
     def test_expand_what_is_compressed_each_for_itself(self, bucket: str) -> None:

@@ -144,7 +144,13 @@ def _token_provider(bucket: str) -> Callable[[], Any]:
     request = Request()
 
     def token() -> dict[str, Any]:
-        credentials.refresh(request)
+        try:
+            credentials.refresh(request)
+        except google.auth.exceptions.GoogleAuthError as error:
+            # google-auth says of a metadata server that is away what it says of credentials that are refused.
+            if isinstance(error.__cause__, google.auth.exceptions.TransportError) or error.retryable:
+                raise ConnectionError("the metadata server cannot be reached for credentials") from None
+            raise
         expiry = credentials.expiry
         if expiry is not None and expiry.tzinfo is None:
             expiry = expiry.replace(tzinfo=UTC)

@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ class DiskCache:
         self._present = np.zeros(0, bool)
         with files.explained(folder):
             self._folder = Path(tempfile.mkdtemp(prefix="mptraining-records-", dir=folder))
-        self._clean = weakref.finalize(self, _remove, self._folder, self._files)
+        self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     @property
     def is_empty(self) -> bool:
@@ -59,10 +60,11 @@ class DiskCache:
         if self._full is None:
             return False
         try:
-            written = 0
-            # A disk that is nearly full takes a part, and says so at the next call.
-            while written < len(content):
-                written += os.pwrite(self._file(uri), memoryview(content)[written:], start + written)
+            with self._opened(uri) as file:
+                written = 0
+                # A disk that is nearly full takes a part, and says so at the next call.
+                while written < len(content):
+                    written += os.pwrite(file, memoryview(content)[written:], start + written)
         except OSError as error:
             # Without the cache training is slower, no more; so whatever the disk has, it ends the keeping alone.
             self._give_up(error)
@@ -103,7 +105,11 @@ class DiskCache:
         """The bytes of a range whose records are all kept; None when one is not."""
         if not self.has(read):
             return None
-        content = os.pread(self._file(self._uri(read)), read.length, read.start)
+        try:
+            with self._opened(self._uri(read)) as file:
+                content = os.pread(file, read.length, read.start)
+        except OSError:
+            return None
         return content if len(content) == read.length else None
 
     def close(self) -> None:
@@ -118,22 +124,19 @@ class DiskCache:
         assert self._dataset is not None
         return read.rows + int(self._dataset.starts[read.shard])
 
-    def _file(self, uri: str) -> int:
+    @contextmanager
+    def _opened(self, uri: str) -> Iterator[int]:
+        # Open for as long as it takes: a data set may have more shards than a process may have files.
         with self._lock:
-            if uri not in self._files:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._files[uri] = os.open(self._folder / str(len(self._files)), flags, 0o600)
-            return self._files[uri]
+            path = self._folder / str(self._files.setdefault(uri, len(self._files)))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def _give_up(self, error: OSError) -> None:
         with self._lock:
             full, self._full = self._full, None
         if full is not None:
             full(f"the disk cache in {self._folder.parent} keeps no more: {error.strerror}")
-
-
-def _remove(folder: Path, opened: dict[str, int]) -> None:
-    for file in opened.values():
-        os.close(file)
-    opened.clear()
-    shutil.rmtree(folder, ignore_errors=True)

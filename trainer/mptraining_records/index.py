@@ -84,9 +84,9 @@ def build(
     objects = find(patterns)
     with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="index") as pool:
         known = dict(zip((object.uri for object in objects), pool.map(_known, objects), strict=True))
-    missing = [object for object in objects if known[object.uri] is None]
+    missing = {object.uri for object in objects if known[object.uri] is None}
     known |= index_pass.scan_shared(
-        missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
+        objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
     shards = tuple(shard for shard in known.values() if shard is not None)
     account = bad_records or BadRecords()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -66,6 +66,7 @@ def scan(
 
 def scan_shared(
     objects: Sequence[StoredObject],
+    missing: Set[str],
     *,
     worker: int,
     workers: int,
@@ -75,11 +76,15 @@ def scan_shared(
     notice: Callable[[str], None] | None = None,
     patience: float = _PATIENCE,
 ) -> dict[str, ShardIndex]:
-    """The index of every object by URI: this worker's share found here and published, the others' waited for.
+    """The index of every `missing` object by URI: this worker's share found here and published, the others' waited for.
+
+    Shares are cut from all `objects`, whom every worker lists alike; what is missing changes while others publish.
 
     What the others do not publish in time, or cannot, is found here as well; so is what is compressed, which every
     worker needs on its own disk. Raises as `scan`.
     """
+    mine = [object for object in objects[worker::workers] if object.uri in missing]
+    objects = [object for object in objects if object.uri in missing]
     readable = objects
     if workers > 1:
         with ThreadPoolExecutor(_ASKING, thread_name_prefix="heads") as pool:
@@ -87,7 +92,9 @@ def scan_shared(
         readable = [object for object, is_plain in zip(objects, plain, strict=True) if is_plain]
     found: dict[str, ShardIndex] = {}
     published = True
-    for shard in scan(readable[worker::workers], cache=cache, traffic=traffic, progress=progress):
+    for shard in scan(
+        [object for object in mine if object in readable], cache=cache, traffic=traffic, progress=progress
+    ):
         found[shard.object.uri] = shard
         if published and shard.expanded is None:
             published = _publish(shard, notice)

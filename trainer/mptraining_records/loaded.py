@@ -9,10 +9,14 @@ import google_crc32c
 import numpy as np
 
 from mptraining_records import framing
+from mptraining_records.fetch import RANGE
 from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_index import ShardIndex
 
 _SIZE = 256 << 10
+# Longer ranges, single long records, are rare and of many sizes; more free memory than this is given back.
+_LONGEST = RANGE + _SIZE
+_MOST_FREE = 64 << 20
 
 
 class Buffers:
@@ -24,23 +28,24 @@ class Buffers:
     def __init__(self) -> None:
         self._free: defaultdict[int, list[bytearray]] = defaultdict(list)
         self._lock = threading.Lock()
+        self.free_bytes = 0
 
     def take(self, length: int) -> bytearray:
         """At least `length` bytes."""
         size = -(-length // _SIZE) * _SIZE
         with self._lock:
             free = self._free[size]
-            return free.pop() if free else bytearray(size)
+            if free:
+                self.free_bytes -= size
+                return free.pop()
+        return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
         """Takes a buffer back."""
         with self._lock:
-            self._free[len(buffer)].append(buffer)
-
-    def forget(self) -> None:
-        """Leaves all memory that is not in use to others."""
-        with self._lock:
-            self._free.clear()
+            if len(buffer) <= _LONGEST and self.free_bytes + len(buffer) <= _MOST_FREE:
+                self.free_bytes += len(buffer)
+                self._free[len(buffer)].append(buffer)
 
 
 class Loaded:

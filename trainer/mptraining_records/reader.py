@@ -57,6 +57,8 @@ class RecordReader:
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self.bad_records = bad_records or BadRecords()
         self._buffers = Buffers()
+        # Shard and row of records that were damaged when they were fetched for the second time.
+        self._confirmed: set[tuple[int, int]] = set()
         self._closed = threading.Event()
         self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
         self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
@@ -129,9 +131,10 @@ class RecordReader:
             raise CancelledError
         shard = self.dataset.shards[read.shard]
         loaded = Loaded(self._bytes.get(read, buffer), shard, read)
-        if self._bytes.cache is not None and not all(loaded.is_sound):
-            # The disk may be what is damaged.
+        if self._bytes.is_remote(read) and not self._confirmed.issuperset(_damaged(read, loaded)):
+            # The way, or the disk cache, may be what is damaged.
             loaded = Loaded(self._bytes.get(read, bytearray(read.length), anew=True), shard, read)
+            self._confirmed.update(_damaged(read, loaded))
         return loaded
 
     def damaged(self, number: int) -> None:
@@ -142,3 +145,8 @@ class RecordReader:
         if storage.stat(shard.readable.uri).version != shard.readable.version:
             raise storage.replaced(shard.readable.uri)
         self.bad_records.met(shard.bad_record(row))
+
+
+def _damaged(read: RangeRead, loaded: Loaded) -> set[tuple[int, int]]:
+    """Shard and row of the damaged records of a range."""
+    return {(read.shard, row) for row, sound in zip(read.rows.tolist(), loaded.is_sound, strict=True) if not sound}

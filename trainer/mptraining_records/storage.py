@@ -245,7 +245,10 @@ def _literal_folder(pattern: str) -> tuple[str, list[str]]:
 
 
 def _match(names: Iterable[str], element: str) -> list[str]:
-    return [name for name in names if name == element or fnmatch.fnmatchcase(name, element)]
+    # As in a shell, a wildcard stands for no hidden name: indexes and unfinished shards lie beside the finished ones.
+    hidden = element.startswith(".")
+    matching = [name for name in names if fnmatch.fnmatchcase(name, element) and (hidden or not name.startswith("."))]
+    return [name for name in names if name == element] or matching
 
 
 def _level(folder: str) -> tuple[list[str], list[StoredObject]]:

@@ -89,24 +89,23 @@ class RecordStream:
                     return
                 self._begun.append(chunk)
                 if chunk.all_begun:
-                    # Holes only.
-                    continue
+                    # Holes only, of which there may be no end.
+                    return
             if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
                 return
             self._in_use += chunk.begin(self._reader)
 
     def _hand_out(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
         began = self._now()
-        gaps = 0
         for number in chunk.needed(most):
             while not chunk.has_begun(number):
                 self._in_use += chunk.begin(self._reader)
-            gaps += chunk.arrive(number)
+            chunk.arrive(number)
         self.waited += self._now() - began
         records, damaged, freed = chunk.hand_out(self._reader, most)
         for number in damaged:
             self._reader.damaged(number)
-        return records, freed + gaps
+        return records, freed
 
     def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
         most, alone = self._read_ahead // 2, first
@@ -119,23 +118,22 @@ class RecordStream:
             pieces += [(rest + begin, rest + end) for begin, end in cut_by_bytes(sizes[rest:], most)]
             for begin, end in pieces:
                 if begin < end:
-                    yield _Chunk(unit[begin:end], self._reader.plan(unit[begin:end]), sizes[begin:end])
+                    yield _Chunk(unit[begin:end], self._reader.plan(unit[begin:end]))
 
 
 class _Chunk:
     """Records that were planned together: their ranges, those begun, and what has arrived."""
 
-    def __init__(self, numbers: Int64s, reads: list[RangeRead], sizes: Int64s) -> None:
+    def __init__(self, numbers: Int64s, reads: list[RangeRead]) -> None:
         self._numbers = numbers
         self._reads = reads
-        self._sizes = sizes
         self._loads: list[Load] = []
         self._arrived: dict[int, Loaded] = {}
         self._left = [len(read.rows) for read in reads]
         self._at = 0
         # Which range brings each record, -1 for a hole, and at which of its rows.
-        self._range_of = np.full(len(sizes), -1, np.int64)
-        self._row_of = np.zeros(len(sizes), np.int64)
+        self._range_of = np.full(len(numbers), -1, np.int64)
+        self._row_of = np.zeros(len(numbers), np.int64)
         for number, read in enumerate(reads):
             self._range_of[read.places] = number
             self._row_of[read.places] = np.arange(len(read.places))
@@ -166,17 +164,15 @@ class _Chunk:
         numbers = np.unique(self._range_of[self._at : self._at + most])
         return [number for number in numbers.tolist() if number >= 0 and number not in self._arrived]
 
-    def arrive(self, number: int) -> int:
-        """Waits for a range; how many of its bytes are no record of this chunk, and free again."""
+    def arrive(self, number: int) -> None:
+        """Waits for a range."""
         self._arrived[number] = self._loads[number].result()
-        read = self._reads[number]
-        return read.length - int(self._sizes[read.places].sum())
 
     def hand_out(self, reader: RecordReader, most: int) -> tuple[list[bytes | None], list[int], int]:
         """The next `most` records, which have arrived; the numbers of damaged ones; the bytes that are free now."""
         begin, end = self._at, min(self._at + most, len(self._numbers))
         records: list[bytes | None] = []
-        damaged = []
+        damaged, freed = [], 0
         ranges, rows = self._range_of[begin:end].tolist(), self._row_of[begin:end].tolist()
         for number, (of, row) in zip(self._numbers[begin:end].tolist(), zip(ranges, rows, strict=True), strict=True):
             record = None if number < 0 else self._arrived[of].payload(row)
@@ -187,10 +183,12 @@ class _Chunk:
                 damaged.append(number)
             self._left[of] -= 1
             if not self._left[of]:
+                # The memory of a range is free with its last record, gaps and all.
+                freed += self._reads[of].length
                 del self._arrived[of]
                 reader.end(self._loads[of])
         self._at = end
-        return records, damaged, int(self._sizes[begin:end].sum())
+        return records, damaged, freed
 
     def cancel(self) -> None:
         for load in self._loads:

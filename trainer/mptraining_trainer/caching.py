@@ -27,26 +27,30 @@ _DISK_SHARE = 0.7
 _DECODE_AT_ONCE = 256
 
 
-def disk_cache(patterns: Sequence[str], mode: Mode, notice: Notice, *, reserved: int = 0) -> DiskCache | None:
-    """A cache on the local disk for remote records that fit there; `reserved` bytes are promised to others.
+def disk_cache(
+    patterns: Sequence[str], mode: Mode, notice: Notice, *, reserved: int = 0
+) -> tuple[DiskCache | None, int]:
+    """A cache on the local disk for remote records that fit there, and the bytes that it may come to.
+
+    `reserved` bytes are promised to others.
 
     It is filled from the first byte that is read, so it is made before anything is known but the objects' sizes.
     """
     if mode == "None":
-        return None
+        return None, 0
     remote = [object for object in index.find(patterns) if storage.is_remote(object.uri)]
     if not remote:
         if mode == "Disk":
             notice("DiskCache", "data.cache: Disk is for buckets; these records lie on a disk already")
-        return None
+        return None, 0
     folder = Path(tempfile.gettempdir())
     size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder)) - reserved
     if size > room:
         if mode == "Disk":
             text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
             notice("DiskCache", f"{text}; every epoch reads the bucket", level="Warning")
-        return None
-    return DiskCache(folder, full=lambda text: notice("DiskCacheFull", text, level="Warning"))
+        return None, 0
+    return DiskCache(folder, full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
 
 
 def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:

@@ -146,7 +146,10 @@ class Checkpointer:
             except StorageUnavailable:
                 # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
                 raise
-            except (Problem, OSError, ValueError) as error:
+            except OSError as error:
+                # Ours: the scratch disk, from which nobody should conclude anything about the checkpoint.
+                raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
+            except (Problem, ValueError) as error:
                 damaged.append(uri)
                 message = f"{uri} cannot be read ({error}); falling back to the one before"
                 self._telemetry.notice("CheckpointDamaged", message, level="Warning")

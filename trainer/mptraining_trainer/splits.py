@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_trainer import caching
@@ -16,6 +17,13 @@ from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.open_data import open_data
 from mptraining_trainer.preprocess import Preprocess, check
 from mptraining_trainer.worker import Worker
+
+
+class Reserved(NamedTuple):
+    """Bytes that a data set was promised already."""
+
+    memory: int
+    disk: int
 
 
 @dataclass(frozen=True)
@@ -38,22 +46,22 @@ def open_splits(worker: Worker, share: Share) -> Opened:
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
 
-    def opened(patterns: Sequence[str], like: Columns | None, reserved: int) -> tuple[Split, str, int]:
-        cache = caching.disk_cache(patterns, data.cache, notice)
+    def opened(patterns: Sequence[str], like: Columns | None, reserved: Reserved) -> tuple[Split, str, Reserved]:
+        cache, on_disk = caching.disk_cache(patterns, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
             worker.ends.callback(cache.close)
         split = open_data(patterns, data, like=like, notice=notice, now=now, share=share, meter=meter, cache=cache)
         worker.ends.callback(split.reader.close)
-        cached, name, size = caching.with_cache(split, data.cache, cache, reserved=reserved)
+        cached, name, in_memory = caching.with_cache(split, data.cache, cache, reserved=reserved.memory)
         worker.ends.callback(cached.reader.close)
-        return cached, name, size
+        return cached, name, Reserved(in_memory, on_disk if name == "Disk" else 0)
 
     with _in_field("spec.data.train"):
-        training, meter.cache, size = opened(data.train, None, 0)
+        training, meter.cache, taken = opened(data.train, None, Reserved(0, 0))
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):
-            validation, _, _ = opened(data.validation, training.columns, size)
+            validation, _, _ = opened(data.validation, training.columns, taken)
     function = None
     if data.preprocess not in ("auto", "none"):
         function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))

@@ -21,6 +21,7 @@ from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_records import storage
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
+from mptraining_trainer.agreement import require_agreement
 from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
 from mptraining_trainer.claim import claim_folder
@@ -42,7 +43,7 @@ from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
 
-def train(  # noqa: PLR0915 - sections to be read from top to bottom
+def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     worker: Worker, environment: MutableMapping[str, str]
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
@@ -152,6 +153,14 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         scaler.restore(ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
         loop.restored()
     boundaries = _boundaries(job, job.training, batching, step, position, with_validation=validation is not None)
+
+    if job.processes > 1:
+        require_agreement(
+            strategy,
+            data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
+            checkpoint=f"{step} {position}",
+            folder=worker.folder,
+        )
 
     telemetry.say(
         events.Started,

@@ -1,0 +1,54 @@
+"""Do all workers see the same data and the same checkpoint? Asked once, before the first step.
+
+Each worker looks for itself. Where one sees a folder of its own, or a file more than the others, weights of different
+trainings would be averaged without a word, or a collective operation would wait for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidData, ResumeRefused
+
+_PIECES = 8
+
+
+def require_agreement(strategy: Any, *, data: str, checkpoint: str, folder: str) -> None:
+    """Every worker must call it. Raises InvalidData or ResumeRefused, on all of them, when one says something else."""
+    same_data, same_checkpoint = _agree(strategy, (data, checkpoint))
+    if not same_data:
+        raise InvalidData(
+            "spec.data",
+            "the workers do not find the same records",
+            next_step="Put the files where all workers see them, and write nothing to them while a job starts.",
+        )
+    if not same_checkpoint:
+        raise ResumeRefused(
+            folder,
+            "the workers do not find the same checkpoint",
+            expected="one folder that all of them share",
+            next_step="Name a bucket or a volume that every node mounts, or set training.resume: Never.",
+        )
+
+
+def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
+    """For each text whether it is the same everywhere."""
+    digests = [list(hashlib.sha256(text.encode()).digest()[:_PIECES]) for text in texts]
+    said = tf.constant(digests, tf.float32)
+
+    def over_all(value: Any) -> Any:
+        of_replicas = strategy.run(tf.identity, args=(value,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
+
+    # n numbers are equal if and only if n times the sum of their squares is the square of their sum. They are bytes,
+    # so that float32, which every collective knows, is exact for 256 replicas.
+    count = strategy.num_replicas_in_sync
+    total = tf.function(over_all)
+    sums, squares = total(said).numpy(), total(said * said).numpy()
+    return [
+        all(count * int(square) == int(sum) ** 2 for sum, square in zip(*each, strict=True))
+        for each in zip(sums, squares, strict=True)
+    ]
