@@ -80,7 +80,10 @@ class Relister:
     def pause(self) -> float:
         """Seconds until a list that is wanted now."""
         age = self.age()
-        return _SOON if age is None else max(_SOON, _FRESH - age)
+        if age is None:
+            return _SOON
+        # No later than the one that is due anyhow.
+        return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
 
     def anew(self, stopping: threading.Event) -> bool:
         """A whole list that begins now, tried until it is had; False when `stopping` is set before."""

@@ -366,7 +366,7 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
     assert not lists.anew(stopped)
 
 
-@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (600, 5)])
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
 def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
     api: Any, clock: Clock, age: float, pause: float
 ) -> None:
