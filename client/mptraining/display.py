@@ -161,10 +161,9 @@ def lines(event: Event, before: Progress | None = None) -> list[str]:
         case Progress():
             parts = [place(event), metrics(event.metrics), speed_text(event, before)]
             return ["  ".join(part for part in parts if part)]
-        case Notice() if is_indexing(event):
-            return [event.message]
         case Notice():
-            return [f"{'warning' if event.level == 'Warning' else 'note'}: {event.message}"]
+            kind = "warning: " if event.level == "Warning" else "note: "
+            return [event.message if is_indexing(event) else kind + event.message]
         case Saved():
             return [f"saved step {event.step} ({size(event.bytes)} in {duration(event.seconds)})"]
         case Recovered():

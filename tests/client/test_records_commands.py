@@ -95,9 +95,9 @@ def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixt
 
 
 def test_what_is_asked_again_is_a_line_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    with records_commands._Meter("bytes", lambda: now):
-        for now in (1.0, 2.0, 3.0, 11.0):
+    seconds = iter([0.0, 1.0, 2.0, 3.0, 11.0])
+    with records_commands._Meter("bytes", lambda: next(seconds)):
+        for _ in range(4):
             contact.retrying("gs://b/a", "the bucket answered HTTP 503")
     contact.retrying("gs://b/a", "nobody listens any more")
     line = "note: gs://b/a: the bucket answered HTTP 503; trying again"
