@@ -17,6 +17,8 @@ from mptraining_api.resolved import ResolvedJob
 
 PLAIN_SECONDS = 10.0
 BRIEF_SECONDS = 1.0
+# Warnings about what all workers measure together.
+_OF_ALL = ("InputBound",)
 # What TensorFlow's C++ says of itself, whatever is trained; it has no setting for these lines.
 NOISE = (
     "could not find cuda drivers",
@@ -210,7 +212,9 @@ def prefixed(worker: int, text: str) -> str:
 
 def is_shown(worker: int, event: Event) -> bool:
     """Every worker tells the same story; of the others only what the chief may not have seen."""
-    return worker == 0 or (isinstance(event, Notice) and event.level == "Warning")
+    if worker == 0:
+        return True
+    return isinstance(event, Notice) and event.level == "Warning" and event.topic not in _OF_ALL
 
 
 class PlainDisplay:

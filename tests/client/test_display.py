@@ -105,6 +105,7 @@ def test_other_workers_only_warn(capsys: pytest.CaptureFixture[str]) -> None:
     display.event(1, progress(1))
     display.event(1, Notice(topic="X", message="quiet", **COMMON))
     display.event(1, Notice(topic="X", message="loud", level="Warning", **COMMON))
+    display.event(1, Notice(topic="InputBound", message="said by all", level="Warning", **COMMON))
     display.line(1, "stderr", "printed")
     assert capsys.readouterr() == ("[worker 1] warning: loud\n", "[worker 1] printed\n")
 
