@@ -124,6 +124,9 @@ class Finished(_Event):
     model: str | None = None
     seconds: float | None = None
     training_seconds: float | None = None
+    # Of the whole training; see Started and Progress.
+    first_record_seconds: float | None = None
+    input_bound_percent: float | None = None
     peak_memory_bytes: int | None = None
 
 

@@ -56,7 +56,7 @@ class Data(Model):
     preprocess: EntryPoint | None = Field(None, description="auto (the application's own), none, or module:function.")
     shuffle: Shuffle | None = Field(None, description="How far records are mixed.")
     cache: Literal["Auto", "Memory", "Disk", "None"] | None = Field(
-        None, description="Where decoded examples are kept."
+        None, description="Where examples are kept between epochs. Auto: in memory or on the disk, where they fit."
     )
     bad_records: BadRecords | None = Field(None, description="What happens to a record that cannot be read.")
     remainder: Literal["Drop", "PadAndMask"] | None = Field(

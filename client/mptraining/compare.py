@@ -85,6 +85,7 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
     rows += [
         row("seconds", "total time", _seconds, duration, "lower"),
         row("peak_memory_bytes", "peak memory", _peak_memory, size, "lower"),
+        row("input_bound_percent", "waited for data", _input_bound, lambda each: f"{each:.0f}%", "lower"),
         row("precision", "precision", lambda run: run.precision),
         row("strategy", "strategy", lambda run: _told(run, "strategy")),
         row("replicas", "replicas", lambda run: _told(run, "replicas_in_sync")),
@@ -222,6 +223,10 @@ def _ratio(run: Run, base: Run) -> Value:
 def _seconds(run: Run) -> Value:
     """The result tells of its own attempt alone."""
     return run.result.seconds if run.result and run.history.attempts <= 1 else run.history.seconds
+
+
+def _input_bound(run: Run) -> Value:
+    return run.result.input_bound_percent if run.result else None
 
 
 def _peak_memory(run: Run) -> Value:

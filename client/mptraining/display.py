@@ -17,6 +17,8 @@ from mptraining_api.resolved import ResolvedJob
 
 PLAIN_SECONDS = 10.0
 BRIEF_SECONDS = 1.0
+# Warnings about what all workers measure together.
+_OF_ALL = ("InputBound",)
 # What TensorFlow's C++ says of itself, whatever is trained; it has no setting for these lines.
 NOISE = (
     "could not find cuda drivers",
@@ -97,8 +99,13 @@ def is_validation(event: Event) -> bool:
     return isinstance(event, Progress) and any(name.startswith("val_") for name in event.metrics)
 
 
-def speed_text(event: Progress) -> str:
-    """How fast and how healthy: what stands beside the metrics."""
+def is_indexing(event: Event) -> bool:
+    """Whether the event says how far the records are looked through, which matters until the next one does."""
+    return isinstance(event, Notice) and event.topic == "Indexing"
+
+
+def speed_text(event: Progress, before: Progress | None = None) -> str:
+    """How fast and how healthy: what stands beside the metrics. `before` is the one that was shown last."""
     parts = []
     if event.examples_per_second is not None:
         parts.append(rate(event.examples_per_second))
@@ -108,6 +115,12 @@ def speed_text(event: Progress) -> str:
         parts.append(f"loss scale {event.loss_scale:.0f}")
     if event.skipped_steps:
         parts.append(f"{event.skipped_steps} skipped")
+    if event.input_bytes_per_second:
+        parts.append(f"reads {size(event.input_bytes_per_second)}/s")
+    # The events count from the start of the process.
+    retries = (event.input_retries or 0) - (before.input_retries or 0 if before else 0)
+    if retries > 0:
+        parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
     if event.input_bound_percent is not None and event.input_bound_percent >= 20:
         parts.append(f"waits for data {event.input_bound_percent:.0f}%")
     left = event.estimated_remaining_seconds
@@ -121,8 +134,11 @@ def place(event: Progress) -> str:
     return f"step {event.step}{of}  epoch {event.epoch}"
 
 
-def lines(event: Event) -> list[str]:
-    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it."""
+def lines(event: Event, before: Progress | None = None) -> list[str]:
+    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it.
+
+    `before` is the Progress that was shown last.
+    """
     match event:
         case Started():
             replicas = f"{event.replicas_in_sync} replica{'s' if event.replicas_in_sync != 1 else ''}"
@@ -145,9 +161,11 @@ def lines(event: Event) -> list[str]:
             begin = f"goes on from step {event.first_step}" if event.first_step else "training starts"
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
-            return ["  ".join(part for part in (place(event), metrics(event.metrics), speed_text(event)) if part)]
+            parts = [place(event), metrics(event.metrics), speed_text(event, before)]
+            return ["  ".join(part for part in parts if part)]
         case Notice():
-            return [f"{'warning' if event.level == 'Warning' else 'note'}: {event.message}"]
+            kind = "warning: " if event.level == "Warning" else "note: "
+            return [event.message if is_indexing(event) else kind + event.message]
         case Saved():
             return [f"saved step {event.step} ({size(event.bytes)} in {duration(event.seconds)})"]
         case Recovered():
@@ -194,7 +212,9 @@ def prefixed(worker: int, text: str) -> str:
 
 def is_shown(worker: int, event: Event) -> bool:
     """Every worker tells the same story; of the others only what the chief may not have seen."""
-    return worker == 0 or (isinstance(event, Notice) and event.level == "Warning")
+    if worker == 0:
+        return True
+    return isinstance(event, Notice) and event.level == "Warning" and event.topic not in _OF_ALL
 
 
 class PlainDisplay:
@@ -206,15 +226,16 @@ class PlainDisplay:
         self._clock = clock
         self._seconds = seconds
         self._last = self._last_saved = -math.inf
-        self._epoch: int | None = None
+        self._before: Progress | None = None
 
     def say(self, text: str) -> None:
         print(text, flush=True)
 
     def event(self, worker: int, event: Event) -> None:
         if is_shown(worker, event) and self._is_due(event):
-            for text in lines(event):
+            for text in lines(event, self._before):
                 self.say(prefixed(worker, text))
+            self._before = event if isinstance(event, Progress) else self._before
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
         print(prefixed(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
@@ -230,9 +251,9 @@ class PlainDisplay:
             return due
         if not isinstance(event, Progress):
             return True
-        eventful = is_validation(event) or event.epoch != self._epoch
+        eventful = is_validation(event) or self._before is None or event.epoch != self._before.epoch
         wait = BRIEF_SECONDS if eventful else self._seconds
         if now - self._last < wait and event.step != event.total_steps:
             return False
-        self._last, self._epoch = now, event.epoch
+        self._last = now
         return True

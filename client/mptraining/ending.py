@@ -61,12 +61,22 @@ def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("run folder", folder)]
+    rows = [("metrics", metrics(finished.metrics)), ("data", _data(finished)), ("run folder", folder)]
     if finished.model is not None:
         below = "://" not in finished.model and not finished.model.startswith("/")
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
     rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+
+
+def _data(finished: Finished) -> str:
+    """What the records cost the training, as far as somebody measured it."""
+    parts = []
+    if finished.first_record_seconds is not None:
+        parts.append(f"first batch after {duration(finished.first_record_seconds)}")
+    if finished.input_bound_percent is not None:
+        parts.append(f"waited for data {finished.input_bound_percent:.0f}% of the time")
+    return ", ".join(parts)
 
 
 def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mptraining.display import is_shown, is_validation, lines, metrics, place, prefixed, speed_text
+from mptraining.display import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
 
 _STYLES = {Notice: "yellow", Recovered: "yellow", Started: "bold"}
@@ -23,6 +23,7 @@ class TerminalDisplay:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, transient=True, refresh_per_second=8)
+        self._before: Progress | None = None
 
     def say(self, text: str) -> None:
         self._print(text)
@@ -31,9 +32,15 @@ class TerminalDisplay:
         if not is_shown(worker, event):
             return
         if isinstance(event, Progress):
-            self._live.update(bar(event))
+            self._live.update(bar(event, self._before))
             self._live.start()
-        if isinstance(event, Finished):
+            self._before = event
+        if is_indexing(event):
+            self._live.update(Text(" ".join(lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
+            self._live.start(refresh=True)
+            return
+        # Nobody says that the index is ready, so its line goes with whatever is said next.
+        if isinstance(event, Finished) or self._before is None:
             self.close()
         if not isinstance(event, Progress) or is_validation(event):
             quiet = isinstance(event, Notice) and event.level == "Info"
@@ -60,8 +67,8 @@ def kept(event: Event) -> list[str]:
     return lines(event)
 
 
-def bar(event: Progress) -> Group:
-    """Two lines: how far, and how well."""
+def bar(event: Progress, before: Progress | None = None) -> Group:
+    """Two lines: how far, and how well. `before` is what was drawn last."""
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -71,5 +78,5 @@ def bar(event: Progress) -> Group:
     drawn = ProgressBar(total=total, completed=event.step, pulse=total is None)
     row.add_row(Text(place(event), style="bold"), drawn, share)
     below = Text(metrics(event.metrics), style="green", no_wrap=True, overflow="ellipsis")
-    below.append("  " + speed_text(event), style="dim")
+    below.append("  " + speed_text(event, before), style="dim")
     return Group(row, below)

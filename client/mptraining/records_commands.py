@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -97,7 +98,7 @@ def verify(
     from mptraining.display import size
     from mptraining_records.verify import verify as run
 
-    with _Meter("files") as meter:
+    with _Meter("bytes") as meter:
         report = run(patterns, meter.at)
     _list_damage(report.bad)
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
@@ -130,19 +131,22 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 class _Meter:
     """How far a long command is, and how long it takes yet: a bar on a terminal, a line every ten seconds elsewhere;
-    on standard error.
+    on standard error. What storage is asked again is a line every ten seconds too.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit
         self._clock = clock
         self._began = self._last = clock()
+        self._retry_said, self._retries = -math.inf, 0
         self._bar: RichProgress | None = None
         self._shown: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        from mptraining_records.contact import contact
 
         console = Console(stderr=True)
         if console.is_terminal:
@@ -151,9 +155,13 @@ class _Meter:
             self._bar.add_task(self._unit, total=None)
             self._shown = self._bar
         self._shown.__enter__()
+        contact.on_retry = self.retried
         return self
 
     def __exit__(self, *error: object) -> None:
+        from mptraining_records.contact import contact
+
+        contact.on_retry = None
         self._shown.__exit__(None, None, None)
 
     def at(self, done: int, total: int | None) -> None:
@@ -172,6 +180,16 @@ class _Meter:
             return f"{shown(done)}{unit}"
         left = (self._last - self._began) / done * (total - done) if done else None
         return f"{shown(done)} of {shown(total)}{unit}" + (f", {duration(left)} left" if left is not None else "")
+
+    def retried(self, line: str) -> None:
+        """One new try of a request; from any thread."""
+        now = self._clock()
+        if now - self._retry_said < PLAIN_SECONDS:
+            self._retries += 1
+            return
+        more = f" ({self._retries:,} new tries since the last line)" if self._retries else ""
+        self._retry_said, self._retries = now, 0
+        self.say(line + more)
 
     def say(self, line: str) -> None:
         typer.echo(f"note: {line}", err=True)

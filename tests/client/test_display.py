@@ -46,6 +46,15 @@ def progress(step: int, *, epoch: int = 1, **fields: Any) -> Progress:
             "step 10/100  epoch 1  loss 0.5  12,346 examples/s  1.25 ms/step  loss scale 32768  2 skipped  "
             "waits for data 40%  3 min 20 s left",
         ),
+        (
+            progress(10, step_seconds=0.5, input_bytes_per_second=180e6, input_requests=90, input_retries=1),
+            "step 10/100  epoch 1  loss 0.5  500 ms/step  reads 180 MB/s  1 retry",
+        ),
+        (progress(10, input_bytes_per_second=0.0, input_retries=0), "step 10/100  epoch 1  loss 0.5"),
+        (
+            Notice(topic="Indexing", message="indexing the records: 1.20 of 5.00 GB, 32 s left", **COMMON),
+            "indexing the records: 1.20 of 5.00 GB, 32 s left",
+        ),
         (Notice(topic="X", message="take care", level="Warning", **COMMON), "warning: take care"),
         (Notice(topic="X", message="by the way", **COMMON), "note: by the way"),
         (Saved(step=7, uri="x", bytes=1_500_000, seconds=0.25, **COMMON), "saved step 7 (1.5 MB in 0.2 s)"),
@@ -82,11 +91,21 @@ def test_plain_progress_comes_every_ten_seconds_and_at_ends(capsys: pytest.Captu
     assert shown == ["1", "3", "4", "6", "100"]
 
 
+def test_retries_are_told_when_there_are_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter((10.0, 20.0, 30.0, 40.0))
+    display = PlainDisplay(clock=lambda: next(times))
+    for retries in (0, 3, 3, 1203):
+        display.event(0, progress(1, input_retries=retries, metrics={"val_loss": 1.0}))
+    shown = [line.partition("val_loss 1")[2] for line in capsys.readouterr().out.splitlines() if "step" in line]
+    assert shown == ["", "  3 retries", "", "  1,200 retries"]
+
+
 def test_other_workers_only_warn(capsys: pytest.CaptureFixture[str]) -> None:
     display = PlainDisplay()
     display.event(1, progress(1))
     display.event(1, Notice(topic="X", message="quiet", **COMMON))
     display.event(1, Notice(topic="X", message="loud", level="Warning", **COMMON))
+    display.event(1, Notice(topic="InputBound", message="said by all", level="Warning", **COMMON))
     display.line(1, "stderr", "printed")
     assert capsys.readouterr() == ("[worker 1] warning: loud\n", "[worker 1] printed\n")
 

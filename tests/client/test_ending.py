@@ -59,6 +59,25 @@ def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
     assert ending(story, end, verdict(end), command="mptj run x", folder="runs/x") == Words((), said)
 
 
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({}, []),
+        ({"input_bound_percent": 0.4}, ["  data        waited for data 0% of the time"]),
+        (
+            {"first_record_seconds": 0.84, "input_bound_percent": 12.3},
+            ["  data        first batch after 0.8 s, waited for data 12% of the time"],
+        ),
+    ],
+)
+def test_what_the_records_cost(figures: dict[str, float], said: list[str]) -> None:
+    story = Story()
+    story.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))
+    end = GangEnd((End(0, 0, told=False),), None)
+    words = ending(story, end, verdict(end), command="mptj run x", folder="runs/x").said
+    assert [line for line in words if line.startswith("  data")] == said
+
+
 @pytest.mark.parametrize(("steps", "said"), [(1, "Succeeded: 1 step in 4.0 s"), (2, "Succeeded: 2 steps in 4.0 s")])
 def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
     story = Story()

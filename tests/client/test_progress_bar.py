@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from mptraining.progress_bar import TerminalDisplay, bar
-from mptraining_api.events import Notice, Progress
+from mptraining_api.events import Notice, Progress, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
 
@@ -41,3 +41,26 @@ def test_lines_are_kept_above_the_bar_and_markup_is_no_markup() -> None:
     text = file.getvalue()
     for line in ("list[int] [bold]", "warning: take [care]", "step 2/2  epoch 1  val_loss 1", "done"):
         assert f"{line}\n" in text
+
+
+def test_how_far_the_index_is_moves_and_does_not_stay() -> None:
+    file = io.StringIO()
+    display = TerminalDisplay(Console(file=file, width=80, force_terminal=True, color_system=None))
+    for done in (1, 2):
+        message = f"indexing the records: {done}.00 of 5.00 GB, 32 s left"
+        display.event(0, Notice(topic="Indexing", message=message, **COMMON))
+    display.event(0, Notice(topic="Index", message="2 compressed files were expanded", **COMMON))
+    display.event(
+        0,
+        Started(
+            strategy="None", precision="float32", keras="Keras3", tensorflow="2", devices=(), workers=1,
+            replicas_in_sync=1, **COMMON,
+        ),
+    )  # fmt: skip
+    display.close()
+    text = file.getvalue()
+    assert "indexing the records: 1.00 of 5.00 GB, 32 s left" in text
+    assert "\x1b[2K" in text.partition("2.00 of 5.00 GB, 32 s left")[2], "the line is taken away"
+    assert text.count("2.00 of 5.00 GB") == 1
+    begins = "training starts: None on 1 replica; float32; Keras3, TensorFlow 2"
+    assert text.endswith(f"note: 2 compressed files were expanded\n{begins}\n")

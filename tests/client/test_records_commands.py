@@ -13,6 +13,7 @@ from mptraining import records_commands
 from mptraining.records_commands import parse_size
 from mptraining_api.problems import InvalidSpec
 from mptraining_records import framing, storage
+from mptraining_records.contact import contact
 
 Environment = Callable[..., dict[str, str]]
 
@@ -91,3 +92,13 @@ def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixt
         meter.at(16_000_000, 60_000_000)
         meter.at(40_000_000, 60_000_000)
     assert capsys.readouterr().err.splitlines() == ["15.0 MB of 60.0 MB, 45 s left", "40.0 MB of 60.0 MB, 20 s left"]
+
+
+def test_what_is_asked_again_is_a_line_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 1.0, 2.0, 3.0, 11.0])
+    with records_commands._Meter("bytes", lambda: next(seconds)):
+        for _ in range(4):
+            contact.retrying("gs://b/a", "the bucket answered HTTP 503")
+    contact.retrying("gs://b/a", "nobody listens any more")
+    line = "note: gs://b/a: the bucket answered HTTP 503; trying again"
+    assert capsys.readouterr().err.splitlines() == [line, f"{line} (2 new tries since the last line)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_records import storage
@@ -24,13 +25,15 @@ def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> Shard
     return replace(walk.finish(), object=object, expanded=expanded)
 
 
-def feed(walk: FrameWalk, content: StoredObject) -> None:
-    """Feeds a whole object to a walk."""
+def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
+    """Feeds a whole object to a walk; of a remote one `progress` gets the bytes fed so far."""
     if not content.size:
         return
     if not storage.is_remote(content.uri):
         with storage.mapped(content) as whole:
             walk.feed(whole)
         return
-    for _, _, window in windows([content], Traffic()):
+    for _, start, window in windows([content], Traffic()):
         walk.feed(window)
+        if progress:
+            progress(start + len(window))

@@ -30,26 +30,32 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     """Reads every record of the files that the patterns match.
 
     Damage costs its record, wherever in it the damage is, unless nothing tells where the next record begins.
-    `progress` gets the files done and their number. Raises InvalidData when a pattern matches nothing or a file is no
+    `progress` gets the bytes done and all bytes. Raises InvalidData when a pattern matches nothing or a file is no
     TFRecord file.
     """
     objects = index.find(patterns)
     bad: list[BadRecord] = []
-    records = 0
-    for number, object in enumerate(objects, 1):
-        shard, payloads = _walked(object)
+    records = done = 0
+    total = sum(each.size for each in objects)
+
+    def fed(count: int) -> None:
+        if progress:
+            progress(done + count, total)
+
+    for object in objects:
+        shard, payloads = _walked(object, fed)
         bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
-        if progress:
-            progress(number, len(objects))
-    return VerifyReport(len(objects), records, sum(each.size for each in objects), tuple(bad))
+        done += object.size
+        fed(0)
+    return VerifyReport(len(objects), records, total, tuple(bad))
 
 
-def _walked(object: StoredObject) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
+def _walked(object: StoredObject, progress: Callable[[int], None]) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
     """The index of one object, and its records with a damaged payload."""
     try:
         walk, shard = FrameWalk(object, check_payloads=True), None
-        shard_scan.feed(walk, object)
+        shard_scan.feed(walk, object, progress)
     except framing.CompressedFile:
         shard = compressed.scan(object)
         walk = FrameWalk(replace(shard.readable, uri=object.uri), check_payloads=True)

@@ -71,6 +71,7 @@ def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable
             return
         said = now()
         left = (said - began) * (total - done) / done
-        notice("Index", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {left:.0f} s left")
+        # A topic of its own: it moves, where the other lines about an index are to stay.
+        notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {left:.0f} s left")
 
     return progress

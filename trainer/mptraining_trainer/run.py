@@ -68,6 +68,8 @@ def run(
         model=trained.model if trained else None,
         seconds=round(telemetry.seconds(), 3),
         training_seconds=trained.training_seconds if trained else None,
+        first_record_seconds=_first_record_seconds(trained),
+        input_bound_percent=trained.input_bound_percent if trained else None,
         peak_memory_bytes=peak_memory_bytes(),
     )
     telemetry.close()
@@ -121,7 +123,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         input_bytes=figures.bytes if figures else None,
         input_requests=figures.requests if figures else None,
         input_retries=figures.retries if figures else None,
-        first_record_seconds=_rounded(trained.input.first_record_seconds) if trained.input else None,
+        first_record_seconds=_first_record_seconds(trained),
         training_seconds=trained.training_seconds,
         seconds=worker.telemetry.seconds(),
         peak_memory_bytes=peak_memory_bytes(),
@@ -135,5 +137,6 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _first_record_seconds(trained: Trained | None) -> float | None:
+    seconds = trained.input.first_record_seconds if trained and trained.input else None
     return None if seconds is None else round(seconds, 3)
