@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records import connections
+from mptraining_records import connections, versions
 from mptraining_records.contact import cause_of, contact, is_temporary, status_of
 
 READER = "roles/storage.objectViewer"
@@ -77,6 +77,9 @@ def _problem(
         return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
     if status in (401, 403):
         return _refused(uri, bucket, status, text, role)
+    if status == 416:
+        # Nobody asks for bytes past the end of what was listed: the object is shorter now.
+        return versions.replaced(uri)
     if status and not is_temporary(status) and status < 500:
         return InvalidData(uri, f"the bucket refused the request (HTTP {status})")
     return StorageUnavailable(uri, cause or f"the bucket answered HTTP {status}")

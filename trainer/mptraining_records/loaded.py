@@ -13,6 +13,8 @@ from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_index import ShardIndex
 
 _SIZE = 256 << 10
+# Longer ones are rare, each of another length: kept, they would pile up.
+_LARGEST = 4 << 20
 
 
 class Buffers:
@@ -34,6 +36,8 @@ class Buffers:
 
     def give(self, buffer: bytearray) -> None:
         """Takes a buffer back."""
+        if len(buffer) > _LARGEST:
+            return
         with self._lock:
             self._free[len(buffer)].append(buffer)
 

@@ -57,6 +57,8 @@ class RecordReader:
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self.bad_records = bad_records or BadRecords()
         self._buffers = Buffers()
+        # Records that were damaged when they were fetched again, too.
+        self._damaged: set[tuple[int, int]] = set()
         self._closed = threading.Event()
         self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
         self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
@@ -129,10 +131,16 @@ class RecordReader:
             raise CancelledError
         shard = self.dataset.shards[read.shard]
         loaded = Loaded(self._bytes.get(read, buffer), shard, read)
-        if self._bytes.cache is not None and not all(loaded.is_sound):
-            # The disk may be what is damaged.
+        if self._bytes.is_remote(read) and not self._damaged_rows(read, loaded) <= self._damaged:
+            # The way here or the disk may be what damaged it; once for each record, as most will stay damaged.
             loaded = Loaded(self._bytes.get(read, bytearray(read.length), anew=True), shard, read)
+            self._damaged |= self._damaged_rows(read, loaded)
         return loaded
+
+    def _damaged_rows(self, read: RangeRead, loaded: Loaded) -> set[tuple[int, int]]:
+        """Shard and row of each damaged record of a range."""
+        rows = zip(read.rows.tolist(), loaded.is_sound, strict=True)
+        return {(read.shard, row) for row, is_sound in rows if not is_sound}
 
     def damaged(self, number: int) -> None:
         """Accounts for record `number`, which was read and is damaged; raises InvalidData as the class says."""

@@ -40,6 +40,10 @@ class ShardBytes:
         ]
         return sorted(reads, key=lambda read: int(read.places.min()))
 
+    def is_remote(self, read: RangeRead) -> bool:
+        """Whether these bytes are a bucket's, wherever they are kept."""
+        return self._remote[read.shard]
+
     def is_near(self, read: RangeRead) -> bool:
         """Whether these bytes are on this machine."""
         return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))

@@ -38,22 +38,26 @@ def open_splits(worker: Worker, share: Share) -> Opened:
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
 
-    def opened(patterns: Sequence[str], like: Columns | None, reserved: int) -> tuple[Split, str, int]:
-        cache = caching.disk_cache(patterns, data.cache, notice)
+    def opened(
+        patterns: Sequence[str], like: Columns | None, *, memory: int = 0, disk: int = 0
+    ) -> tuple[Split, str, int]:
+        cache = caching.disk_cache(patterns, data.cache, notice, reserved=disk)
         if cache is not None:
             worker.ends.callback(cache.close)
         split = open_data(patterns, data, like=like, notice=notice, now=now, share=share, meter=meter, cache=cache)
         worker.ends.callback(split.reader.close)
-        cached, name, size = caching.with_cache(split, data.cache, cache, reserved=reserved)
+        cached, name, size = caching.with_cache(split, data.cache, cache, reserved=memory)
         worker.ends.callback(cached.reader.close)
         return cached, name, size
 
     with _in_field("spec.data.train"):
-        training, meter.cache, size = opened(data.train, None, 0)
+        training, meter.cache, size = opened(data.train, None)
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):
-            validation, _, _ = opened(data.validation, training.columns, size)
+            # Where training's records will be on the disk they are hardly yet: their room is taken all the same.
+            promised = sum(shard.object.size for shard in training.dataset.shards) if meter.cache == "Disk" else 0
+            validation, _, _ = opened(data.validation, training.columns, memory=size, disk=promised)
     function = None
     if data.preprocess not in ("auto", "none"):
         function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
