@@ -188,9 +188,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(request, fault, 206, more, kept.body[start:end])
 
     def _forward(self, request: Asked, fault: Fault | None, body: bytes) -> None:
-        headers = dict(passed_on(self.headers.items()))
-        if isinstance(fault, WholeObject):
-            headers.pop("Range", None)
+        # Clients write names of headers as they like; the one of the range may be replaced.
+        headers = {name: value for name, value in passed_on(self.headers.items()) if name.lower() != "range"}
+        if request.range and not isinstance(fault, WholeObject):
+            headers["Range"] = request.range
         if isinstance(fault, WrongRange) and (found := byte_range(request.range, 2**62)):
             start, end = _shifted(found, fault)
             headers["Range"] = f"bytes={start}-{end - 1}"

@@ -74,9 +74,9 @@ def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
 
     config: GCSConfig = {}
     provider: Callable[[], Any] | None = None
-    # A read that is silent for 9 s is lost. An upload is silent while it sends, so it gets time to send.
-    client: ClientConfig = {"allow_http": bool(settings.emulator), "connect_timeout": "4s"}
-    client |= {"timeout": "120s"} if writing else {"read_timeout": "9s", "timeout": "300s"}
+    # A read that is silent for long is lost. An upload is silent while it sends, so it gets time to send.
+    client: ClientConfig = {"allow_http": bool(settings.emulator), "connect_timeout": f"{READING[0]:g}s"}
+    client |= {"timeout": "120s"} if writing else {"read_timeout": f"{READING[1]:g}s", "timeout": "300s"}
     if settings.emulator:
         config["base_url"] = base_url(settings.emulator)
         provider = _emulator_credentials

@@ -6,7 +6,7 @@ The data plane: obstore, a kept-alive connection for each thread that asks, no l
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,9 +79,14 @@ def fetch(
         return into
     size = -(-length // parts)
     with ThreadPoolExecutor(min(parts, STREAMS), thread_name_prefix="parts") as pool:
-        for each in [
+        fills = [
             pool.submit(_fill, uri, start + at, into[at : at + size], version, traffic) for at in range(0, length, size)
-        ]:
+        ]
+        wait(fills, return_when=FIRST_EXCEPTION)
+        # After a failure the others would only fail too, each in its own time.
+        pool.shutdown(cancel_futures=True)
+    for each in fills:
+        if not each.cancelled():
             each.result()
     return into
 

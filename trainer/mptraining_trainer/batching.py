@@ -100,6 +100,14 @@ def training_pieces(
         left -= now
 
 
+def rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
+    """The piece's record numbers, cut where a window of every stream ends: so each is read in few long ranges."""
+    if row is None:
+        return [piece.records]
+    cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
+    return np.split(piece.records, cuts)
+
+
 def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:
     """Every record exactly once over all workers, holes filling the last step; for ever, pass after pass."""
     order = Order(count=count, seed=0, shuffle=False)

@@ -62,6 +62,7 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
         whole = split if cache is None or cache.is_empty else split.reading_through(cache)
         with explaining(whole):
             cached = replace(split, cached=_decode_all(whole))
+        whole.reader.close()
         if cache is not None:
             cache.close()
         return cached, "Memory", size

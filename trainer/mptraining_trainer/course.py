@@ -108,6 +108,7 @@ class Course:
                     self._pace = self._pace.after(execution.step_seconds)
             else:
                 self._warm_since = now(), step
+                self._recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
@@ -183,7 +184,7 @@ class Course:
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
         )
-        self._recent = InputSince(figures.bytes)
+        self._recent = InputSince.begin(self._meter)
         self._advise()
 
     @property
@@ -195,7 +196,7 @@ class Course:
         percent = self._steady.bound_percent
         if not self._advised and percent is not None and self._steady.seconds > STEADY and percent >= WORTH_SAYING:
             self._advised = True
-            text = advice(percent, self._steady.seconds, self._meter)
+            text = advice(self._steady, self._meter)
             self._worker.telemetry.notice("InputBound", text, level="Warning")
 
     def _remaining_seconds(self, step: int) -> float | None:

@@ -24,7 +24,7 @@ from mptraining_records.index import DatasetIndex
 from mptraining_records.order import Order, Position
 from mptraining_records.reader import RecordReader
 from mptraining_records.stream import READ_AHEAD, RecordStream
-from mptraining_trainer.batching import Batching, Piece, Share, training_pieces, validation_pieces
+from mptraining_trainer.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
 from mptraining_trainer.columns import Columns
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input_meter import InputMeter
@@ -160,7 +160,7 @@ class Split:
             def units() -> Iterator[Any]:
                 for piece in pieces():
                     begun.append(piece)
-                    yield from _rows(piece, row)
+                    yield from rows(piece, row)
 
             began = self.now()
             ahead = self._read_ahead(row)
@@ -233,14 +233,6 @@ def explaining(*splits: Split | None) -> Iterator[None]:
             if split is not None and split.problems:
                 raise split.problems[0] from error
         raise
-
-
-def _rows(piece: Piece, row: int | None) -> list[Any]:
-    """The piece's record numbers, cut where a window of every stream ends: so each is read in few long ranges."""
-    if row is None:
-        return [piece.records]
-    cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
-    return np.split(piece.records, cuts)
 
 
 def _seeds(seed: int, piece: Piece) -> Any:

@@ -30,11 +30,17 @@ class InputMeter:
 
 @dataclass
 class InputSince:
-    """The time of training since some moment, how much of it was waiting, and the bytes fetched until then."""
+    """The time of training since some moment, how much of it was waiting, and what had been read until then."""
 
     bytes_before: int = 0
+    waited_for_bytes_before: float = 0.0
     seconds: float = 0.0
     waited: float | None = None
+
+    @staticmethod
+    def begin(meter: InputMeter) -> InputSince:
+        """From now on."""
+        return InputSince(meter.figures.bytes, meter.waited_for_bytes)
 
     def add(self, seconds: float, waited: float | None) -> None:
         self.seconds += seconds
@@ -52,22 +58,23 @@ class InputSince:
         return round(fetched / self.seconds) if self.seconds and fetched > 0 else None
 
 
-def advice(percent: float, training_seconds: float, meter: InputMeter) -> str:
-    """One sentence for a device that waits for data `percent` of its time."""
-    waited = percent / 100 * training_seconds
-    said = f"the device waits for data {percent:.0f}% of the time"
-    if meter.waited_for_bytes < waited / 2:
+def advice(since: InputSince, meter: InputMeter) -> str:
+    """One sentence for a device that waits for data; what was read before, for an index or a cache, does not count."""
+    said = f"the device waits for data {since.bound_percent or 0.0:.0f}% of the time"
+    if meter.waited_for_bytes - since.waited_for_bytes_before < (since.waited or 0.0) / 2:
+        if meter.cache == "Memory":
+            return f"{said}, and preprocessing is what it waits for: give the pod more CPUs (podTemplate.resources)"
         return (
             f"{said}, and decoding and preprocessing are what it waits for: give the pod more CPUs "
             "(podTemplate.resources), store the images in their final size (mptj records convert --image-size), "
             "or set data.cache: Memory"
         )
-    rate = meter.figures.bytes / training_seconds / 1e6 if training_seconds else 0.0
+    rate = (since.bytes_per_second(meter.figures.bytes) or 0.0) / 1e6
     if meter.remote and meter.cache == "None":
         return (
             f"{said}, and the bucket gives {rate:.0f} MB/s: set data.cache: Disk with room for all records in the "
             "pod's scratch space, or keep the bucket in the cluster's region"
         )
-    if meter.remote:
+    if meter.remote and rate:
         return f"{said}, and the bucket gives {rate:.0f} MB/s: from the second epoch on the cache has the records"
     return f"{said}, and the disk is what it waits for: a faster volume, or data.cache: Memory"

@@ -1,0 +1,302 @@
+"""Reading over a network that fails: the right records in the right order, and the lost bytes alone are asked again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import connections, framing, index, sidecar, storage
+from mptraining_records.bad_records import BadRecords
+from mptraining_records.fetch import RANGE, STREAMS, Traffic, fetch
+from mptraining_records.index import DatasetIndex
+from mptraining_records.reader import RecordReader
+from mptraining_records.stream import RecordStream
+from testbed.object_server import ObjectServer
+from testbed.storage_faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
+from testbed.storage_proxy import StorageProxy
+
+UNSHAPED = Shape(latency=0, stream_rate=0)
+SHARDS, EACH = 4, 300
+# What a connection that ends may keep to itself of what arrived: less than one chunk of the client's.
+LOST = 256 << 10
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def module_proxy(object_server: ObjectServer) -> Iterator[StorageProxy]:
+    with StorageProxy(object_server.address, UNSHAPED) as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(module_proxy: StorageProxy) -> Iterator[StorageProxy]:
+    """Fast and without faults, its counters at zero; without it nothing reaches the bucket."""
+    module_proxy.set(UNSHAPED)
+    module_proxy.reset()
+    yield module_proxy
+    module_proxy.set(UNSHAPED)
+
+
+@pytest.fixture
+def bucket(proxy: StorageProxy, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a new, empty bucket behind the proxy."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.http)
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "5")
+    return object_server.create_bucket(f"trouble-{next(_numbers)}")
+
+
+@pytest.fixture(scope="module")
+def records() -> list[bytes]:
+    """Some 20 MB, of all lengths from none to 40 kB."""
+    draw = np.random.default_rng(7)
+    return [draw.bytes(int(size)) for size in draw.integers(0, 40_000, SHARDS * EACH)]
+
+
+@pytest.fixture
+def dataset(bucket: str, records: list[bytes], proxy: StorageProxy) -> DatasetIndex:
+    """The records in four objects, indexed; the proxy's counters at zero."""
+    for number in range(SHARDS):
+        part = records[number * EACH : (number + 1) * EACH]
+        storage.write(f"{bucket}/{number}.tfrecord", b"".join(map(framing.encode, part)))
+    built = index.build([f"{bucket}/*.tfrecord"])
+    proxy.reset()
+    return built
+
+
+def _size(dataset: DatasetIndex) -> int:
+    return sum(shard.object.size for shard in dataset.shards)
+
+
+def _streamed(reader: RecordReader, numbers: Sequence[int]) -> list[bytes | None]:
+    stream = RecordStream(reader, [np.array(numbers)], read_ahead=8 << 20)
+    found: list[bytes | None] = []
+    while taken := stream.take(37):
+        found += taken
+    return found
+
+
+def _once(fault: Fault, times: int = 1) -> list[Rule]:
+    return [Rule(fault=fault, times=times, skip=1)]
+
+
+NOISE = [
+    Rule(fault=Refuse(status=503), share=0.05),
+    Rule(fault=Cut(), share=0.02),
+    Rule(fault=Cut(after=0), share=0.02),
+    Rule(fault=Drop(), share=0.02),
+]
+
+
+class Test_with_some_requests_failing:
+    @pytest.mark.parametrize("shuffled", [False, True])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_stream_brings_each_record_in_its_place(
+        self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, seed: int, shuffled: bool
+    ) -> None:
+        proxy.change(rules=NOISE, seed=seed)
+        draw = np.random.default_rng(seed)
+        numbers = [int(each) for _ in range(3) for each in (draw.permutation if shuffled else np.arange)(len(records))]
+        with RecordReader(dataset) as reader:
+            assert _streamed(reader, numbers) == [records[number] for number in numbers]
+            assert reader.figures.retries > 0
+        asked = proxy.counters()
+        assert sum(asked.faults.values()) > 0
+        assert reader.figures.requests == asked.media_requests, "nobody else asks again, uncounted"
+        assert 0 <= asked.media_bytes - reader.figures.bytes <= asked.faults.get("Cut", 0) * LOST
+
+    def test_what_arrived_is_not_asked_for_again(
+        self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy
+    ) -> None:
+        proxy.change(rules=[Rule(fault=Cut(after=500_000), share=0.5)])
+        with RecordReader(dataset) as reader:
+            assert _streamed(reader, range(len(records))) == records
+        cuts = proxy.counters().faults["Cut"]
+        assert cuts > 3
+        assert proxy.counters().media_bytes <= _size(dataset) + cuts * LOST
+
+    def test_an_index_is_the_same(self, dataset: DatasetIndex, bucket: str, proxy: StorageProxy) -> None:
+        proxy.change(rules=[rule.model_copy(update={"what": "any", "share": 0.1}) for rule in NOISE])
+        for shard in dataset.shards:
+            storage.delete(sidecar.uri_of(shard.object.uri))
+        traffic = Traffic()
+        built = index.build([f"{bucket}/*.tfrecord"], traffic=traffic)
+        assert built.fingerprint == dataset.fingerprint
+        assert [shard.offsets.tolist() for shard in built.shards] == [s.offsets.tolist() for s in dataset.shards]
+        assert traffic.figures.bytes == _size(dataset)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Refuse(status=429, retry_after=1),
+        Refuse(status=500),
+        Refuse(status=503, retry_after=1),
+        Refuse(status=408),
+        Drop(),
+        Cut(after=0),
+        Cut(after=1),
+        WrongRange(),
+        WrongRange(shift=-7),
+        WholeObject(),
+        Flip(at=5000),
+    ],
+    ids=repr,
+)
+def test_what_goes_wrong_twice_is_tried_a_third_time(
+    dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, fault: Fault
+) -> None:
+    proxy.change(rules=_once(fault, times=2))
+    with RecordReader(dataset) as reader:
+        assert _streamed(reader, range(len(records))) == records
+    assert proxy.counters().faults == {fault.kind: 2}
+    whole = 2 * max(shard.object.size for shard in dataset.shards)
+    assert reader.figures.bytes <= _size(dataset) + 2 * RANGE
+    assert proxy.counters().media_bytes <= _size(dataset) + (whole if isinstance(fault, WholeObject) else 2 * RANGE)
+
+
+@pytest.mark.parametrize("after", [0, 300_000])
+def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
+    dataset: DatasetIndex,
+    records: list[bytes],
+    proxy: StorageProxy,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    monkeypatch.setattr(connections, "READING", (4.0, 0.5))
+    connections.store.cache_clear()
+    proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
+    began = time.monotonic()
+    with RecordReader(dataset) as reader:
+        assert _streamed(reader, range(len(records))) == records
+    assert time.monotonic() - began < 10
+    assert proxy.counters().faults == {"Stall": 2}
+    assert proxy.counters().media_bytes < _size(dataset) + 2 * RANGE
+    connections.store.cache_clear()
+
+
+class Test_an_object_that_changes_in_mid_epoch:
+    @pytest.fixture
+    def long(self, bucket: str, records: list[bytes]) -> DatasetIndex:
+        storage.write(f"{bucket}/long.tfrecord", b"".join(map(framing.encode, records)))
+        return index.build([f"{bucket}/long.tfrecord"])
+
+    def _is_refused(self, dataset: DatasetIndex, records: list[bytes], change: str, message: str) -> None:
+        uri = dataset.shards[0].object.uri
+        with RecordReader(dataset, bad_records=BadRecords("Skip", len(records))) as reader:
+            stream = RecordStream(reader, [np.arange(len(records))], read_ahead=2 * RANGE)
+            found = stream.take(50)
+            if change == "replaced":
+                storage.write(uri, b"".join(framing.encode(record[::-1]) for record in records))
+            elif change == "truncated":
+                storage.write(uri, storage.read(uri)[: dataset.shards[0].object.size // 2])
+            elif change == "emptied":
+                storage.write(uri, b"")
+            else:
+                storage.delete(uri)
+            with pytest.raises(InvalidData, match=message):
+                found.extend(record for taken in iter(lambda: stream.take(50), []) for record in taken)
+            assert found == records[: len(found)]
+            assert len(found) < len(records)
+            assert reader.skipped == ()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ("replaced", "was replaced"),
+            ("truncated", "was replaced"),
+            ("emptied", "was replaced"),
+            ("deleted", "no such object"),
+        ],
+    )
+    def test_is_an_error_and_never_a_mix(
+        self, long: DatasetIndex, records: list[bytes], change: str, message: str
+    ) -> None:
+        self._is_refused(long, records, change, message)
+
+    def test_between_two_requests_of_one_range_too(
+        self, long: DatasetIndex, records: list[bytes], proxy: StorageProxy
+    ) -> None:
+        """A range that was cut goes on in the same version, or not at all."""
+        proxy.change(rules=[Rule(fault=Cut(after=300_000), times=3)])
+        self._is_refused(long, records, "replaced", "was replaced")
+
+
+class Test_what_does_not_heal:
+    @pytest.mark.parametrize(("status", "message"), [(403, "no permission"), (401, "no permission")])
+    def test_a_refusal_is_said_at_once(
+        self, dataset: DatasetIndex, proxy: StorageProxy, status: int, message: str
+    ) -> None:
+        proxy.change(rules=[Rule(fault=Refuse(status=status), what="any")])
+        with RecordReader(dataset) as reader, pytest.raises(InvalidData, match=message):
+            reader.read(np.arange(dataset.count))
+        assert reader.figures.retries == 0
+
+    def test_neither_is_a_bucket_waited_for_that_is_gone(self, dataset: DatasetIndex, bucket: str) -> None:
+        gone = bucket + "-gone"
+        with pytest.raises(InvalidData, match="there is no bucket"):
+            fetch(f"{gone}/0.tfrecord", 0, 100, version=None, traffic=Traffic())
+        with pytest.raises(InvalidData, match="there is no bucket"):
+            index.build([f"{gone}/*.tfrecord"])
+
+    def test_an_endpoint_that_refuses_is_given_up_when_the_time_is_over(
+        self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
+        proxy.change(refusing=True)
+        began = time.monotonic()
+        with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable, match="cannot be reached"):
+            reader.read(np.arange(dataset.count))
+        assert 1 <= time.monotonic() - began < 6
+
+    def test_however_many_parts_the_range_has(
+        self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More than can be asked for at once: those that did not begin are dropped with the first that failed."""
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
+        proxy.change(refusing=True)
+        began = time.monotonic()
+        uri = dataset.shards[0].object.uri
+        with pytest.raises(StorageUnavailable):
+            fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())
+        assert time.monotonic() - began < 6
+
+    @pytest.mark.parametrize("fault", [WholeObject(), WrongRange(), Refuse(status=503), Cut(after=0)], ids=repr)
+    def test_a_server_that_always_answers_wrongly_is_unavailable(
+        self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
+    ) -> None:
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
+        proxy.change(rules=[Rule(fault=fault)])
+        with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable):
+            reader.read(np.arange(dataset.count))
+
+
+def test_damage_is_looked_at_twice_and_then_believed(bucket: str, records: list[bytes], proxy: StorageProxy) -> None:
+    content = bytearray(b"".join(map(framing.encode, records[:EACH])))
+    content[5000] ^= 1
+    storage.write(f"{bucket}/0.tfrecord", bytes(content))
+    dataset = index.build([f"{bucket}/*.tfrecord"])
+    with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as reader:
+        asked = []
+        for _ in range(3):
+            proxy.reset()
+            assert reader.read(np.arange(EACH)).count(None) == 1
+            asked.append(proxy.counters().media_requests)
+    assert asked == [asked[1] + 1, asked[1], asked[1]]
+
+
+def test_no_thread_outlives_the_reader(dataset: DatasetIndex, proxy: StorageProxy) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    proxy.change(rules=[Rule(fault=Stall(seconds=0.3, after=1000))])
+    reader = RecordReader(dataset)
+    stream = RecordStream(reader, [np.arange(dataset.count)])
+    stream.take(1)
+    stream.close()
+    reader.close()
+    assert {thread.ident for thread in threading.enumerate()} <= before

@@ -1,0 +1,114 @@
+"""Every record once in every epoch and in the same order, whoever reads it and wherever reading began.
+
+From real files, through the index, by streams, as the trainer's input cuts them; without TensorFlow's pipeline.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mptraining_records import framing, index
+from mptraining_records.order import Order, Position
+from mptraining_records.reader import RecordReader
+from mptraining_records.stream import RecordStream
+from mptraining_trainer.batching import Batching, Share, rows, training_pieces
+
+EPOCHS = 2
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> list[list[bytes]]:
+    """Records that begin with their number, of many lengths; a shard may be empty."""
+    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=5).filter(any))
+    longest = draw(st.integers(0, 3000))
+    numbers = itertools.count()
+    return [[_record(next(numbers), longest) for _ in range(count)] for count in counts]
+
+
+def _record(number: int, longest: int) -> bytes:
+    return number.to_bytes(4, "little") + bytes(number * 7919 % (longest + 1))
+
+
+@given(
+    shards=shards(),
+    order=st.builds(
+        Order,
+        count=st.just(0),
+        seed=st.integers(0, 2**32),
+        buffer_size=st.integers(1, 400),
+        streams=st.integers(1, 70),
+        block_size=st.none() | st.integers(1, 50),
+        shuffle=st.booleans(),
+    ),
+    examples=st.integers(1, 8),
+    workers=st.sampled_from([(1, 2), (1, 3), (2, 4), (1, 8)]),
+    remainder=st.sampled_from(["Drop", "PadAndMask"]),
+    read_ahead=st.integers(1, 40_000),
+    at=st.floats(0, 1),
+)
+def test_all_workers_together_read_the_order_of_the_epoch(
+    shards: list[list[bytes]],
+    order: Order,
+    examples: int,
+    workers: tuple[int, int],
+    remainder: Literal["Drop", "PadAndMask"],
+    read_ahead: int,
+    at: float,
+) -> None:
+    count = sum(map(len, shards))
+    order = Order(count, order.seed, order.buffer_size, order.streams, order.block_size, order.shuffle)
+    batching = Batching(count, examples * 24, remainder) if examples > 4 else Batching(count, 24, remainder)
+    assume(batching.steps_per_pass)
+    begin = Position(seed=order.seed, epoch=3, examples=int(at * count), fingerprint="")
+    wanted = [number for epoch in range(EPOCHS) for number in _wanted(order, batching, begin, epoch)]
+    with TemporaryDirectory() as folder:
+        for name, records in enumerate(shards):
+            Path(folder, f"{name}.tfrecord").write_bytes(b"".join(map(framing.encode, records)))
+        with RecordReader(index.build([f"{folder}/*.tfrecord"]), streams=4) as reader:
+            for many in workers:
+                shares = [
+                    _read(reader, order, batching, begin, Share(worker, many), read_ahead=read_ahead, batch=examples)
+                    for worker in range(many)
+                ]
+                assert [number for turn in zip(*shares, strict=True) for number in turn] == wanted
+
+
+def _wanted(order: Order, batching: Batching, begin: Position, epoch: int) -> list[int]:
+    """What the order says about the epoch that is `epoch` after that of `begin`; -1 fills up its last step."""
+    first = begin.examples if epoch == 0 else 0
+    steps = batching.steps_from(first)
+    positions = np.arange(first, min(order.count, first + steps * batching.examples_per_step))
+    records: list[int] = order.records(begin.epoch + epoch, positions).tolist()
+    if first == 0 and batching.remainder == "PadAndMask":
+        assert sorted(records) == list(range(order.count))
+    assert len(set(records)) == len(records)
+    return records + [-1] * (steps * batching.examples_per_step - len(records))
+
+
+def _read(
+    reader: RecordReader,
+    order: Order,
+    batching: Batching,
+    begin: Position,
+    share: Share,
+    *,
+    read_ahead: int,
+    batch: int,
+) -> list[int]:
+    """The numbers that the records of one worker carry, in the order in which its stream brings them."""
+    pieces = itertools.takewhile(
+        lambda piece: piece.epoch < begin.epoch + EPOCHS, training_pieces(order, batching, begin, share)
+    )
+    units = (unit for piece in pieces for unit in rows(piece, order.row_size if order.shuffle else None))
+    stream = RecordStream(reader, units, read_ahead=read_ahead, first=batch)
+    found: list[int] = []
+    while taken := stream.take(batch):
+        found += [-1 if record is None else int.from_bytes(record[:4], "little") for record in taken]
+    return found
