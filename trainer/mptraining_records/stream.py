@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from mptraining_records.fetch import STREAMS
 from mptraining_records.framing import OVERHEAD
 from mptraining_records.loaded import Loaded
 from mptraining_records.read_plan import RangeRead, cut_by_bytes
@@ -23,6 +24,8 @@ from mptraining_records.reader import Load, RecordReader
 from mptraining_records.shard_index import Int64s
 
 READ_AHEAD = 64 << 20
+# Ranges ahead at most: of a few short records, for ever, the bytes alone would be thousands of epochs.
+_MOST_RANGES = 8 * STREAMS
 # Each chunk may be this many times as long as the one before it, until they have their full length.
 _GROWTH = 8
 
@@ -95,6 +98,8 @@ class RecordStream:
                     continue
             if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
                 return
+            if sum(each.ranges_under_way for each in self._begun) >= _MOST_RANGES:
+                return
             self._in_use += chunk.begin(self._reader)
 
     def _hand_out(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
@@ -139,6 +144,7 @@ class _Chunk:
         self._arrived: dict[int, Loaded] = {}
         self._left = [len(read.rows) for read in reads]
         self._at = 0
+        self._ended = 0
         # Which range brings each record, -1 for a hole, and at which of its rows.
         self._range_of = np.full(len(sizes), -1, np.int64)
         self._row_of = np.zeros(len(sizes), np.int64)
@@ -153,6 +159,11 @@ class _Chunk:
     @property
     def done(self) -> bool:
         return self._at == len(self._numbers)
+
+    @property
+    def ranges_under_way(self) -> int:
+        """Those that are begun and not yet handed out to the last record."""
+        return len(self._loads) - self._ended
 
     @property
     def next_length(self) -> int:
@@ -194,6 +205,7 @@ class _Chunk:
             self._left[of] -= 1
             if not self._left[of]:
                 del self._arrived[of]
+                self._ended += 1
                 reader.end(self._loads[of])
         self._at = end
         return records, damaged, int(self._sizes[begin:end].sum())
