@@ -200,7 +200,7 @@ class Test_an_object_that_changes_in_mid_epoch:
                 storage.write(uri, b"")
             else:
                 storage.delete(uri)
-            with pytest.raises(InvalidData, match=message):
+            with pytest.raises(InvalidData, match=message):  # noqa: PT012
                 while taken := stream.take(50):
                     found += taken
             assert found == records[: len(found)]
@@ -263,8 +263,8 @@ class Test_what_does_not_heal:
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
         proxy.change(refusing=True)
         began = time.monotonic()
+        uri = dataset.shards[0].object.uri
         with pytest.raises(StorageUnavailable):
-            uri = dataset.shards[0].object.uri
             fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())
         assert time.monotonic() - began < 6
 

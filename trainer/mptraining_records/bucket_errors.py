@@ -77,11 +77,10 @@ def _problem(
         return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
     if status in (401, 403):
         return _refused(uri, bucket, status, text, role)
-    if status == 416:
-        # Nobody asks for bytes past the end of what was listed: the object is shorter now.
-        return versions.replaced(uri)
     if status and not is_temporary(status) and status < 500:
-        return InvalidData(uri, f"the bucket refused the request (HTTP {status})")
+        # 416: nobody asks for bytes past the end of what was listed, so the object is shorter now.
+        refused = InvalidData(uri, f"the bucket refused the request (HTTP {status})")
+        return versions.replaced(uri) if status == 416 else refused
     return StorageUnavailable(uri, cause or f"the bucket answered HTTP {status}")
 
 
