@@ -100,6 +100,23 @@ def test_units_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
         assert len(drawn) < 5
 
 
+def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:
+    dataset = _write(str(tmp_path), [b"x" * 10] * 30)
+    epochs = 0
+
+    def units() -> Iterator[Int64s]:
+        nonlocal epochs
+        while True:
+            epochs += 1
+            yield np.arange(30)
+
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, units())
+        assert len(stream.take(300)) == 300
+        stream.close()
+    assert epochs < 300
+
+
 class Test_a_damaged_record:
     def test_is_a_hole_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         flip(dataset.shards[1].object.uri, -6)

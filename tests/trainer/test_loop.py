@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mptraining_trainer.input_meter import InputSince
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.precision import FLOOR, LossScaler
@@ -257,3 +259,37 @@ def test_a_plain_iterator_feeds_as_a_distributed_one_does(keras: Keras, replicas
     second = distributed.loop.execute(distributed.batches, 5)
     assert first == second
     assert same(plain.weights(), distributed.weights())
+
+
+@pytest.mark.parametrize(("slow", "least", "most"), [("data", 80, 100), ("step", 0, 20)])
+def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least: float, most: float) -> None:
+    rig = Rig(keras3)
+
+    def pause() -> np.float32:
+        time.sleep(0.05)
+        return np.float32(0.0)
+
+    def slowed(inputs: Any, labels: Any) -> tuple[Any, Any]:
+        return inputs + tf.numpy_function(pause, [], tf.float32), tf.ensure_shape(labels, [BATCH])
+
+    dataset = tf.data.Dataset.from_tensor_slices(examples(BATCH * 8)).repeat().batch(BATCH, drop_remainder=True)
+    if slow == "data":
+        dataset = dataset.map(slowed).map(lambda inputs, labels: (tf.ensure_shape(inputs, [BATCH, FEATURES]), labels))
+    else:
+        step = rig.loop._step
+
+        def slow_step(batch: Any) -> None:
+            step(batch)
+            tf.numpy_function(pause, [], tf.float32)
+
+        rig.loop._step = slow_step  # type: ignore[method-assign]
+        dataset = dataset.prefetch(4)
+    batches = feed(rig.strategy, lambda: dataset)
+    rig.loop.execute(batches, 1)
+    since = InputSince()
+    before = time.monotonic()
+    execution = rig.loop.execute(batches, 10)
+    since.add(time.monotonic() - before, execution.waited_seconds)
+    assert since.seconds > 0.3
+    assert since.bound_percent is not None
+    assert least <= since.bound_percent <= most

@@ -66,7 +66,7 @@ def names_the_object(text: str) -> bool:
     return bool(_NO_OBJECT.search(text))
 
 
-def _problem(  # noqa: PLR0911 - one for each kind of answer
+def _problem(
     uri: str, bucket: str, status: int, text: str, cause: str, role: str, has_bucket: Callable[[], bool]
 ) -> Problem:
     if re.search(r"RefreshError|token request", text, re.IGNORECASE):
@@ -77,11 +77,10 @@ def _problem(  # noqa: PLR0911 - one for each kind of answer
         return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
     if status in (401, 403):
         return _refused(uri, bucket, status, text, role)
-    if status == 416:
-        # Ranges are taken from an index: an object that ends before one is another object.
-        return versions.replaced(uri)
     if status and not is_temporary(status) and status < 500:
-        return InvalidData(uri, f"the bucket refused the request (HTTP {status})")
+        # 416: nobody asks for bytes past the end of what was listed, so the object is shorter now.
+        refused = InvalidData(uri, f"the bucket refused the request (HTTP {status})")
+        return versions.replaced(uri) if status == 416 else refused
     return StorageUnavailable(uri, cause or f"the bucket answered HTTP {status}")
 
 

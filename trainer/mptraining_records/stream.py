@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from mptraining_records.fetch import STREAMS
 from mptraining_records.framing import OVERHEAD
 from mptraining_records.loaded import Loaded
 from mptraining_records.read_plan import RangeRead, cut_by_bytes
@@ -23,6 +24,8 @@ from mptraining_records.reader import Load, RecordReader
 from mptraining_records.shard_index import Int64s
 
 READ_AHEAD = 64 << 20
+# Ranges ahead at most: of a few short records, for ever, the bytes alone would be thousands of epochs.
+_MOST_RANGES = 8 * STREAMS
 
 
 class RecordStream:
@@ -93,6 +96,8 @@ class RecordStream:
                     return
             if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
                 return
+            if sum(each.ranges_under_way for each in self._begun) >= _MOST_RANGES:
+                return
             self._in_use += chunk.begin(self._reader)
 
     def _hand_out(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
@@ -131,6 +136,7 @@ class _Chunk:
         self._arrived: dict[int, Loaded] = {}
         self._left = [len(read.rows) for read in reads]
         self._at = 0
+        self._ended = 0
         # Which range brings each record, -1 for a hole, and at which of its rows.
         self._range_of = np.full(len(numbers), -1, np.int64)
         self._row_of = np.zeros(len(numbers), np.int64)
@@ -145,6 +151,11 @@ class _Chunk:
     @property
     def done(self) -> bool:
         return self._at == len(self._numbers)
+
+    @property
+    def ranges_under_way(self) -> int:
+        """Those that are begun and not yet handed out to the last record."""
+        return len(self._loads) - self._ended
 
     @property
     def next_length(self) -> int:
@@ -186,6 +197,7 @@ class _Chunk:
                 # The memory of a range is free with its last record, gaps and all.
                 freed += self._reads[of].length
                 del self._arrived[of]
+                self._ended += 1
                 reader.end(self._loads[of])
         self._at = end
         return records, damaged, freed

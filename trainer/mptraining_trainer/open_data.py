@@ -52,7 +52,9 @@ def open_data(
         notice=lambda text: notice("Index", text),
     )
     meter.remote = meter.remote or any(storage.is_remote(shard.readable.uri) for shard in dataset.shards)
-    reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic)
+    # A cache that the index pass filled; an empty one stays so until it is decided where records are kept.
+    filled = None if cache is None or cache.is_empty else cache
+    reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic, cache=filled)
     first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
     manifest = records_manifest.find(patterns)
     columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))

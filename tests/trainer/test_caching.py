@@ -1,0 +1,142 @@
+"""Where examples are kept between epochs: what is decided, what it says, and what the second epoch costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from mptraining_api.spec_data import Data
+from mptraining_api.spec_program import Program
+from mptraining_api.training_defaults import resolve_data
+from mptraining_records import framing, storage
+from mptraining_records.example import encode
+from mptraining_records.order import Order, Position
+from mptraining_trainer import caching
+from mptraining_trainer.batching import ALONE, Batching
+from mptraining_trainer.input import Split
+from mptraining_trainer.open_data import open_data
+from mptraining_trainer.preprocess import Preprocess
+
+COUNT, BATCH = 48, 8
+Said = list[tuple[str, str]]
+Mode = Literal["Auto", "Memory", "Disk", "None"]
+
+
+class Rig:
+    """Opens the records of a folder as a job does, and remembers what was said."""
+
+    def __init__(self, ends: ExitStack) -> None:
+        self.said: Said = []
+        self._ends = ends
+
+    def notice(self, topic: str, text: str, **_: Any) -> None:
+        self.said.append((topic, text))
+
+    def open(self, folder: str, mode: Mode, *, reserved: int = 0) -> tuple[Split, str]:
+        program = Program.parse({"function": {"entryPoint": "model:build"}})
+        data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"]}), program)[0]
+        cache = caching.disk_cache(data.train, mode, self.notice, reserved=reserved)
+        if cache is not None:
+            self._ends.callback(cache.close)
+        split = open_data(data.train, data, like=None, notice=self.notice, now=lambda: 0.0, cache=cache)
+        cached, name, _ = caching.with_cache(split, mode, cache)
+        self._ends.callback(cached.reader.close)
+        return cached, name
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with ExitStack() as ends:
+        yield Rig(ends)
+    assert list(tmp_path.glob("mptraining-records-*")) == [], "nothing stays on the disk"
+
+
+def write(folder: str) -> str:
+    for shard, numbers in enumerate((range(20), range(20, COUNT))):
+        records = [encode({"x": [float(number)] * 50, "label": number}) for number in numbers]
+        storage.write(f"{folder}/{shard}.tfrecord", b"".join(map(framing.encode, records)))
+    return folder
+
+
+def epochs(split: Split, count: int) -> list[list[int]]:
+    """The labels of whole epochs."""
+    dataset = split.training(
+        order=Order(count=COUNT, seed=5, buffer_size=16, streams=4),
+        batching=Batching(COUNT, BATCH, "Drop"),
+        position=Position(seed=5, epoch=0, examples=0, fingerprint=""),
+        share=ALONE,
+        batch=BATCH,
+        masked=True,
+        preprocess=Preprocess(),
+    )
+    batches = itertools.islice(dataset.as_numpy_iterator(), count * COUNT // BATCH)
+    labels = [int(label) for _, of_batch, _ in batches for label in of_batch]
+    return [labels[at : at + COUNT] for at in range(0, len(labels), COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [("Auto", "Memory"), ("Memory", "Memory"), ("Disk", "Disk"), ("None", "None")]
+)
+def test_each_mode_brings_the_same_epochs(bucket: str, tmp_path: Path, rig: Rig, mode: Mode, kept: str) -> None:
+    there, name = rig.open(write(f"{bucket}/data"), mode)
+    assert name == kept
+    plain, _ = rig.open(write(str(tmp_path / "local")), "None")
+    assert epochs(there, 3) == epochs(plain, 3)
+
+
+@pytest.mark.parametrize("mode", ["Memory", "Disk"])
+@pytest.mark.parametrize("indexed", [False, True], ids=["no index yet", "indexed"])
+def test_from_a_cache_the_second_epoch_asks_the_bucket_for_nothing(
+    bucket: str, rig: Rig, mode: Mode, indexed: bool
+) -> None:
+    folder = write(f"{bucket}/data")
+    if indexed:
+        rig.open(folder, "None")
+    split, _ = rig.open(folder, mode)
+    epochs(split, 1)
+    asked = split.meter.figures
+    assert asked.bytes > 0
+    assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs(split, 3))
+    assert split.meter.figures == asked
+    # What was read to find the records is not fetched again.
+    size = sum(shard.object.size for shard in split.dataset.shards)
+    assert indexed or asked.bytes == size
+
+
+class Test_records_that_do_not_fit_on_the_disk:
+    def test_are_read_from_the_bucket_and_that_is_said(
+        self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(caching, "available_disk", lambda folder: 1000)
+        _, name = rig.open(write(f"{bucket}/data"), "Disk")
+        assert name == "None"
+        assert [topic for topic, text in rig.said if "every epoch reads the bucket" in text] == ["DiskCache"]
+
+    def test_are_no_news_to_who_did_not_ask_for_it(
+        self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(caching, "available_disk", lambda folder: 1000)
+        monkeypatch.setattr(caching, "available_memory", lambda: 0)
+        _, name = rig.open(write(f"{bucket}/data"), "Auto")
+        assert (name, [topic for topic, _ in rig.said if topic.startswith("Disk")]) == ("None", [])
+
+    def test_do_not_take_the_room_that_was_promised_to_others(self, bucket: str, rig: Rig) -> None:
+        assert rig.open(write(f"{bucket}/data"), "Disk", reserved=1 << 60)[1] == "None"
+
+
+def test_without_memory_for_them_the_records_go_to_the_disk(
+    bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caching, "available_memory", lambda: 0)
+    assert rig.open(write(f"{bucket}/data"), "Auto")[1] == "Disk"
+
+
+def test_records_on_a_disk_are_not_copied_to_a_disk(tmp_path: Path, rig: Rig) -> None:
+    assert rig.open(write(str(tmp_path / "local")), "Disk")[1] == "None"
+    assert "lie on a disk already" in dict(rig.said)["DiskCache"]
