@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records import connections, versions
-from mptraining_records.contact import cause_of, contact, is_temporary, status_of
+from mptraining_records.contact import cause_of, contact, is_temporary, is_untrusted, status_of
 
 READER = "roles/storage.objectViewer"
 WRITER = "roles/storage.objectUser"
@@ -50,7 +50,7 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
         cause: BaseException = error
         if isinstance(error, RetryError) and error.__cause__ is not None:
             cause = error.__cause__
-        if isinstance(cause, requests.exceptions.SSLError):
+        if is_untrusted(cause):
             raise InvalidData(
                 uri,
                 f"the certificate of the bucket's server is not trusted ({cause_of(cause)})",

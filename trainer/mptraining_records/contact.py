@@ -78,14 +78,21 @@ def status_of(error: BaseException) -> int:
     return 0
 
 
+def is_untrusted(error: BaseException) -> bool:
+    """Whether the server's certificate is not trusted, which it will not be in a second either.
+
+    A connection that is cut in its handshake is an SSLError as well, but may heal.
+    """
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
 def _may_heal(error: Exception) -> bool:
     import requests
     from google.auth.exceptions import RefreshError, TransportError
 
     if isinstance(error, requests.RequestException):
         lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError
-        # A certificate that is not trusted now will not be in a second either.
-        return isinstance(error, lost) and not isinstance(error, requests.exceptions.SSLError)
+        return isinstance(error, lost) and not is_untrusted(error)
     if isinstance(error, RefreshError):
         return bool(error.retryable)
     return isinstance(error, TransportError | ConnectionError) or is_temporary(status_of(error))
