@@ -105,7 +105,7 @@ def is_indexing(event: Event) -> bool:
 
 
 def speed_text(event: Progress, before: Progress | None = None) -> str:
-    """How fast and how healthy: what stands beside the metrics. `before` is the one that was shown last."""
+    """How fast and how healthy: what stands beside the metrics. Retries are those since `before`."""
     parts = []
     if event.examples_per_second is not None:
         parts.append(rate(event.examples_per_second))

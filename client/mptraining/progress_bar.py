@@ -23,7 +23,7 @@ class TerminalDisplay:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, transient=True, refresh_per_second=8)
-        self._before: Progress | None = None
+        self._trains = False
 
     def say(self, text: str) -> None:
         self._print(text)
@@ -32,15 +32,15 @@ class TerminalDisplay:
         if not is_shown(worker, event):
             return
         if isinstance(event, Progress):
-            self._live.update(bar(event, self._before))
+            self._live.update(bar(event))
             self._live.start()
-            self._before = event
+            self._trains = True
         if is_indexing(event):
             self._live.update(Text(" ".join(lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
             self._live.start(refresh=True)
             return
         # Nobody says that the index is ready, so its line goes with whatever is said next.
-        if isinstance(event, Finished) or self._before is None:
+        if isinstance(event, Finished) or not self._trains:
             self.close()
         if not isinstance(event, Progress) or is_validation(event):
             quiet = isinstance(event, Notice) and event.level == "Info"
@@ -67,8 +67,8 @@ def kept(event: Event) -> list[str]:
     return lines(event)
 
 
-def bar(event: Progress, before: Progress | None = None) -> Group:
-    """Two lines: how far, and how well. `before` is what was drawn last."""
+def bar(event: Progress) -> Group:
+    """Two lines: how far, and how well; retries are all so far, as new ones would be gone before they are read."""
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -78,5 +78,5 @@ def bar(event: Progress, before: Progress | None = None) -> Group:
     drawn = ProgressBar(total=total, completed=event.step, pulse=total is None)
     row.add_row(Text(place(event), style="bold"), drawn, share)
     below = Text(metrics(event.metrics), style="green", no_wrap=True, overflow="ellipsis")
-    below.append("  " + speed_text(event, before), style="dim")
+    below.append("  " + speed_text(event), style="dim")
     return Group(row, below)

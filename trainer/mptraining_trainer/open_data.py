@@ -73,7 +73,8 @@ def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable
             return
         said = now()
         left = (said - began) * (total - done) / done
+        time = f"{left:.0f} s" if left < 100 else f"{left / 60:,.0f} min"
         # A topic of its own: it moves, where the other lines about an index are to stay.
-        notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {left:.0f} s left")
+        notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {time} left")
 
     return progress
