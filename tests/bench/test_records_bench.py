@@ -13,6 +13,7 @@ import pytest
 
 from bench.records_data import DAMAGED, Size, digest_of, make
 from mptraining_records import index
+from mptraining_records.bad_records import BadRecords
 from mptraining_records.reader import RecordReader
 from testbed import missing
 from testbed.object_server import OBJECT_SERVER
@@ -80,7 +81,7 @@ def test_so_many_records_are_damaged(tmp_path: Path, count: int) -> None:
     data = make(tmp_path, Size(large=1, shards=1, small=1))[f"damaged-{count}"]
     dataset = index.build(data.patterns("disk"))
     assert dataset.count == DAMAGED
-    with RecordReader(dataset, bad_records="Skip", max_skipped=count) as reader:
+    with RecordReader(dataset, bad_records=BadRecords("Skip", count)) as reader:
         good = [record for record in reader.read(range(DAMAGED)) if record is not None]
     assert len(good) == data.count == DAMAGED - count
     assert digest_of(good) == data.digest

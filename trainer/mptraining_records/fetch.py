@@ -5,12 +5,13 @@ The data plane: obstore, a kept-alive connection for each thread that asks, no l
 
 from __future__ import annotations
 
+import secrets
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records import connections, gcs
@@ -26,7 +27,8 @@ STREAMS = 32
 _CHUNK = 256 << 10
 # Waits grow from 0.1 s to 3 s, drawn at random so that workers who failed together do not come back together:
 # https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
-_WAIT = wait_random_exponential(multiplier=0.1, max=3)
+# Not of the random module: the job's program may have seeded it, the same on every worker.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _fill(
     while got < len(into):
         # A new account of time for each stretch: a range that keeps moving is never given up.
         retrying = Retrying(
-            wait=_WAIT,
+            wait=_wait,
             stop=stop_after_delay(settings.retry_seconds),
             retry=retry_if_exception_type(StorageUnavailable),
             before_sleep=failed,
@@ -148,3 +150,8 @@ def _receive(uri: str, start: int, into: memoryview, version: str | None, traffi
 def _store(uri: str) -> GCSStore:
     # Without obstore's own retries, which nobody can count: its clock of 0 seconds is over at the first failure.
     return connections.store(gcs.split(uri)[0], connections.settings()._replace(retry_seconds=0.0), writing=False)
+
+
+def _wait(state: RetryCallState) -> float:
+    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
+    return longest * secrets.randbelow(1001) / 1000
