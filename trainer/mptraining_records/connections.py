@@ -59,6 +59,9 @@ def client(settings: Settings) -> Client:
 
     from mptraining_records import http_session
 
+    # For traces that nobody asked for the client would look up each bucket in a thread of its own, and again for two
+    # minutes where there is no answer.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     nobody = bool(settings.emulator) or settings.anonymous
     credentials = AnonymousCredentials() if nobody else default_credentials()
     session = http_session.session(credentials, anonymous=nobody, emulator=bool(settings.emulator))

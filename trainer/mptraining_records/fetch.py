@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from mptraining_api.problems import StorageUnavailable
@@ -73,7 +74,7 @@ def fetch(
     and InvalidData at once when the object was replaced, is gone, or may not be read.
     """
     if into is None:
-        into = memoryview(bytearray(length))
+        into = np.empty(length, np.uint8).data
     parts = -(-length // RANGE)
     if parts <= 2:
         # Threads of its own would cost more than they bring.

@@ -7,16 +7,19 @@ from collections import defaultdict
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_records import framing
 from mptraining_records.fetch import RANGE
 from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_index import ShardIndex
 
-_SIZE = 256 << 10
+Buffer = NDArray[np.uint8]
+
+_SMALLEST = 64 << 10
 # Longer ranges, single long records, are rare and of many sizes; more free memory than this is given back.
-_LONGEST = RANGE + _SIZE
-_MOST_FREE = 64 << 20
+_LONGEST = 2 * RANGE
+_MOST_FREE = 16 << 20
 
 
 class Buffers:
@@ -26,21 +29,23 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[bytearray]] = defaultdict(list)
+        self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
         self._lock = threading.Lock()
         self.free_bytes = 0
 
-    def take(self, length: int) -> bytearray:
+    def take(self, length: int) -> Buffer:
         """At least `length` bytes."""
-        size = -(-length // _SIZE) * _SIZE
+        # Powers of two, so that ranges of nearly one length share their buffers.
+        size = max(_SMALLEST, 1 << (length - 1).bit_length())
         with self._lock:
             free = self._free[size]
             if free:
                 self.free_bytes -= size
                 return free.pop()
-        return bytearray(size)
+        # Not cleared: pages that nothing is written to take no memory.
+        return np.empty(size, np.uint8)
 
-    def give(self, buffer: bytearray) -> None:
+    def give(self, buffer: Buffer) -> None:
         """Takes a buffer back."""
         with self._lock:
             if len(buffer) <= _LONGEST and self.free_bytes + len(buffer) <= _MOST_FREE:

@@ -15,7 +15,7 @@ from mptraining_records.disk_cache import DiskCache
 from mptraining_records.fetch import STREAMS, Figures, Traffic
 from mptraining_records.framing import BadRecord
 from mptraining_records.index import DatasetIndex
-from mptraining_records.loaded import Buffers, Loaded
+from mptraining_records.loaded import Buffer, Buffers, Loaded
 from mptraining_records.read_plan import RangeRead
 from mptraining_records.shard_bytes import ShardBytes
 from mptraining_records.shard_index import Int64s
@@ -28,7 +28,8 @@ class Load(NamedTuple):
     """A range on its way, and the memory that it comes to."""
 
     future: Future[Loaded]
-    buffer: bytearray
+    # None for what is on this machine.
+    buffer: Buffer | None
 
     def result(self) -> Loaded:
         return self.future.result()
@@ -103,13 +104,13 @@ class RecordReader:
     def begin(self, read: RangeRead) -> Load:
         """Begins to read one range. Whoever is through with it should `end` it."""
         near = self._bytes.is_near(read)
-        buffer = bytearray() if near else self._buffers.take(read.length)
+        buffer = None if near else self._buffers.take(read.length)
         pool = self._near if near else self._far
         return Load(pool.submit(self._load, read, buffer), buffer)
 
     def end(self, load: Load) -> None:
         """What was loaded is not looked at any more."""
-        if load.buffer:
+        if load.buffer is not None:
             self._buffers.give(load.buffer)
 
     def close(self) -> None:
@@ -126,14 +127,14 @@ class RecordReader:
     ) -> None:
         self.close()
 
-    def _load(self, read: RangeRead, buffer: bytearray) -> Loaded:
+    def _load(self, read: RangeRead, buffer: Buffer | None) -> Loaded:
         if self._closed.is_set():
             raise CancelledError
         shard = self.dataset.shards[read.shard]
         loaded = Loaded(self._bytes.get(read, buffer), shard, read)
         if self._bytes.is_remote(read) and not self._confirmed.issuperset(_damaged(read, loaded)):
             # The way, or the disk cache, may be what is damaged.
-            loaded = Loaded(self._bytes.get(read, bytearray(read.length), anew=True), shard, read)
+            loaded = Loaded(self._bytes.get(read, None, anew=True), shard, read)
             self._confirmed.update(_damaged(read, loaded))
         return loaded
 

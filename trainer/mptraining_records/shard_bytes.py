@@ -26,6 +26,7 @@ from mptraining_records import storage
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.fetch import RANGE, Traffic, fetch
 from mptraining_records.index import DatasetIndex
+from mptraining_records.loaded import Buffer
 from mptraining_records.read_plan import Limits, RangeRead, range_reads
 from mptraining_records.shard_index import Int64s
 
@@ -68,10 +69,10 @@ class ShardBytes:
         """Whether these bytes are on this machine."""
         return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))
 
-    def get(self, read: RangeRead, into: bytearray, *, anew: bool = False) -> bytes | memoryview:
+    def get(self, read: RangeRead, into: Buffer | None, *, anew: bool = False) -> bytes | memoryview:
         """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable.
 
-        What comes from a bucket lies in `into`.
+        What comes from a bucket lies in `into`, where that is given.
         """
         object = self.dataset.shards[read.shard].readable
         if self.cache is not None and not anew:
@@ -80,8 +81,14 @@ class ShardBytes:
                 return kept
         if not self._remote[read.shard]:
             return storage.read_range(object.uri, read.start, read.length, version=object.version)
-        content = memoryview(into)[: read.length]
-        fetch(object.uri, read.start, read.length, version=object.version, traffic=self.traffic, into=content)
+        content = fetch(
+            object.uri,
+            read.start,
+            read.length,
+            version=object.version,
+            traffic=self.traffic,
+            into=None if into is None else into.data[: read.length],
+        )
         if self.cache is not None:
             self.cache.keep(read, content)
         return content
