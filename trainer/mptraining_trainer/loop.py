@@ -12,7 +12,7 @@ its own.)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -43,7 +43,7 @@ class Execution:
     skipped_in_a_row: int
     asked_to_stop: int
     step_seconds: float
-    waited_seconds: float | None
+    waited_seconds: float | None = field(compare=False)
 
 
 class Loop:
