@@ -151,7 +151,11 @@ class Test_with_some_requests_failing:
 def test_what_goes_wrong_twice_is_tried_a_third_time(
     dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, fault: Fault
 ) -> None:
-    proxy.change(rules=_once(fault, times=2))
+    rules = _once(fault, times=2)
+    if isinstance(fault, Flip):
+        # In two shards: what is damaged at the second look as well is believed.
+        rules = [Rule(fault=fault, times=1, objects=rf".*/{number}\.tfrecord") for number in range(2)]
+    proxy.change(rules=rules)
     with RecordReader(dataset) as reader:
         assert _streamed(reader, range(len(records))) == records
     assert proxy.counters().faults == {fault.kind: 2}

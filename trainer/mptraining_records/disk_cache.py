@@ -51,10 +51,6 @@ class DiskCache:
         """Whether nothing was kept yet."""
         return not self._whole and not self._present.any()
 
-    @property
-    def is_full(self) -> bool:
-        return self._full is None
-
     def write(self, uri: str, start: int, content: bytes | memoryview) -> bool:
         """Writes bytes of an object at their place; False when the disk is full, now or before."""
         if self._full is None:

@@ -18,7 +18,7 @@ from mptraining_records.fetch import Traffic
 from mptraining_records.shard_index import Int64s, ShardIndex
 from mptraining_records.storage import StoredObject
 
-THREADS = 16
+_THREADS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +82,16 @@ def build(
     is no record at all.
     """
     objects = find(patterns)
-    with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="index") as pool:
-        known = dict(zip((object.uri for object in objects), pool.map(_known, objects), strict=True))
-    missing = {object.uri for object in objects if known[object.uri] is None}
+    remote = [object for object in objects if storage.is_remote(object.uri)]
+    known = sidecar.load_all(remote)
+    missing = {object.uri for object in remote} - known.keys()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="index") as pool:
+        local = (object for object in objects if not storage.is_remote(object.uri))
+        known |= {shard.object.uri: shard for shard in pool.map(of_local, local)}
     known |= index_pass.scan_shared(
         objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
-    shards = tuple(shard for shard in known.values() if shard is not None)
+    shards = tuple(known[object.uri] for object in objects)
     account = bad_records or BadRecords()
     for bad in (bad for shard in shards for bad in shard.damaged):
         account.met(bad)
@@ -105,11 +108,6 @@ def build(
     if cache is not None:
         cache.serve(dataset)
     return dataset
-
-
-def _known(object: StoredObject) -> ShardIndex | None:
-    """What is known of a shard without reading it; a local file is asked itself."""
-    return sidecar.load(object) if storage.is_remote(object.uri) else of_local(object)
 
 
 def of_local(object: StoredObject) -> ShardIndex:

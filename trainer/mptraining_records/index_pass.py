@@ -16,7 +16,7 @@ from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
 from mptraining_records.windows import windows
 
-# Requests for sidecars and first bytes at once.
+# Requests for first bytes at once.
 _ASKING = 16
 # A peer that indexes slower than this, or is silent for that long, is not waited for.
 _SLOWEST = 50e6
@@ -92,9 +92,9 @@ def scan_shared(
         readable = [object for object, is_plain in zip(objects, plain, strict=True) if is_plain]
     found: dict[str, ShardIndex] = {}
     published = True
-    for shard in scan(
-        [object for object in mine if object in readable], cache=cache, traffic=traffic, progress=progress
-    ):
+    plain_uris = {object.uri for object in readable}
+    mine = [object for object in mine if object.uri in plain_uris]
+    for shard in scan(mine, cache=cache, traffic=traffic, progress=progress):
         found[shard.object.uri] = shard
         if published and shard.expanded is None:
             published = _publish(shard, notice)
@@ -124,9 +124,8 @@ def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, Sha
 
     def look() -> int:
         left = [object for object in objects if object.uri not in found]
-        with ThreadPoolExecutor(_ASKING, thread_name_prefix="sidecars") as pool:
-            kept = [shard for shard in pool.map(sidecar.load, left) if shard is not None]
-        found.update({shard.object.uri: shard for shard in kept})
+        kept = sidecar.load_all(left)
+        found.update(kept)
         return len(kept)
 
     def is_waited_for(new: int) -> bool:

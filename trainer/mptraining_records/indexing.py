@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,8 +59,7 @@ def publish(
     """
     objects = index.find(patterns)
     remote = [object for object in objects if storage.is_remote(object.uri)]
-    with ThreadPoolExecutor(index.THREADS, thread_name_prefix="sidecars") as pool:
-        kept = {} if force else {shard.object.uri: shard for shard in pool.map(sidecar.load, remote) if shard}
+    kept = {} if force else sidecar.load_all(remote)
     found = {uri: Indexed(shard, "kept") for uri, shard in kept.items()}
     for shard in index_pass.scan([object for object in remote if object.uri not in kept], progress=progress):
         if shard.expanded is None:

@@ -1,6 +1,6 @@
 """From TFRecords to the batches of each replica.
 
-`Split.training` and `Split.validation` are endless tf.data pipelines over `batching`'s record numbers. A data set that
+`Split.training` and `Split.validation` are tf.data pipelines over `batching`'s record numbers. A data set that
 fits is decoded once and kept as tensors (`caching`); the others are streamed and decoded as they come. Parallelism is
 explicit and tf.data's autotuner off: it makes the end of an iterator wait and two runs unlike each other.
 """
