@@ -221,9 +221,9 @@ def checkpoints(folder: str) -> list[str]:
 
 
 def _arrays(variables: list[Any]) -> dict[str, Any]:
-    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
+    # `numpy` is documented to copy, and a copy it must be: the next step writes to the memory of a variable on the CPU.
     return {
-        f"{number:05d} {variable.name}": np.array(variable.numpy(), copy=True, order="C")
+        f"{number:05d} {variable.name}": np.asarray(variable.numpy(), order="C")
         for number, variable in enumerate(variables)
     }
 
