@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from soaks import report
 from soaks.forks import Forks
 from soaks.rounds import Configuration, Round, faults, make_data, run
 
@@ -96,10 +95,11 @@ def main(arguments: Sequence[str]) -> int:
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
             )
-    where = f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
-    if given.write:
-        report.put(given.write, report.table(rows, parts=parts, where=where, seed=seed))
     return int(failed)
+
+
+def _where() -> str:
+    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
 
 
 if __name__ == "__main__":

@@ -19,10 +19,6 @@ def build() -> dict[str, Any]:
     model = keras.Sequential(
         [
             layers.Input((6, 6, 1)),
-            layers.Conv2D(4, 3, padding="same", use_bias=False),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.Dropout(0.3),
             layers.Flatten(),
             layers.Dense(8),
             layers.BatchNormalization(),
