@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
     rows: dict[str, tuple[int, int, int]] = {}
-    parts, failed = 0, False
+    failed = False
     with tempfile.TemporaryDirectory() as folder, Forks() as forks:
         data = Path(folder, "data")
         data.mkdir()
@@ -85,12 +85,15 @@ def main(arguments: Sequence[str]) -> int:
                 failed = True
                 continue
             for one, differing in runs:
-                parts = len(one.digests)
                 if differing:
                     print(f"{each}: other {', '.join(differing)} after {'; '.join(one.kills)}", flush=True)
             other = sum(bool(differing) for _, differing in runs)
             failed |= other > 0
             rows[str(each)] = len(runs), given.kills, other
+            if given.write:
+                # After each, because all of them take long.
+                parts = len(runs[0][0].digests)
+                report.put(given.write, report.table(rows, parts=parts, where=_where(), seed=seed))
             print(
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
