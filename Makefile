@@ -131,7 +131,9 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
-	@$(BIN)/python -m pytest -q -m training --durations=10
+	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
+	@# by one where they are left over, since the longest take a minute.
+	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal --durations=10
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
