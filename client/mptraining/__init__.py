@@ -7,7 +7,10 @@ same on a terminal) and `ending` (the last lines); `check` (what was decided for
 as a value), `compare` (runs side by side), `compare_page` and `curves` (the same as a page).
 
 On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, whose refusals are `cluster_problems`;
-`submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it.
+`submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes
+says of it. `following` a job takes its status and the `pod_logs` as they come, `waiting` draws them on one of the
+`displays` (`notebook_display` in a cell). `model_fetch` brings the model here, by `pod_exec` from a pod that keeps it;
+`trained_model` opens it. `cluster_commands` are the verbs of `mptj`, `submit_command` with its flags one of them.
 """
 
 from __future__ import annotations
