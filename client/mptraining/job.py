@@ -40,7 +40,7 @@ class Job(dict[str, str | None]):
         self.uid: str = metadata["uid"]
         self.where = where
         self.warnings = tuple(warnings)
-        self._server = server.within(self.namespace)
+        self.server = server.within(self.namespace)
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
@@ -49,7 +49,7 @@ class Job(dict[str, str | None]):
 
     def status(self) -> JobView:
         """How the job stands now; printed, it says why and what to do."""
-        return view(self._server.get(JOBS, self.name))
+        return view(self.server.get(JOBS, self.name))
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -60,7 +60,7 @@ class Job(dict[str, str | None]):
         """What Kubernetes says about the job and its pods, the oldest first."""
         from mptraining import cluster_events
 
-        return cluster_events.events(self._server, self.name, self.uid)
+        return cluster_events.events(self.server, self.name, self.uid)
 
     # -- what it says -------------------------------------------------------------------------------------------
 
@@ -83,13 +83,13 @@ class Job(dict[str, str | None]):
         from mptraining.following import Following, Line
 
         if not follow:
-            for pod in pod_logs.chosen(pod_logs.pods(self._server, self.uid), attempt=attempt, worker=worker):
+            for pod in pod_logs.chosen(pod_logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
                 if pod.started:
-                    for text in pod_logs.lines(self._server, pod):
+                    for text in pod_logs.lines(self.server, pod):
                         yield from pod_logs.readable(pod, text, raw=raw)
             return
         first = attempt or self.status().status.current_attempt or 0
-        with Following(self._server, self.name, self.uid, worker=worker) as following:
+        with Following(self.server, self.name, self.uid, worker=worker) as following:
             for update in following.updates():
                 if isinstance(update, Line) and update.pod.attempt >= first:
                     yield from pod_logs.readable(update.pod, update.text, raw=raw)
@@ -100,27 +100,32 @@ class Job(dict[str, str | None]):
         An interrupt detaches: the job goes on. Raises StillRunning after `timeout` seconds.
         """
         from mptraining.displays import display_here
-        from mptraining.waiting import wait
 
         shown = display or display_here()
-        keeps = self.run_folder is None
+        try:
+            return self.follow(shown, timeout=timeout, fetch=True)
+        except KeyboardInterrupt:
+            shown.say(self._detached())
+            return self.status()
+
+    def follow(self, display: Display, *, timeout: float | None = None, fetch: bool = False) -> JobView:
+        """As `wait`, on that display; an interrupt comes through. Without `fetch` a kept model is left where it is."""
+        from mptraining.waiting import wait
+
+        keeps = fetch and self.run_folder is None
         try:
             return wait(
-                self._server,
+                self.server,
                 self.name,
                 self.uid,
-                shown,
+                display,
                 clock=time.monotonic,
                 wall=time.time,
                 timeout=timeout,
-                model_waits=(lambda pod: self._fetch(pod, shown)) if keeps else None,
+                model_waits=(lambda pod: self._fetch(pod, display)) if keeps else None,
             )
-        except KeyboardInterrupt:
-            shown.close()
-            shown.say(self._detached())
-            return self.status()
         finally:
-            shown.close()
+            display.close()
 
     def _detached(self) -> str:
         from mptraining.waiting import detached
@@ -131,7 +136,7 @@ class Job(dict[str, str | None]):
 
     def cancel(self) -> None:
         """Deletes the job: the workers save a checkpoint and leave. The run folder stays."""
-        self._server.delete(JOBS, self.name, uid=self.uid)
+        self.server.delete(JOBS, self.name, uid=self.uid)
 
     def suspend(self) -> None:
         """The workers save a checkpoint and give their machines back, until `resume`."""
@@ -143,7 +148,7 @@ class Job(dict[str, str | None]):
 
     def _suspend(self, value: bool) -> None:
         patch = {"metadata": {"uid": self.uid}, "spec": {"runPolicy": {"suspend": value}}}
-        self._server.patch(JOBS, self.name, patch)
+        self.server.patch(JOBS, self.name, patch)
 
     # -- what it leaves behind ----------------------------------------------------------------------------------
 
@@ -153,7 +158,7 @@ class Job(dict[str, str | None]):
         from mptraining_api.resolved import ResolvedJob
 
         try:
-            document = self._server.get(CONFIG_MAPS, labels.config_map(self.name))
+            document = self.server.get(CONFIG_MAPS, labels.config_map(self.name))
         except ClusterProblem:
             return None
         return ResolvedJob.read(document["data"][run_folder.JOB])
@@ -183,7 +188,7 @@ class Job(dict[str, str | None]):
         folder = self.run_folder
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):
             return load_run(folder)
-        told = history(pod_logs.chief_events(self._server, self.uid))
+        told = history(pod_logs.chief_events(self.server, self.uid))
         gaps = () if told.points else ("the run folder is not reached from here, and no pod's log is left",)
         return Run(self.name, self.resolved, None, told, gaps)
 
@@ -216,10 +221,10 @@ class Job(dict[str, str | None]):
         if here.exists():
             return here
         seen = self.status()
-        pod = None if seen.finished else model_fetch.keeper(self._server, self.uid)
+        pod = None if seen.finished else model_fetch.keeper(self.server, self.uid)
         if pod is not None:
             try:
-                return model_fetch.from_pod(self._server, pod, here)
+                return model_fetch.from_pod(self.server, pod, here)
             except pod_exec.CommandFailed:
                 pass  # it trains yet
         if not seen.finished:
@@ -237,7 +242,7 @@ class Job(dict[str, str | None]):
         if here.exists():
             return
         try:
-            model_fetch.from_pod(self._server, pod, here, patience=MODEL_SECONDS, say=display.say)
+            model_fetch.from_pod(self.server, pod, here, patience=MODEL_SECONDS, say=display.say)
         except ClusterProblem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
