@@ -1,7 +1,7 @@
 """`tensorflow_cloud` inside a job: the same program runs there once more, and what submitted it does nothing.
 
-The trainer puts this module in the place of `tensorflow_cloud` while a script runs; `mptraining.tensorflow_cloud` asks it
-too. Standard library alone.
+The trainer puts this module in the place of `tensorflow_cloud` while a script runs; `mptraining.tensorflow_cloud` asks
+it too. Standard library alone.
 """
 
 from __future__ import annotations

@@ -91,7 +91,11 @@ class MachineConfig:
         AcceleratorType.validate(self.accelerator_type)
         count = self.accelerator_count
         positive = [each for each in (self.cpu_cores, self.memory) if each is not None]
-        if type(count) is not int or count < 0 or any(not isinstance(each, (int, float)) or each <= 0 for each in positive):
+        if (
+            type(count) is not int
+            or count < 0
+            or any(not isinstance(each, (int, float)) or each <= 0 for each in positive)
+        ):
             raise ValueError(
                 f"Invalid machine configuration: cpu_cores:{self.cpu_cores}, memory:{self.memory}, "
                 f"accelerator_type:{self.accelerator_type}, accelerator_count:{count}."

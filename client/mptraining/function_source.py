@@ -22,7 +22,9 @@ def refuse_nameless(function: Callable[..., Any]) -> None:
     """Raises InvalidProgram for a lambda, a function inside a function, or another callable without source text."""
     name = getattr(function, "__qualname__", "")
     if not name or "<" in name or not hasattr(function, "__code__"):
-        what = "a lambda" if name.endswith("<lambda>") else "defined inside a function" if "<" in name else "no function"
+        what = (
+            "a lambda" if name.endswith("<lambda>") else "defined inside a function" if "<" in name else "no function"
+        )
         raise InvalidProgram(
             "entry_point",
             f"{name or function!r} is {what}",

@@ -1,8 +1,8 @@
 """From a notebook's cells to one Python program, which runs where there is no IPython.
 
-IPython's own transformer reads magics and shell commands; what it makes of them calls `get_ipython()`, which the trainer
-answers (`mptraining_trainer.notebook_shell`). Each cell begins with a line `# %% NAME, cell N`, by which the trainer
-says in which cell an error is.
+IPython's own transformer reads magics and shell commands; what it makes of them calls `get_ipython()`, which the
+trainer answers (`mptraining_trainer.notebook_shell`). Each cell begins with a line `# %% NAME, cell N`, by which the
+trainer says in which cell an error is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from mptraining.notebook_cells import Cell, Notebook
 from mptraining.pip_lines import install_arguments, requirement_lines
@@ -22,7 +23,9 @@ TRANSPARENT_CELLS = frozenset({"time", "timeit", "capture", "prun", "memit", "sk
 # What the trainer's shell does, and what it passes over because it is for the eye.
 KNOWN_CELLS = frozenset({"writefile", "bash", "sh", "shell", "script", "file"})
 SILENT_CELLS = frozenset({"html", "HTML", "javascript", "js", "markdown", "latex", "svg", "SVG"})
-KNOWN_LINES = frozenset({"pip", "cd", "env", "set_env", "time", "timeit", "pwd", "ls", "mkdir", "cat", "cp", "mv", "rm"})
+KNOWN_LINES = frozenset(
+    {"pip", "cd", "env", "set_env", "time", "timeit", "pwd", "ls", "mkdir", "cat", "cp", "mv", "rm"}
+)
 SILENT_LINES = frozenset(
     {
         "matplotlib", "load_ext", "reload_ext", "autoreload", "tensorboard", "config", "pinfo", "pinfo2", "who", "whos",
@@ -85,7 +88,8 @@ def _python(cell: Cell, where: str) -> str:
     # The transformer drops empty lines at the beginning: a line's number would be another one.
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
     try:
-        return "\n" * blank + str(TransformerManager().transform_cell(source))
+        transformer: Any = TransformerManager
+        return "\n" * blank + str(transformer().transform_cell(source))
     except SyntaxError as error:
         raise _mistake(error, where) from error
 

@@ -81,18 +81,13 @@ class Package:
         )
         return where if self.requirements is None else {**where, "requirements": self.requirements}
 
-    def config_map(self, name: str) -> dict[str, Any]:
-        """The ConfigMap that holds the archive, without namespace and owner. Raises InvalidProgram if it is too large."""
+    def entries(self) -> dict[str, str]:
+        """`binaryData` of the ConfigMap that holds the archive. Raises InvalidProgram when it is too large for one."""
         if not self.small:
             raise too_large(self)
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name},
-            "immutable": True,
-            "binaryData": {ARCHIVE_KEY: base64.b64encode(self.archive).decode()},
-        }
+        return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
 
+    @property
     def object_name(self) -> str:
         """The name of the archive in a bucket: its content's."""
         return f"{self.sha256}.tgz"

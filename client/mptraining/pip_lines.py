@@ -15,17 +15,22 @@ OF_THE_IMAGE = frozenset(
 # Never installed beside the image's, even where a requirements file asks for it: 3.3 GB, and its service is gone.
 NEVER = frozenset({"tensorflow-cloud", "mptraining"})
 
-_COMMAND = re.compile(r"^\s*(?:sudo\s+)?(?:uv\s+)?(?:\S*python[\d.]*\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip[\d.]*\s+install\s+(.+)$")
+_COMMAND = re.compile(
+    r"^\s*(?:sudo\s+)?(?:uv\s+)?(?:\S*python[\d.]*\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip[\d.]*\s+install\s+(.+)$"
+)
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 # Options that a requirements file takes as lines of their own.
-_LINE_OPTIONS = frozenset({"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-binary", "--only-binary"})
-_FILE_OPTIONS = frozenset({"-r", "--requirement", "-c", "--constraint"})
+_LINE_OPTIONS = frozenset(
+    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-binary", "--only-binary"}
+)
+FILE_OPTIONS = frozenset({"-r", "--requirement", "-c", "--constraint"})
 # They say how to install, which the trainer decides: beside the image's packages, in a folder of the job's own.
 _PASSED_OVER = frozenset(
     {
-        "-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--no-cache-dir", "--system",
-        "--force-reinstall", "--ignore-installed", "-I", "--no-warn-script-location", "--root-user-action=ignore",
-        "--no-input", "--disable-pip-version-check", "--break-system-packages", "--use-deprecated=legacy-resolver",
+        "-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--no-cache-dir",
+        "--system", "--force-reinstall", "--ignore-installed", "-I", "--no-warn-script-location",
+        "--root-user-action=ignore", "--no-input",
+        "--disable-pip-version-check", "--break-system-packages", "--use-deprecated=legacy-resolver",
     }
 )  # fmt: skip
 
@@ -51,11 +56,11 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
             break
         if word == "--pre":
             lines.append(word)
-        elif word in _LINE_OPTIONS or word in _FILE_OPTIONS:
+        elif word in _LINE_OPTIONS or word in FILE_OPTIONS:
             lines.append(f"{word} {next(waiting, '')}".rstrip())
         elif word in _PASSED_OVER or word.startswith(("--progress-bar", "--timeout")):
             continue
-        elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | _FILE_OPTIONS:
+        elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | FILE_OPTIONS:
             lines.append(word.replace("=", " ", 1))
         elif word.startswith("-"):
             notes.append(f"pip's {word} is not known in the job, and is passed over")

@@ -82,8 +82,7 @@ def checked(
     _check_files(entry_point, requirements_txt)
     if distribution_strategy not in ("auto", None):
         raise InvalidArgument(
-            'Invalid `distribution_strategy` input. Expected "auto" or None. '
-            f"Received {distribution_strategy}."
+            f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
         )
     machine, nodes, said = _machines(chief_config, worker_config, count)
     _check_labels(job_labels or {})

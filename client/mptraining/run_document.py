@@ -22,8 +22,6 @@ def document(
     name: str,
     program: Mapping[str, Any],
     output: str | None = None,
-    namespace: str | None = None,
-    environment: Mapping[str, str] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The job as a mapping for YAML, without its source. `spec` has the last word, section by section.
@@ -31,8 +29,6 @@ def document(
     Raises InvalidArgument for a TPU of a size that no machine has.
     """
     metadata: dict[str, Any] = {"name": name}
-    if namespace:
-        metadata["namespace"] = namespace
     if arguments.labels:
         metadata["labels"] = dict(arguments.labels)
     decided: dict[str, Any] = {"accelerator": _accelerator(arguments.machine)}
@@ -43,7 +39,7 @@ def document(
     decided["program"] = dict(program)
     if output:
         decided["output"] = {"uri": output}
-    template = _pod_template(arguments, environment or {})
+    template = _pod_template(arguments)
     if template:
         decided["podTemplate"] = template
     return {
@@ -106,7 +102,7 @@ def _topology(machine: MachineConfig) -> str:
     return found
 
 
-def _pod_template(arguments: RunArguments, environment: Mapping[str, str]) -> dict[str, Any]:
+def _pod_template(arguments: RunArguments) -> dict[str, Any]:
     template: dict[str, Any] = {}
     if arguments.image:
         template["image"] = arguments.image
@@ -115,8 +111,6 @@ def _pod_template(arguments: RunArguments, environment: Mapping[str, str]) -> di
         template["serviceAccountName"] = arguments.service_account.partition("@")[0]
     if arguments.labels:
         template["labels"] = dict(arguments.labels)
-    if environment:
-        template["env"] = [{"name": name, "value": value} for name, value in sorted(environment.items())]
     machine = arguments.machine
     if arguments.custom_shape and not machine.accelerator.is_tpu:
         requests: dict[str, Any] = {}

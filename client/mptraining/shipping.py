@@ -1,9 +1,9 @@
 """From what a user names (a script, a notebook, a folder, a function) to the package that is shipped.
 
-    a script or a notebook file     the file and its folder, or the folder that is named
-    the running notebook            its cells, and the modules beside it that they import
-    a function of a module          the folder from which the module is imported
-    a function of a notebook        the function with what it needs, and the modules that this imports
+a script or a notebook file     the file and its folder, or the folder that is named
+the running notebook            its cells, and the modules beside it that they import
+a function of a module          the folder from which the module is imported
+a function of a notebook        the function with what it needs, and the modules that this imports
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mptraining.local_modules import imported_files
 from mptraining.notebook_cells import Notebook, read_notebook, running_notebook, shell
 from mptraining.notebook_program import program as program_of
 from mptraining.package import IGNORE_FILE, Package, SourceFile, package
-from mptraining.pip_lines import without_never
+from mptraining.pip_lines import FILE_OPTIONS, without_never
 from mptraining.source_folder import read_file, read_folder
 from mptraining_api.problems import InvalidProgram, nearest
 
@@ -98,7 +98,9 @@ def ship_function(
     """
     refuse_nameless(function)
     name, module = function.__qualname__, function.__module__
-    text, where, lines, notes = "", "", (), []
+    text, where = "", ""
+    lines: tuple[str, ...] = ()
+    notes: list[str] = []
     if module == "__main__":
         text, where, lines, notes = _main_program()
         text = cut(text, name, where)
@@ -172,7 +174,8 @@ def _requirements(
     ready: dict[str, SourceFile], root: Path, file: Path | None, lines: tuple[str, ...]
 ) -> tuple[str | None, list[str]]:
     """The path of the job's requirements file, which is added to `ready` where it is not there as it is needed."""
-    text, path, notes = "", REQUIREMENTS, []
+    text, path = "", REQUIREMENTS
+    notes: list[str] = []
     if file is not None:
         place = file.resolve()
         if not place.is_file():
@@ -187,6 +190,10 @@ def _requirements(
             # Beside the file, so that what it names relative to itself is found.
             path = str(Path(inside).with_name(REQUIREMENTS).as_posix())
     text += "".join(f"{line}\n" for line in lines)
+    for line in lines:
+        option, _, name = line.partition(" ")
+        if option in FILE_OPTIONS and name not in ready and (root / name).is_file():
+            ready[name] = read_file(root / name, name)
     if not text.strip():
         return None, notes
     ready[path] = SourceFile.of_text(path, text)
