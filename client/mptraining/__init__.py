@@ -6,6 +6,13 @@ their ends mean) and `guard` (who ends them when this program is gone); `display
 same on a terminal) and `ending` (the last lines); `check` (what was decided for a job, and why); `runs` (a run folder
 as a value), `compare` (runs side by side), `compare_page` and `curves` (the same as a page).
 
+What is shipped: `shipping` turns a script, a notebook, a folder or a function into a `package`, by `source_folder`
+(which files), `notebook_cells` and `notebook_program` (a notebook as a program) with `pip_lines` (what it installs),
+`function_source` and `local_modules` (what a function needs).
+
+From a notebook: `tensorflow_cloud` and `colab`, over `run_arguments` (checked), `run_document` (a job made of them) and
+`run_program` (shipped and started, here by `local_backend`); `tensorflow_cloud_seams` redirects the real package.
+
 On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, whose refusals are `cluster_problems`;
 `submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes
 says of it. `following` a job takes its status and the `pod_logs` as they come, `waiting` draws them on one of the

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mptraining import nodes
 from mptraining.api_server import CONFIG_MAPS, JOBS, ApiServer, Raw
 from mptraining.cluster import HERE, Where, connect
 from mptraining.cluster_problems import ClusterProblem
 from mptraining.job import Job
+from mptraining.package import Package, too_large
 from mptraining_api import advice
 from mptraining_api.job import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.problems import InvalidSpec
@@ -23,24 +25,6 @@ from mptraining_api.resolved import ResolvedJob
 
 # For `resolve`, where the API server is to choose the name: as long as a name may be.
 _PLACEHOLDER = "x"
-
-
-class Package(Protocol):
-    """The program's code, ready to be shipped. `sha256` is the archive's, in hexadecimal."""
-
-    @property
-    def small(self) -> bool:
-        """Whether `files` fit a ConfigMap: few bytes, and no folders."""
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """Name -> text."""
-
-    @property
-    def sha256(self) -> str: ...
-
-    def archive(self) -> bytes:
-        """A tar.gz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +80,11 @@ def submit(
     config_map = _publish_config_map(server, body, package) if package is not None and package.small else None
     try:
         made = server.create(JOBS, body)
-    except ClusterProblem:
-        if config_map is not None:
-            server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
+    except ClusterProblem as problem:
+        # Without an answer the job may have been made, and would miss it.
+        if config_map is not None and problem.status:
+            with suppress(ClusterProblem):
+                server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
         raise
     if config_map is not None:
         _hand_over(server, config_map, made)
@@ -111,13 +97,12 @@ def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
     made = server.create(
         CONFIG_MAPS,
         {
-            "metadata": {"generateName": f"{prefix}-source-", "annotations": {"mptraining.dev/sha256": package.sha256}},
-            "data": dict(package.files),
+            "metadata": {"generateName": f"{prefix}-source-"},
+            "binaryData": package.entries(),
             "immutable": True,
         },
     )
-    source = body["spec"].setdefault("source", {})
-    source["configMap"] = {"name": made["metadata"]["name"]}
+    body["spec"].setdefault("source", {}).update(package.source(config_map=made["metadata"]["name"]))
     return made
 
 
@@ -135,14 +120,8 @@ def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
     output = (body["spec"].get("output") or {}).get("uri") or ""
     folder = archives or (storage.join(output, "source") if output.startswith("gs://") else None)
     if folder is None:
-        raise InvalidSpec(
-            "spec.source",
-            "the code is too large for a ConfigMap, and there is no bucket for it",
-            expected="output.uri in a bucket (gs://…)",
-            next_step="Give one, or keep data and models out of the folder with an ignore file.",
-        )
-    uri = storage.join(folder, f"{package.sha256}.tgz")
+        raise too_large(package)
+    uri = storage.join(folder, package.object_name)
     if not storage.exists(uri):
-        storage.write(uri, package.archive())
-    source = body["spec"].setdefault("source", {})
-    source["archive"] = {"uri": uri, "sha256": package.sha256}
+        storage.write(uri, package.archive)
+    body["spec"].setdefault("source", {}).update(package.source(uri=uri))
