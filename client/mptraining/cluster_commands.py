@@ -195,13 +195,17 @@ def comparison(
     """Of run folders, and of jobs where no folder has that name. Raises Problem."""
     from pathlib import Path
 
+    from mptraining.cluster_problems import NoCluster
     from mptraining.compare import side_by_side
     from mptraining.runs import load_run
 
     def load(run: str) -> Any:
         if "/" in run or Path(run).exists():
             return load_run(run)
-        return _attach(run, context, namespace, project, location, cluster).run()
+        try:
+            return _attach(run, context, namespace, project, location, cluster).run()
+        except NoCluster:
+            return load_run(run)
 
     return side_by_side([load(run) for run in runs])
 
