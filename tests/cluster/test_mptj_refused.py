@@ -14,6 +14,7 @@ import yaml
 from mptraining.cli import main
 from testbed import ControlPlane, Options
 from testbed.access import wait_until
+from testbed.installation import install
 
 Refused = Callable[..., str]
 VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")
@@ -84,8 +85,8 @@ def test_no_permission_names_the_role(
         command = said.partition(": kubectl ")[2]
         assert command.startswith("create rolebinding ")
         assert f"--clusterrole={role} --serviceaccount={namespace}:ada --namespace={namespace}" in command
-        # The words are a command that works, once the roles of operator.yaml are there.
-        control_plane.kubectl("apply", "-f", str(Path(__file__).parents[2] / "manifests" / "operator.yaml"))
+        # The words are a command that works, once the roles of install.yaml are there.
+        install(control_plane)
         control_plane.kubectl(*command.split())
         refused(*arguments, code=0, kubeconfig=kubeconfig)
 
