@@ -29,10 +29,9 @@ def read(strategy: Any, variables: Sequence[Any]) -> list[Any]:
     """Copies of all values as NumPy arrays; of those kept apart with one more dimension in front, [replicas, …]."""
     apart = [variable for variable in variables if kept_apart(variable)]
     of_replicas = iter(_gathered(strategy, apart))
-    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
+    # `numpy` is documented to copy, and a copy it must be: the next step writes to the memory of a variable on the CPU.
     return [
-        next(of_replicas) if kept_apart(variable) else np.array(variable.numpy(), copy=True, order="C")
-        for variable in variables
+        next(of_replicas) if kept_apart(variable) else np.asarray(variable.numpy(), order="C") for variable in variables
     ]
 
 
