@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -242,3 +244,29 @@ def test_import_keras_under_legacy_is_followed_too(keras: Keras, folder: Path) -
     context = Recorder()
     assert run(keras, folder, "fine.py", context) is not None
     assert context.saved == [1]
+
+
+@pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
+def test_a_script_that_submits_itself_does_not_do_so_again(
+    keras: Keras, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ModuleType("tensorflow_cloud")
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", real)
+    (folder / "submits.py").write_text(
+        "import os, pathlib\nimport tensorflow_cloud as tfc\nfrom tensorflow_cloud import MachineConfig\n"
+        "job = tfc.run(chief_config=MachineConfig(), of_a_later_version=1)\n"
+        "seen = [tfc.remote(), os.environ['TF_KERAS_RUNNING_REMOTELY'], bool(job)]\n"
+        "pathlib.Path('seen.txt').write_text(str(seen))\njob.wait()\nraise SystemExit('not reached')\n"
+    )
+    run(keras, folder, "submits.py")
+    assert (folder / "seen.txt").read_text() == "[True, '1', False]"
+    assert sys.modules["tensorflow_cloud"] is real
+    assert "TF_KERAS_RUNNING_REMOTELY" not in os.environ
+
+
+@pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
+def test_an_error_in_a_notebook_names_its_cell(keras: Keras, folder: Path) -> None:
+    (folder / "notebook.py").write_text("# %% a.ipynb, cell 1\nx = 0\n\n# %% a.ipynb, cell 2\n\nprint(1 / x)\n")
+    with pytest.raises(Problem) as raised:
+        run(keras, folder, "notebook.py")
+    assert str(raised.value) == "a.ipynb, cell 2, line 2: ZeroDivisionError: division by zero"
