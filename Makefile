@@ -128,7 +128,7 @@ test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q -m kind --durations=5
+	@$(BIN)/python -m pytest -q -m "kind and not soak" --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
@@ -198,8 +198,9 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests
+soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
