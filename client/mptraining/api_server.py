@@ -163,7 +163,8 @@ class ApiServer:
         read_seconds: float | None,
     ) -> Iterator[bytes]:
         with _telling(self.request(verb, resource, name, subresource)):
-            response, _, _ = self.api.call_api(
+            # Not read yet, it comes alone.
+            response = self.api.call_api(
                 resource.path(self.namespace, name, subresource),
                 "GET",
                 query_params=list(query.items()),

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mptraining.api_server import ApiServer
 from mptraining.cluster_problems import NoCluster
 
@@ -112,7 +114,7 @@ def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str
             step = f"Known: {', '.join(known) or 'none'}."
             raise NoCluster("context", f"{where.context!r} is not in {files}", next_step=step)
         config.load_kube_config(files, context=chosen, client_configuration=configuration)
-    except (config.ConfigException, OSError, TypeError, ValueError, KeyError) as error:
+    except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
         raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None
     found: dict[str, Any] = next((each for each in contexts if each["name"] == chosen), {})
     return str(chosen), str(found.get("context", {}).get("namespace") or "default")

@@ -96,13 +96,24 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
             next_step="Log in again, as you did for this cluster's kubeconfig; in Colab: "
             "google.colab.auth.authenticate_user()",
         )
-    if status == 403 and "cannot" in message:
-        return NotAllowed(request.cluster, _refusal(request, message), next_step=_grant(request, message))
     if status == 404:
         return _absent(request, named, job=job)
+    if status == 403 and not (job and "cannot" not in message):
+        return _forbidden(request, message)
     if job and status in (400, 403, 409, 422):
         return _job_refused(request, reason, message)
     return ClusterProblem(request.cluster, f"{request.verb} {request.resource}: HTTP {status} {reason}: {message}")
+
+
+def _forbidden(request: Request, message: str) -> ClusterProblem:
+    """By roles, or by what the namespace allows at all, such as a quota."""
+    if "cannot" in message:
+        return NotAllowed(request.cluster, _refusal(request, message), next_step=_grant(request, message))
+    return ClusterProblem(
+        request.cluster,
+        f"refused to {request.verb} {request.resource} in namespace {request.namespace!r}: {message}",
+        next_step="Ask who looks after the namespace, or name another with --namespace.",
+    )
 
 
 def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:

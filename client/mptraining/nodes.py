@@ -12,6 +12,7 @@ from typing import Any
 
 from mptraining.api_server import NODES, ApiServer
 from mptraining.cluster_problems import ClusterProblem
+from mptraining.job_view import JobView, condition
 from mptraining_api.accelerators import catalogue
 from mptraining_api.resolved import ResolvedJob
 
@@ -52,3 +53,13 @@ def lacking(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
         # Most users may not list nodes; the operator says the same in the condition, a little later.
         return ()
     return (told,) if told else ()
+
+
+def missing_for(server: ApiServer, seen: JobView) -> str | None:
+    """The same for a job that waits for machines; None for one that does not, and where nodes may not be listed."""
+    if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
+        return None
+    try:
+        return missing(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
+    except ClusterProblem:
+        return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +80,11 @@ def submit(
     config_map = _publish_config_map(server, body, package) if package is not None and package.small else None
     try:
         made = server.create(JOBS, body)
-    except ClusterProblem:
-        if config_map is not None:
-            server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
+    except ClusterProblem as problem:
+        # Without an answer the job may have been made, and would miss it.
+        if config_map is not None and problem.status:
+            with suppress(ClusterProblem):
+                server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
         raise
     if config_map is not None:
         _hand_over(server, config_map, made)
