@@ -197,6 +197,9 @@ class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
+        # The client stumbles over its own exception for a certificate that is not trusted: it has no body.
+        if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
+            error = error.__context__
         if isinstance(error, ApiException):
             raise refusal(self._request, error.status or 0, error.body or error.reason or "") from None
         if isinstance(error, urllib3.exceptions.HTTPError | OSError):
