@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mptraining
+from cluster.images import VERSION
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 
@@ -201,7 +202,8 @@ def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
     capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
-    kind.operator(cpuFallback=False)
+    # Of the images for GPUs the cluster has none.
+    kind.operator(cpuFallback=False, trainerImage=f"mptraining/trainer:{VERSION}")
     try:
         kind.job(
             "promised",
