@@ -199,6 +199,9 @@ def _parse(arguments: list[str]) -> None:
 
 def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
     """What can be known without a cluster: verb, files, jobs, conditions, fields."""
+    if arguments[0] == "mptj":
+        _parse(arguments[1:])
+        return
     assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
     beside = SECTIONS[block.document, block.section]
     files = {each.file: each.text for each in beside if each.file}
