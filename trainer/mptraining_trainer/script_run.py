@@ -24,7 +24,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
     job, telemetry = worker.job, worker.telemetry
     telemetry.say(events.Started, **ground(job, keras, strategy))
-    context = _Script(worker, keras)
+    context = _Script(worker, keras, strategy)
     worker.preemption.spare_children()
     began = telemetry.now()
     model = run_script(
@@ -61,9 +61,10 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
 class _Script:
     """What the script's fits tell us and ask of us; see `script.Context`."""
 
-    def __init__(self, worker: Worker, keras: Keras) -> None:
+    def __init__(self, worker: Worker, keras: Keras, strategy: Any) -> None:
         self._worker = worker
         self._keras = keras
+        self._strategy = strategy
         self._checkpointer: Checkpointer | None = None
         self._said_at = -math.inf
         # Steps of earlier attempts; a script counts from 0 again, a checkpoint's number must only grow.
@@ -137,5 +138,6 @@ class _Script:
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,
                 fence=worker.fence,
+                strategy=self._strategy,
             )
         return self._checkpointer
