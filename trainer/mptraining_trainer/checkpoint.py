@@ -31,6 +31,7 @@ from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUna
 from mptraining_records import storage, transfers, versions
 from mptraining_trainer import replica_values
 from mptraining_trainer.fence import Fence
+from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
 
@@ -64,7 +65,18 @@ class CheckpointState(Model):
     loss_steps: int = 0
     # What the callbacks remember, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
+    # Of a script: its fits so far, the last one perhaps unfinished.
+    fits: tuple[FitState, ...] = ()
     files: dict[str, FileState] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A whole checkpoint in memory: arrays by the file they came from."""
+
+    uri: str
+    state: CheckpointState
+    arrays: Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -149,10 +161,25 @@ class Checkpointer:
 
         A damaged one is passed over with a warning. Raises ResumeRefused for one of another model or optimizer.
         """
+        loaded = self.load()
+        if loaded is None:
+            return None
+        self.assign(loaded)
+        return loaded.state
+
+    def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
+        """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
+        for name, variables in self._contents.variables().items():
+            if only in (None, name):
+                self._assign(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        self.last_step = loaded.state.step
+
+    def load(self) -> Loaded | None:
+        """The newest whole checkpoint, or None when there is none. Raises ResumeRefused when all are damaged."""
         damaged = []
         for uri in reversed(checkpoints(self._folder)):
             try:
-                state, arrays = _read(uri)
+                return _read(uri)
             except StorageUnavailable:
                 # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
                 raise
@@ -163,11 +190,6 @@ class Checkpointer:
                 damaged.append(uri)
                 message = f"{uri} cannot be read ({error}); falling back to the one before"
                 self._telemetry.notice("CheckpointDamaged", message, level="Warning")
-                continue
-            for name, variables in self._contents.variables().items():
-                self._assign(uri, name, variables, arrays.get(name, []))
-            self.last_step = state.step
-            return state
         if damaged:
             raise ResumeRefused(
                 damaged[0],
@@ -239,7 +261,7 @@ def checkpoints(folder: str) -> list[str]:
     return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
 
 
-def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
+def _read(uri: str) -> Loaded:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
     arrays = {}
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
@@ -250,7 +272,7 @@ def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
                 raise ValueError(f"{name} is damaged: its checksum is another one")
             loaded = load_file(path)
             arrays[path.stem] = [loaded[key] for key in sorted(loaded)]
-    return state, arrays
+    return Loaded(uri, state, arrays)
 
 
 def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
