@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from soaks import report
 from soaks.forks import Forks
 from soaks.rounds import Configuration, Round, faults, make_data, run
 

@@ -3,11 +3,11 @@
     checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
                                 state.json
 
-The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
-older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
-as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every worker takes
-part in `save` (reading variables that are kept per replica is a collective operation); the chief alone writes, in a
-thread of its own.
+The files come first (`checkpoint_files`), `state.json` with their checksums last: a folder without it is no checkpoint.
+A fence keeps an older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables
+are kept as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every
+worker takes part in `save` (reading variables that are kept per replica is a collective operation); the chief alone
+writes, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 from pydantic import Field, JsonValue
-from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
 from mptraining_api.model import Model
 from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
+from mptraining_trainer.checkpoint_files import FileState, read, scratch_for, sweep, write
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.replica_values import ReplicaValues, fits
@@ -36,11 +35,6 @@ from mptraining_trainer.telemetry import Telemetry
 
 STATE = "state.json"
 _VERSION = 1
-
-
-class FileState(Model):
-    bytes: int
-    crc32c: int
 
 
 class CheckpointState(Model):
@@ -191,13 +185,16 @@ class Checkpointer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
         uri = storage.join(self._folder, f"step-{state.step:010d}")
-        files = {}
-        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            for name, tensors in arrays.items():
-                path = Path(scratch, f"{name}.safetensors")
-                save_file(tensors, path)
-                files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
-            self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+        for last in (False, False, True):
+            try:
+                with scratch_for(self._folder) as scratch:
+                    files = write(Path(scratch), arrays)
+                    self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+                break
+            except versions.Conflict:
+                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                if last or self._fence is None:
+                    raise
         self._telemetry.say(
             Saved,
             step=state.step,
@@ -209,28 +206,21 @@ class Checkpointer:
             # The state goes first: what is left of a half-deleted one is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
+        sweep(self._folder)
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
-        for last in (False, False, True):
-            if self._fence is not None:
-                self._fence.check()
-            there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
-            try:
-                if state_uri in there:
-                    # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
-                    storage.delete(state_uri, version=there[state_uri])
-                to = {scratch / name: storage.join(uri, name) for name in state.files}
-                transfers.upload(to, replacing=there)
-                if self._fence is not None:
-                    self._fence.check()
-                storage.write(state_uri, state.to_json().encode(), replacing=None)
-            except versions.Conflict:
-                # Two attempts wrote this step at once. The one that has the folder writes it again.
-                if last or self._fence is None:
-                    raise
-                continue
-            return
+        if self._fence is not None:
+            self._fence.check()
+        there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+        if state_uri in there:
+            # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+            storage.delete(state_uri, version=there[state_uri])
+        to = {scratch / name: storage.join(uri, name) for name in state.files}
+        transfers.upload(to, replacing=there, keep=False)
+        if self._fence is not None:
+            self._fence.check()
+        storage.write(state_uri, state.to_json().encode(), replacing=None)
 
 
 def checkpoints(folder: str) -> list[str]:
@@ -241,16 +231,7 @@ def checkpoints(folder: str) -> list[str]:
 
 def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
-    arrays = {}
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        for name, expected in state.files.items():
-            path = Path(scratch, name)
-            storage.download(storage.join(uri, name), path)
-            if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
-                raise ValueError(f"{name} is damaged: its checksum is another one")
-            loaded = load_file(path)
-            arrays[path.stem] = [loaded[key] for key in sorted(loaded)]
-    return state, arrays
+    return state, read(uri, state.files)
 
 
 def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
@@ -268,11 +249,3 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         f"a checkpoint of another {name}: {what}",
         next_step="Give another output folder, or set training.resume: Never.",
     )
-
-
-def _crc32c(path: Path) -> int:
-    checksum = google_crc32c.Checksum()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum.update(chunk)
-    return int.from_bytes(checksum.digest(), "big")
