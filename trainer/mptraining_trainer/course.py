@@ -15,10 +15,12 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Worker
@@ -50,6 +52,8 @@ class Course:
         self._batching = batching
         self._boundaries = boundaries
         self._pace = Pace.begin(training.steps_per_execution)
+        self._profiling = Profiling(worker)
+        self._devices = DeviceMeter(worker.job)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
@@ -96,11 +100,15 @@ class Course:
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = min(self._pace.steps, ends.until_next(step))
+            self._profiling.before(step)
             before = now()
-            execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
+            with self._profiling.step(step):
+                stop = self._worker.preemption.asked()
+                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent)
             took = now() - before
             self.training_seconds += took
             step += steps
+            self._profiling.after(step)
             position = self._batching.advance(position, steps)
             self._check(execution, step)
             metrics |= self._epoch_loss() | execution.metrics
@@ -132,6 +140,7 @@ class Course:
                 self._say(step, metrics, execution, now)
             elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
                 self._say(step, metrics, execution, now)
+        self._profiling.finish(step)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _validated(self) -> dict[str, float]:
@@ -189,9 +198,12 @@ class Course:
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
+            **self._devices.read(),
         )
         self._recent = InputSince.begin(self._meter)
         self._advise()
+        if speed is not None and (text := self._pace.shortened(speed)):
+            self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
     def input_bound_percent(self) -> float | None:

@@ -34,6 +34,7 @@ from mptraining_trainer.optimizer import scale_learning_rate
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
+from mptraining_trainer.profiling import pauses
 from mptraining_trainer.publish import publish
 from mptraining_trainer.rendezvous import wait_for_peers
 from mptraining_trainer.runtime import ground, make_strategy
@@ -246,6 +247,7 @@ def _boundaries(
         validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
+        pauses=pauses(job.profile),
     )
 
 
