@@ -25,7 +25,7 @@ from pydantic import Field, JsonValue
 
 from mptraining_api.events import Saved
 from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
+from mptraining_api.problems import Diverged, InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
 from mptraining_trainer.checkpoint_files import FileState, read, scratch_for, sweep, write
 from mptraining_trainer.fence import Fence
@@ -195,6 +195,11 @@ class Checkpointer:
                 # Two attempts wrote this step at once. The one that has the folder writes it again.
                 if last or self._fence is None:
                     raise
+            except (InvalidData, OSError):
+                # A newer attempt sweeps away what this one has not published yet: then that is what happened.
+                if self._fence is not None:
+                    self._fence.check()
+                raise
         self._telemetry.say(
             Saved,
             step=state.step,

@@ -55,7 +55,7 @@ def scratch_for(folder: str) -> tempfile.TemporaryDirectory[str]:
     """Where files are written before they go into `folder`: on its own disk if it has one, to be renamed from there."""
     if storage.is_remote(folder):
         return tempfile.TemporaryDirectory(prefix="mptraining-")
-    return tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=storage.local_folder(folder))
+    return tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=storage.local_folder(folder), ignore_cleanup_errors=True)
 
 
 def sweep(folder: str) -> None:
@@ -65,8 +65,9 @@ def sweep(folder: str) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int = PART_BYTES) -> dict[str, dict[str, Any]]:
-    """The same tensors by file, none of more than `limit` bytes unless a single tensor is larger."""
+def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """The same tensors by file, none of more than `limit` bytes (PART_BYTES) unless a single tensor is larger."""
+    limit = PART_BYTES if limit is None else limit
     parts: dict[str, dict[str, Any]] = {}
     for name, tensors in arrays.items():
         number, part, size = 0, parts.setdefault(name, {}), 0
