@@ -30,6 +30,7 @@ from mptraining_records import storage, transfers, versions
 from mptraining_trainer.checkpoint_files import FileState, read, scratch_for, sweep, write
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.origin import Origin, changes
 from mptraining_trainer.replica_values import ReplicaValues, fits
 from mptraining_trainer.telemetry import Telemetry
 
@@ -58,6 +59,8 @@ class CheckpointState(Model):
     loss_steps: int = 0
     # What the callbacks remember, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
+    # What the numbers depend on; None in a state of an older version.
+    origin: Origin | None = None
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
@@ -106,9 +109,14 @@ class Checkpointer:
         telemetry: Telemetry,
         fence: Fence | None = None,
         strategy: Any = None,
+        origin: Origin | None = None,
     ) -> None:
-        """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
+        """`origin` is written into each state, and a restore says what of it is another than it was.
+
+        `strategy` is the one that the variables were made under; default: TensorFlow's default strategy.
+        """
         self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
+        self._origin = origin
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -130,7 +138,7 @@ class Checkpointer:
         if not self._chief:
             return
         self.wait()
-        self._pending = self._writer.submit(self._write, state, arrays)
+        self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
     def wait(self) -> None:
         """Returns when the last save is published; raises what it met."""
@@ -161,6 +169,7 @@ class Checkpointer:
             for name, variables in self._contents.variables().items():
                 self._assign(uri, name, variables, arrays.get(name, []))
             self.last_step = state.step
+            self._say_what_changed(state)
             return state
         if damaged:
             raise ResumeRefused(
@@ -169,6 +178,17 @@ class Checkpointer:
                 next_step="Restore it, or set training.resume: Never.",
             )
         return None
+
+    def _say_what_changed(self, state: CheckpointState) -> None:
+        if state.origin is None or self._origin is None:
+            return
+        changed = changes(state.origin, self._origin)
+        if changed:
+            message = (
+                f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. Training goes on "
+            )
+            message += "from it, but not bit for bit as it would have"
+            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
         arrays = self._values.read(variables)

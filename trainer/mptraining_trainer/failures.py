@@ -47,6 +47,13 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
             said[said.index(_LABEL) :].split(". ")[0].rstrip(".")[:500],
             next_step="Give the head as many classes as there are labels, or count the labels from 0.",
         )
+    if isinstance(error, tf.errors.UnimplementedError) and "determinis" in str(error).lower():
+        return InvalidProgram(
+            "spec.program",
+            f"an operation of the model has no deterministic form on this device: {text}",
+            next_step="Replace it, or set TF_DETERMINISTIC_OPS=0 in podTemplate.env: a resumed run then ends with "
+            "slightly other weights than one that was never interrupted.",
+        )
     if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
         return Problem(
             "memory",
