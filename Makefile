@@ -127,7 +127,7 @@ test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q -m kind --durations=5
+	@$(BIN)/python -m pytest -q -m "kind and not soak" --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
@@ -186,8 +186,11 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests
+soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
+	@$(BIN)/python -m soaks.preempted
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

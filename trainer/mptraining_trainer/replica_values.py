@@ -37,8 +37,7 @@ class ReplicaValues:
         """Copies of all values as NumPy arrays; of those kept apart with one more dimension in front, [replicas, …]."""
         apart = [variable for variable in variables if kept_apart(variable)]
         of_replicas = iter(self._of_all(apart) if self._several_workers else map(self._of_this_worker, apart))
-        # `numpy` is documented to copy, and a copy it must be: the next step writes to the memory of a variable on the
-        # CPU.
+        # `numpy` is documented to copy, and a copy it must be: the next step writes to a variable's memory on the CPU.
         return [
             next(of_replicas) if kept_apart(variable) else np.asarray(variable.numpy(), order="C")
             for variable in variables
