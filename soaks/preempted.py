@@ -85,7 +85,7 @@ def measure(folder: Path, *, megabytes: int, workers: int, told: int, output: st
         ]
         _until_pace(outputs[0])
         os.kill(processes[told], signal.SIGTERM)
-        began = time.monotonic()
+        began, at = time.monotonic(), time.time()
         seconds, codes = [], []
         for process in processes:
             codes.append(forks.wait(process, _PATIENCE))
@@ -97,6 +97,8 @@ def measure(folder: Path, *, megabytes: int, workers: int, told: int, output: st
         "codes": codes,
         "saved_step": saved[-1].step if saved else None,
         "saved_bytes": saved[-1].bytes if saved else None,
+        "saved_after_seconds": round(saved[-1].time - at, 2) if saved else None,
+        "finished_after_seconds": round(said[-1].time - at, 2),
         "writing_seconds": saved[-1].seconds if saved else None,
     }
 

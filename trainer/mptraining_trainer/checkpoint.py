@@ -133,10 +133,13 @@ class Checkpointer:
         Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
-        arrays = {name: self._arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
+        of_files = self._contents.variables()
         if not self._chief:
+            for variables in of_files.values():
+                self._values.share(variables)
             return
+        arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
         self.wait()
         self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 

@@ -34,7 +34,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
             return found
         found = found.__cause__ or found.__context__
     text = _last_line(error)
-    if job.processes > 1 and _of_a_peer(error):
+    if job.processes > 1 and of_a_peer(error):
         return PeerLost(
             "",
             f"another worker went away: {text}",
@@ -76,7 +76,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
     return Problem("", f"{type(error).__name__}: {text}")
 
 
-def _of_a_peer(error: BaseException) -> bool:
+def of_a_peer(error: BaseException) -> bool:
     """A killed peer is seen as a reset connection at once, or after ten seconds by its missing heartbeat."""
     if isinstance(error, RuntimeError):
         return any(word in str(error).lower() for word in _PEER)

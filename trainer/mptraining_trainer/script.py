@@ -23,6 +23,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
+from mptraining_trainer.failures import of_a_peer
 from mptraining_trainer.keras_generation import Keras, load
 
 _PATH = "spec.program.script.path"
@@ -78,6 +79,9 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         except Problem:
             raise
         except Exception as error:
+            if job.processes > 1 and of_a_peer(error):
+                # No mistake of the script's: `failures` says what it means.
+                raise
             raise _failed(script, folder, error) from error
     return fits.model
 

@@ -137,5 +137,7 @@ class _Script:
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,
                 fence=worker.fence,
+                # The job's, or one that the script opened itself.
+                strategy=getattr(model, "distribute_strategy", None),
             )
         return self._checkpointer
