@@ -188,6 +188,8 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 .PHONY: soak
 soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
+	@$(BIN)/python -m soaks.preempted
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 
 .PHONY: bench-trainer

@@ -163,6 +163,19 @@ def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | Non
         assert not np.allclose(first, np.round(first), atol=1e-6), "they moved"
 
 
+def test_a_table_is_no_moving_statistic(keras: Keras) -> None:
+    class Table(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def build(self, shape: Any) -> None:
+            self.table = self.add_weight(shape=(1025, 1024), trainable=False, initializer="zeros", name="table")
+            self.mean = self.add_weight(shape=(1024,), trainable=False, initializer="zeros", name="mean")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    found = keras.moving_statistics(keras.module.Sequential([keras.module.layers.Input((2,)), Table()]))
+    assert [list(variable.shape) for variable in found] == [[1024]]
+
+
 def test_an_overflow_leaves_no_trace_in_moving_statistics(keras: Keras) -> None:
     inputs, labels = examples(BATCH * 2)
     inputs[BATCH] = 1e38

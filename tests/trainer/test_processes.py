@@ -308,6 +308,53 @@ def test_a_script_resumes_by_epoch(start: Start, tmp_path: Path, monkeypatch: py
     assert equal(rest, undisturbed, 1e-6)
 
 
+SEVERAL = """
+import json, os, signal
+import numpy as np
+import tf_keras as keras
+keras.utils.set_random_seed(1)
+x = np.arange(96, dtype="float32").reshape(32, 3) / 96
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+worker = os.environ["JOB_COMPLETION_INDEX"]
+
+class Lost(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if os.environ.get("LOST") == f"{epoch} {worker}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+model.fit(x, x.sum(axis=1), batch_size=8, epochs=3, shuffle=False, callbacks=[Lost()])
+print("EVALUATED", json.dumps(model.evaluate(x, x.sum(axis=1), batch_size=8, verbose=0)))
+"""
+
+
+def test_a_script_over_several_workers_with_batch_normalization(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moving statistics are each worker's own: to save them takes every worker, and only the chief publishes."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    spec = TWO_WORKERS | {"program": {"script": {"path": "several.py"}}}
+    monkeypatch.setenv("LOST", "2 1")
+    first = start(spec, source=tmp_path)
+    assert first.wait() == [76, -signal.SIGKILL], first.errors()
+    assert [event.step for event in first.all(events.Saved)] == [4, 8]
+    assert first.all(events.Saved, worker=1) == []
+    monkeypatch.delenv("LOST")
+    rest, undisturbed = start(spec, source=tmp_path), start(spec, "undisturbed", source=tmp_path)
+    assert (rest.wait(), undisturbed.wait()) == ([0, 0], [0, 0]), rest.errors()
+    (started,) = rest.all(events.Started)
+    assert (started.keras[:8], started.replicas_in_sync) == ("tf_keras", 2)
+    assert [event.step for event in rest.all(events.Saved)] == [12]
+    assert equal(rest, undisturbed, 1e-6)
+    said = [
+        next(line for line in attempt.outputs[worker].read_text().splitlines() if line.startswith("EVALUATED"))
+        for attempt in (rest, undisturbed)
+        for worker in (0, 1)
+    ]
+    losses = [json.loads(line.removeprefix("EVALUATED ")) for line in said]
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-5), "all workers evaluate one model on all of the data"
+
+
 def test_the_legacy_generation_runs_and_resumes(start: Start) -> None:
     spec = TWO_REPLICAS | {"keras": "Legacy"}
     assert start(spec, epochs=1).wait() == [0]

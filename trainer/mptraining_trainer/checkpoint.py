@@ -3,11 +3,11 @@
     checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
                                 state.json
 
-The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
-older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
-as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every worker takes
-part in `save` (reading variables that are kept per replica is a collective operation); the chief alone writes, in a
-thread of its own.
+The files come first (`checkpoint_files`), `state.json` with their checksums last: a folder without it is no checkpoint.
+A fence keeps an older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables
+are kept as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every
+worker takes part in `save` (reading variables that are kept per replica is a collective operation); the chief alone
+writes, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,29 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 from pydantic import Field, JsonValue
-from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
 from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
+from mptraining_api.problems import Diverged, InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
+from mptraining_trainer.checkpoint_files import FileState, read, scratch_for, sweep, write
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.origin import Origin, changes
 from mptraining_trainer.replica_values import ReplicaValues, fits
 from mptraining_trainer.telemetry import Telemetry
 
 STATE = "state.json"
 _VERSION = 1
-
-
-class FileState(Model):
-    bytes: int
-    crc32c: int
 
 
 class CheckpointState(Model):
@@ -67,6 +62,8 @@ class CheckpointState(Model):
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
     # Of a script: its fits so far, the last one perhaps unfinished.
     fits: tuple[FitState, ...] = ()
+    # What the numbers depend on; None in a state of an older version.
+    origin: Origin | None = None
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
@@ -124,9 +121,14 @@ class Checkpointer:
         telemetry: Telemetry,
         fence: Fence | None = None,
         strategy: Any = None,
+        origin: Origin | None = None,
     ) -> None:
-        """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
+        """`origin` is written into each state, and a restore says what of it is another than it was.
+
+        `strategy` is the one that the variables were made under; default: TensorFlow's default strategy.
+        """
         self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
+        self._origin = origin
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -143,12 +145,15 @@ class Checkpointer:
         Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
-        arrays = {name: self._arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
+        of_files = self._contents.variables()
         if not self._chief:
+            for variables in of_files.values():
+                self._values.share(variables)
             return
+        arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
         self.wait()
-        self._pending = self._writer.submit(self._write, state, arrays)
+        self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
     def wait(self) -> None:
         """Returns when the last save is published; raises what it met."""
@@ -165,6 +170,7 @@ class Checkpointer:
         if loaded is None:
             return None
         self.assign(loaded)
+        self._say_what_changed(loaded.state)
         return loaded.state
 
     def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
@@ -198,6 +204,15 @@ class Checkpointer:
             )
         return None
 
+    def _say_what_changed(self, state: CheckpointState) -> None:
+        if state.origin is None or self._origin is None:
+            return
+        changed = changes(state.origin, self._origin)
+        if changed:
+            message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
+            message += "Training goes on from it, but not bit for bit as it would have"
+            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
+
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
         arrays = self._values.read(variables)
         names = (variable.name for variable in variables)
@@ -213,13 +228,21 @@ class Checkpointer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
         uri = storage.join(self._folder, f"step-{state.step:010d}")
-        files = {}
-        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            for name, tensors in arrays.items():
-                path = Path(scratch, f"{name}.safetensors")
-                save_file(tensors, path)
-                files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
-            self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+        for last in (False, False, True):
+            try:
+                with scratch_for(self._folder) as scratch:
+                    files = write(Path(scratch), arrays)
+                    self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+                break
+            except versions.Conflict:
+                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                if last or self._fence is None:
+                    raise
+            except (InvalidData, OSError):
+                # A newer attempt sweeps away what this one has not published yet: then that is what happened.
+                if self._fence is not None:
+                    self._fence.check()
+                raise
         self._telemetry.say(
             Saved,
             step=state.step,
@@ -231,28 +254,21 @@ class Checkpointer:
             # The state goes first: what is left of a half-deleted one is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
+        sweep(self._folder)
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
-        for last in (False, False, True):
-            if self._fence is not None:
-                self._fence.check()
-            there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
-            try:
-                if state_uri in there:
-                    # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
-                    storage.delete(state_uri, version=there[state_uri])
-                to = {scratch / name: storage.join(uri, name) for name in state.files}
-                transfers.upload(to, replacing=there)
-                if self._fence is not None:
-                    self._fence.check()
-                storage.write(state_uri, state.to_json().encode(), replacing=None)
-            except versions.Conflict:
-                # Two attempts wrote this step at once. The one that has the folder writes it again.
-                if last or self._fence is None:
-                    raise
-                continue
-            return
+        if self._fence is not None:
+            self._fence.check()
+        there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+        if state_uri in there:
+            # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+            storage.delete(state_uri, version=there[state_uri])
+        to = {scratch / name: storage.join(uri, name) for name in state.files}
+        transfers.upload(to, replacing=there, keep=False)
+        if self._fence is not None:
+            self._fence.check()
+        storage.write(state_uri, state.to_json().encode(), replacing=None)
 
 
 def checkpoints(folder: str) -> list[str]:
@@ -263,16 +279,7 @@ def checkpoints(folder: str) -> list[str]:
 
 def _read(uri: str) -> Loaded:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
-    arrays = {}
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        for name, expected in state.files.items():
-            path = Path(scratch, name)
-            storage.download(storage.join(uri, name), path)
-            if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
-                raise ValueError(f"{name} is damaged: its checksum is another one")
-            loaded = load_file(path)
-            arrays[path.stem] = [loaded[key] for key in sorted(loaded)]
-    return Loaded(uri, state, arrays)
+    return Loaded(uri, state, read(uri, state.files))
 
 
 def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
@@ -290,11 +297,3 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         f"a checkpoint of another {name}: {what}",
         next_step="Give another output folder, or set training.resume: Never.",
     )
-
-
-def _crc32c(path: Path) -> int:
-    checksum = google_crc32c.Checksum()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum.update(chunk)
-    return int.from_bytes(checksum.digest(), "big")

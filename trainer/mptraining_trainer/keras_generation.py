@@ -21,6 +21,10 @@ from mptraining_api.problems import InvalidSpec
 Generation = Literal["Keras3", "Legacy"]
 
 
+# Numbers in a moving statistic; BatchNormalization has one a channel.
+_LARGEST_STATISTIC = 1 << 20
+
+
 @dataclass(frozen=True)
 class Keras:
     """One generation of Keras: its module and what differs from the other one."""
@@ -112,13 +116,15 @@ class Keras:
     def moving_statistics(self, model: Any) -> list[Any]:
         """TensorFlow variables that layers move themselves while they train, such as BatchNormalization's means.
 
-        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw.
+        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw. Those of
+        more than a million numbers are taken for tables, which nobody moves: to average one in each step would cost
+        more than the step.
         """
         found = {}
         for layer in self.layers(model):
             own = getattr(layer, "_non_trainable_weights" if self.legacy else "_non_trainable_variables", ())
             for variable in self.variables_of(own) if layer.trainable else ():
-                if variable.dtype.is_floating:
+                if variable.dtype.is_floating and variable.shape.num_elements() <= _LARGEST_STATISTIC:
                     found[id(variable)] = variable
         return list(found.values())
 

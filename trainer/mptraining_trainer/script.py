@@ -25,6 +25,7 @@ from mptraining_api import inside_job
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
+from mptraining_trainer.failures import of_a_peer
 from mptraining_trainer.fits import Context, Fits
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.notebook_place import place_of
@@ -66,6 +67,9 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         except Problem:
             raise
         except Exception as error:
+            if job.processes > 1 and of_a_peer(error):
+                # No mistake of the script's: `failures` says what it means.
+                raise
             raise _failed(script, folder, error) from error
     return fits.model
 

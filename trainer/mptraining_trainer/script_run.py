@@ -177,7 +177,8 @@ class _Script:
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,
                 fence=worker.fence,
-                strategy=self._strategy,
+                # The job's, or one that the script opened itself.
+                strategy=getattr(model, "distribute_strategy", None) or self._strategy,
             )
         assert self._checkpointer is not None
         return self._checkpointer

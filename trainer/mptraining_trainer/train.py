@@ -31,6 +31,7 @@ from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.optimizer import scale_learning_rate
+from mptraining_trainer.origin import origin
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
@@ -151,6 +152,11 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         telemetry=telemetry,
         fence=worker.fence,
         strategy=strategy,
+        origin=origin(
+            job,
+            environment.get(SOURCE_FOLDER),
+            versions={"tensorflow": tf.__version__, "keras": keras.version},
+        ),
     )
     state = _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
