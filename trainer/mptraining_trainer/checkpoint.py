@@ -24,11 +24,13 @@ from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
+from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
+from mptraining_api.problems import Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.recovery import NonFinite
 from mptraining_trainer.telemetry import Telemetry
 
 STATE = "state.json"
@@ -52,7 +54,14 @@ class CheckpointState(Model):
     examples: int
     fingerprint: str
     policy: str
+    # What the job asked for, Measure too; `policy` is the one in force. None in checkpoints from before it was kept.
+    asked_policy: str | None = None
+    checked: bool = False
+    checked_until: int = 0
+    recoveries: tuple[Recovery, ...] = ()
+    measured: tuple[Trial, ...] = ()
     replicas: int
+    global_batch_size: int | None = None
     loss_scale: float | None = None
     good_steps: int = 0
     skipped_steps: int = 0
@@ -118,7 +127,7 @@ class Checkpointer:
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
 
-        Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
+        Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
         arrays = {name: _arrays(variables) for name, variables in self._contents.variables().items()}
@@ -170,7 +179,7 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
+                raise NonFinite(state.step, "the weights are no longer finite numbers", alone=True)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
         files = {}
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
@@ -218,6 +227,19 @@ def checkpoints(folder: str) -> list[str]:
     """URIs of the published checkpoints below `folder`, oldest first."""
     ends = f"/{STATE}"
     return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+
+
+def newest_state(folder: str) -> CheckpointState | None:
+    """The state of the newest checkpoint whose state can be read; its arrays are not looked at."""
+    for uri in reversed(checkpoints(folder)):
+        try:
+            return CheckpointState.read(storage.read(storage.join(uri, STATE)))
+        except StorageUnavailable:
+            raise
+        except (Problem, ValueError):
+            # `restore` says that it is damaged.
+            continue
+    return None
 
 
 def _arrays(variables: list[Any]) -> dict[str, Any]:

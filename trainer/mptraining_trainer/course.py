@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.problems import Diverged, Preempted
+from mptraining_api.problems import Preempted
 from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
@@ -15,9 +16,11 @@ from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
-from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.precision import LossScaler
+from mptraining_trainer.recovery import Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
 
 # Executions that the time of a step is taken from.
@@ -60,6 +63,22 @@ class Course:
         self._recent = InputSince()
         self._steady = InputSince()
         self.skipped_steps = 0
+        self.loss_scale: float | None = None
+        self.gradient_norm: float | None = None
+        policy = worker.job.precision.policy
+        self.compute_with(Numbers(asked=policy, policy=policy), ())
+
+    def compute_with(self, numbers: Numbers, available: Sequence[str], *, locate: bool = False) -> None:
+        """How training computes; see `recovery` and `watch`."""
+        self._numbers = numbers
+        self._watch = Watch(
+            numbers,
+            available,
+            self._worker.telemetry.notice,
+            skipped=self._scaler.state().skipped_steps if self._scaler else 0,
+            dynamic=self._scaler is None or self._scaler.dynamic,
+            locate=locate,
+        )
 
     @property
     def step_seconds(self) -> float | None:
@@ -76,7 +95,7 @@ class Course:
         self._validation = iterator_and_steps
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
-        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, Diverged."""
+        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, NonFinite."""
         metrics: dict[str, float] = {}
         now, ends = self._worker.telemetry.now, self._boundaries
         recent = 0.0
@@ -85,18 +104,20 @@ class Course:
             execution = self._loop.execute(iterator, 0)
             metrics = self._epoch_loss() | execution.metrics | self._validated()
             self.skipped_steps = execution.skipped_steps
+            self.loss_scale = execution.loss_scale
         while step < ends.total_steps:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
-            steps = min(self._pace.steps, ends.until_next(step))
+            steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
             before = now()
             execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
             took = now() - before
             self.training_seconds += took
             step += steps
-            position = self._batching.advance(position, steps)
-            self._check(execution, step)
+            last, position = (self._batching.advance(position, ahead) for ahead in (steps - 1, steps))
+            self._watch.look(execution, step, steps, last)
+            self._account(execution)
             metrics |= self._epoch_loss() | execution.metrics
             # The first execution traces and compiles; what it took says nothing about a step.
             if self._warm_since is not None:
@@ -133,26 +154,12 @@ class Course:
             return {}
         return {f"val_{name}": value for name, value in self._loop.evaluate(*self._validation).items()}
 
-    def _check(self, execution: Execution, step: int) -> None:
-        self.skipped_steps = execution.skipped_steps
-        stuck = execution.skipped_in_a_row >= DIVERGED_AFTER and (execution.loss_scale or 0.0) <= FLOOR
-        if stuck:
-            raise Diverged(
-                f"step {step}",
-                f"gradients overflowed in {execution.skipped_in_a_row} steps in a row with the loss scale at its floor",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or use float32.",
-            )
-        if execution.applied_steps == 0:
-            return
-        self._loss_sum += execution.loss * execution.applied_steps
-        self._loss_steps += execution.applied_steps
-        if not math.isfinite(execution.loss):
-            raise Diverged(
-                f"step {step}",
-                f"the loss became {execution.loss}, no finite number",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
-                "the last checkpoint is from before it (training.onNonFinite: Recover is not there yet).",
-            )
+    def _account(self, execution: Execution) -> None:
+        self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
+        self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
+        if execution.applied_steps:
+            self._loss_sum += execution.loss * execution.applied_steps
+            self._loss_steps += execution.applied_steps
 
     def _epoch_loss(self) -> dict[str, float]:
         """The mean over the epoch's steps so far, as `fit` reports it."""
@@ -182,6 +189,9 @@ class Course:
             estimated_remaining_seconds=self._remaining_seconds(step),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
+            gradient_norm=self.gradient_norm,
+            precision=self._numbers.policy,
+            recoveries=len(self._numbers.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
         )
         self._recent = InputSince.begin(self._meter)
@@ -218,8 +228,14 @@ class Course:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=job.precision.policy,
+            policy=self._numbers.policy,
+            asked_policy=self._numbers.asked,
+            checked=self._numbers.checked,
+            checked_until=self._numbers.until,
+            recoveries=self._numbers.recoveries,
+            measured=self._numbers.measured,
             replicas=job.replicas,
+            global_batch_size=job.global_batch_size,
             loss_scale=scaling.scale if scaling else None,
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,

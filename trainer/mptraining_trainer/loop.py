@@ -3,10 +3,10 @@
 Read `Loop.execute` from top to bottom: fetch a batch, run the step on every replica, and after K steps read
 everything the host wants to know in one transfer.
 
-A step under float32 or bfloat16 is one `strategy.run`: gradients are summed over the replicas by the optimizer's own
-all-reduce. Under loss scaling it is two, with the one decision in between: gradients, are all of them finite
-everywhere?, apply or skip. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of
-its own.)
+A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
+scaling, and after numbers stopped being finite once, it is two, with the one decision in between: is the norm of the
+summed gradients a finite number, and the loss?, apply or skip. A skipped step changes nothing: statistics, seeds and
+metrics are put back. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of its own.)
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.objective import Batch, Objective
-from mptraining_trainer.precision import LossScaler, all_finite
+from mptraining_trainer.precision import LossScaler
+from mptraining_trainer.replicas import assign, local_sum, norm_of, summed
 
-# Readings of an execution before those of the metrics: loss, scale, skipped twice, asked to stop, seconds, waited.
-_FIXED = 7
+# Readings of an execution before those of the metrics: loss, gradient norm, scale, skipped twice, asked to stop,
+# seconds, waited.
+_FIXED = 8
 
 
 @dataclass(frozen=True)
 class Execution:
     """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
+    `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated
+    parts, before any clipping and without the loss scale; it may be infinite or NaN.
     `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
     what each of them said (see `execute`): the same on every worker, so that all decide alike. `waited_seconds` is how
     long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while
@@ -37,6 +41,7 @@ class Execution:
 
     applied_steps: int
     loss: float
+    gradient_norm: float
     metrics: dict[str, float]
     loss_scale: float | None
     skipped_steps: int
@@ -89,12 +94,15 @@ class Loop:
             replicas=self._replicas,
             examples_per_step=examples_per_step,
             accumulation=accumulation,
-            scaled=scaler is not None,
+            scaled=scaler is not None and scaler.scales,
             jit=jit,
         )
-        self._loss_sum = _local_sum("loss_sum")
-        self._evaluation_loss_sum = _local_sum("evaluation_loss_sum")
-        self._evaluation_weight_sum = _local_sum("evaluation_weight_sum")
+        self._undone = keras.updated_by_calls(model) if scaler else []
+        if scaler:
+            self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
+        self._loss_sum = local_sum("loss_sum")
+        self._evaluation_loss_sum = local_sum("evaluation_loss_sum")
+        self._evaluation_weight_sum = local_sum("evaluation_weight_sum")
         keras.build_optimizer(optimizer, model.trainable_variables)
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_graph, reduce_retracing=True)
@@ -116,7 +124,7 @@ class Loop:
         said = tf.constant([float(stop), step_seconds], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        loss_sum, norm, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
         speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
@@ -124,8 +132,9 @@ class Loop:
         return Execution(
             applied_steps=applied,
             loss=loss_sum / max(1, applied),
+            gradient_norm=norm,
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
-            loss_scale=loss_scale if self._scaler else None,
+            loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
             asked_to_stop=int(asked),
@@ -137,6 +146,10 @@ class Loop:
         """Loss and metrics over `steps` masked batches, each example counted once; names as in training."""
         values = self._evaluate(iterator, tf.constant(steps)).numpy()
         return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
+
+    def take(self, iterator: Any) -> Any:
+        """The next batch of every replica, for `strategy.run`."""
+        return self._next(iterator)
 
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics."""
@@ -152,32 +165,40 @@ class Loop:
 
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
         self._loss_sum.assign(0.0)
-        step = self._step if self._scaler is None else self._scaled_step
-        waited = tf.constant(0.0)
-        for _ in tf.range(steps):
+        step = self._step if self._scaler is None else self._checked_step
+        waited, norm = tf.constant(0.0), tf.constant(0.0)
+        for number in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
             waited += seconds
-            step(batch)
+            norm = step(batch, number == steps - 1)
         said = tf.concat([said, [waited]], axis=0)
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([self._loss_sum.read_value(), *scaling, *tf.unstack(heard), *results])
+        return tf.stack([self._loss_sum.read_value(), norm, *scaling, *tf.unstack(heard), *results])
 
-    def _step(self, batch: Batch) -> None:
-        def on_replica(batch: Batch) -> None:
+    def _step(self, batch: Batch, last: Any) -> Any:
+        """Returns the gradients' norm of the last step; the others do without, since it reads every gradient."""
+
+        def on_replica(batch: Batch, last: Any) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
+            gradients = summed(gradients)
+            norm = tf.cond(last, lambda: norm_of(gradients), lambda: tf.constant(0.0))
             self._keras.apply_gradients(self._optimizer, gradients, self._variables)
             self._loss_sum.assign_add(loss)
+            return norm
 
-        self._strategy.run(on_replica, args=(batch,))
+        return self._one_of(self._strategy.run(on_replica, args=(batch, last)))
 
-    def _scaled_step(self, batch: Batch) -> None:
+    def _checked_step(self, batch: Batch, last: Any) -> Any:  # noqa: ARG002 - every norm decides
         assert self._scaler is not None
 
-        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, list[Any], Any]:
-            loss, gradients = self._shares(batch, scale)
-            return loss, gradients, 1.0 - tf.cast(all_finite(gradients), tf.float32)
+        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, ...]:
+            before = [tf.identity(variable) for variable in self._undone]
+            with tf.control_dependencies(before):
+                loss, gradients = self._shares(batch, scale)
+            *gradients, total = summed([*gradients, loss])
+            return before, loss, gradients, norm_of(gradients), total
 
         def apply_on_replica(loss: Any, gradients: list[Any]) -> None:
             self._keras.apply_gradients(self._optimizer, gradients, self._variables)
@@ -185,11 +206,21 @@ class Loop:
 
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
-        loss, gradients, overflows = self._strategy.run(gradients_on_replica, args=(batch, scale))
-        finite = self._strategy.reduce(tf.distribute.ReduceOp.SUM, overflows, axis=None) == 0.0
+        before, loss, gradients, norms, totals = self._strategy.run(gradients_on_replica, args=(batch, scale))
+        norm = self._one_of(norms)
+        # Of sums over all replicas, so that every replica of every worker decides alike.
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._one_of(totals))
         if finite:
             self._strategy.run(apply_on_replica, args=(loss, gradients))
+        else:
+            for variable, value in zip(self._undone, before, strict=True):
+                self._strategy.extended.update(variable, assign, args=(value,), group=False)
         self._scaler.update(finite)
+        return norm
+
+    def _one_of(self, values: Any) -> Any:
+        """The value of this worker's first replica, where all have the same."""
+        return self._strategy.experimental_local_results(values)[0]
 
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         mask = batch[2] if self._masked else None
@@ -251,14 +282,3 @@ def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
     if isinstance(strategy, mirrored) and all("CPU:" in name for name in strategy.extended.worker_devices):
         return iter(pipeline())
     return iter(strategy.distribute_datasets_from_function(lambda context: pipeline()))
-
-
-def _local_sum(name: str) -> Any:
-    """Each replica adds to its own copy; a read outside of the replicas is the sum over all of them."""
-    return tf.Variable(
-        0.0,
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-        name=name,
-    )
