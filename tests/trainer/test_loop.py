@@ -199,7 +199,7 @@ def test_the_gradient_norm_is_that_of_the_whole_batch(
 ) -> None:
     """Also of the last of several steps, whatever the number of replicas, parts and the loss scale."""
     rig = Rig(keras, replicas=replicas, accumulation=accumulation, scale=scale)
-    rig.loop.execute(rig.batches, 2)
+    assert rig.loop.execute(rig.batches, 2).finite_steps == 2
     x, y = (part[2 * BATCH : 3 * BATCH] for part in examples(BATCH * 8))
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, rig.model(x, training=True)))
@@ -347,8 +347,8 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     else:
         step = rig.loop._step
 
-        def slow_step(batch: Any, last: Any) -> Any:
-            norm = step(batch, last)
+        def slow_step(batch: Any) -> Any:
+            norm = step(batch)
             tf.numpy_function(pause, [], tf.float32)
             return norm
 

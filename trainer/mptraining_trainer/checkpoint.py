@@ -30,7 +30,7 @@ from mptraining_api.problems import Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.recovery import NonFinite
+from mptraining_trainer.recovery import BROKEN, NonFinite
 from mptraining_trainer.telemetry import Telemetry
 
 STATE = "state.json"
@@ -179,7 +179,7 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise NonFinite(state.step, "the weights are no longer finite numbers", alone=True)
+                raise NonFinite(state.step, BROKEN)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
         files = {}
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from mptraining_api import events
@@ -17,7 +19,7 @@ from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, Inp
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import LossScaler
-from mptraining_trainer.recovery import Numbers
+from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.watch import Watch
@@ -65,6 +67,7 @@ class Course:
         self.skipped_steps = 0
         self.loss_scale: float | None = None
         self.gradient_norm: float | None = None
+        self._broken = False
         policy = worker.job.precision.policy
         self.compute_with(Numbers(asked=policy, policy=policy), ())
 
@@ -111,12 +114,13 @@ class Course:
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
             before = now()
-            execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
+            stop, broken = self._worker.preemption.asked(), self._broken
+            execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
+            self._watch.look(execution, step, steps, partial(self._batching.advance, position))
             step += steps
-            last, position = (self._batching.advance(position, ahead) for ahead in (steps - 1, steps))
-            self._watch.look(execution, step, steps, last)
+            position = self._batching.advance(position, steps)
             self._account(execution)
             metrics |= self._epoch_loss() | execution.metrics
             # The first execution traces and compiles; what it took says nothing about a step.
@@ -133,10 +137,10 @@ class Course:
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
-                self._checkpointer.save(self._state(step, position))
+                self._keep(step, position)
                 self._skipped.publish()
             if leave and step < ends.total_steps:
-                self._checkpointer.wait()
+                self.settle()
                 raise Preempted(
                     f"step {step}",
                     "this machine is being taken away; saved",
@@ -148,6 +152,28 @@ class Course:
             elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
                 self._say(step, metrics, execution, now)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _keep(self, step: int, position: Position) -> None:
+        with self._told_to_all():
+            self._checkpointer.save(self._state(step, position))
+
+    def settle(self) -> bool:
+        """Waits for the last save; whether all is well. Raises NonFinite where this worker is the only one."""
+        with self._told_to_all():
+            self._checkpointer.wait()
+        return not self._broken
+
+    @contextmanager
+    def _told_to_all(self) -> Iterator[None]:
+        """The chief alone learns that weights are not finite, as it writes them: the next execution tells the others,
+        so that all of them stop after the same step.
+        """
+        try:
+            yield
+        except NonFinite:
+            if self._worker.job.processes == 1:
+                raise
+            self._broken = True
 
     def _validated(self) -> dict[str, float]:
         if self._validation is None:

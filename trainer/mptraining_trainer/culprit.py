@@ -7,7 +7,7 @@ weights, inputs, each layer's output, the loss, the gradients from the last laye
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -71,31 +71,35 @@ def _inspected(built: Assembled, incident: NonFinite) -> list[Finding | None]:
     with _recorded(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
-            records.outputs = []
             mask = batch[2] if ground.masked else None
+            # Before the forward pass, which changes statistics.
+            looked = _of_the_step(built, batch, mask)
+            records.outputs = []
             loss, gradients = objective.gradients(batch, mask, scale, ())
             replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) or 0)
-            found[replica] = _first(built, batch, mask, records.outputs, loss, gradients)
+            looked |= {"activation": records.outputs, "loss": [(0, finite(loss))]}
+            looked["gradient"] = list(enumerate(map(finite, gradients)))[::-1]
+            found[replica] = first_of(looked)
 
         batch = built.loop.take(built.feed(incident.position, 1))
         ground.strategy.run(on_replica, args=(batch, scale))
     return list(found.values())
 
 
-def _first(
-    built: Assembled, batch: Any, mask: Any, outputs: list[tuple[int, bool]], loss: Any, gradients: list[Any]
-) -> Finding | None:
-    looked: Mapping[str, list[tuple[int, bool]]] = {
+def _of_the_step(built: Assembled, batch: Any, mask: Any) -> dict[str, list[tuple[int, bool]]]:
+    """What the step begins with: (place, finite) of each weight and input."""
+    return {
         "weight": list(enumerate(map(finite, _weights(built)))),
         "input": list(enumerate(finite(_counted(tensor, mask)) for tensor in _inputs(batch))),
-        "activation": outputs,
-        "loss": [(0, finite(loss))],
-        "gradient": list(enumerate(map(finite, gradients)))[::-1],
     }
-    for kind, found in looked.items():
-        for place, fine in found:
+
+
+def first_of(looked: Mapping[str, Sequence[tuple[int, bool]]]) -> Finding | None:
+    """The first thing that is not finite, by kind and then as they come."""
+    for number, kind in enumerate(_KINDS):
+        for place, fine in looked[kind]:
             if not fine:
-                return _KINDS.index(kind), place
+                return number, place
     return None
 
 

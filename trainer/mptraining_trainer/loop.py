@@ -22,9 +22,9 @@ from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.replicas import assign, local_sum, norm_of, summed
 
-# Readings of an execution before those of the metrics: loss, gradient norm, scale, skipped twice, asked to stop,
-# seconds, waited.
-_FIXED = 8
+# Readings of an execution before those of the metrics: loss, gradient norm, finite steps, scale, skipped twice,
+# asked to stop, seconds, broken, waited.
+_FIXED = 10
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,18 @@ class Execution:
     """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
     `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated
-    parts, before any clipping and without the loss scale; it may be infinite or NaN.
-    `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
-    what each of them said (see `execute`): the same on every worker, so that all decide alike. `waited_seconds` is how
-    long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while
-    its host waits is counted as waiting.)
+    parts, before any clipping and without the loss scale; it may be infinite or NaN. The first `finite_steps` steps
+    had a finite one.
+    `metrics` run since `reset_metrics`. `asked_to_stop` and `broken` count the workers that said so, `step_seconds` is
+    the mean of what each of them said (see `execute`): the same on every worker, so that all decide alike.
+    `waited_seconds` is how long they waited for batches, the mean of them too, None where nobody measures it. (A GPU
+    that has work left while its host waits is counted as waiting.)
     """
 
     applied_steps: int
     loss: float
     gradient_norm: float
+    finite_steps: int
     metrics: dict[str, float]
     loss_scale: float | None
     skipped_steps: int
@@ -49,6 +51,7 @@ class Execution:
     asked_to_stop: int
     step_seconds: float
     waited_seconds: float | None = field(compare=False)
+    broken: int = 0
 
 
 class Loop:
@@ -115,16 +118,18 @@ class Loop:
 
     # Host side
 
-    def execute(self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0) -> Execution:
+    def execute(
+        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
+    ) -> Execution:
         """Trains `steps` steps.
 
         `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
-        took of late.
+        took of late, `broken` that it found weights which are not finite.
         """
-        said = tf.constant([float(stop), step_seconds], tf.float32)
+        said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, norm, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        loss_sum, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
         speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
@@ -133,6 +138,7 @@ class Loop:
             applied_steps=applied,
             loss=loss_sum / max(1, applied),
             gradient_norm=norm,
+            finite_steps=int(finite),
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
             loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
@@ -140,6 +146,7 @@ class Loop:
             asked_to_stop=int(asked),
             step_seconds=seconds / speakers,
             waited_seconds=waited / speakers if self._timed else None,
+            broken=int(found),
         )
 
     def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
@@ -166,31 +173,33 @@ class Loop:
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
         self._loss_sum.assign(0.0)
         step = self._step if self._scaler is None else self._checked_step
-        waited, norm = tf.constant(0.0), tf.constant(0.0)
-        for number in tf.range(steps):
+        waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
+        for _ in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
             waited += seconds
-            norm = step(batch, number == steps - 1)
+            norm = step(batch)
+            fine &= tf.math.is_finite(norm)
+            finite += tf.cast(fine, tf.float32)
         said = tf.concat([said, [waited]], axis=0)
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([self._loss_sum.read_value(), norm, *scaling, *tf.unstack(heard), *results])
+        return tf.stack([self._loss_sum.read_value(), norm, finite, *scaling, *tf.unstack(heard), *results])
 
-    def _step(self, batch: Batch, last: Any) -> Any:
-        """Returns the gradients' norm of the last step; the others do without, since it reads every gradient."""
+    def _step(self, batch: Batch) -> Any:
+        """Returns the gradients' norm."""
 
-        def on_replica(batch: Batch, last: Any) -> Any:
+        def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
             gradients = summed(gradients)
-            norm = tf.cond(last, lambda: norm_of(gradients), lambda: tf.constant(0.0))
+            norm = norm_of(gradients)
             self._keras.apply_gradients(self._optimizer, gradients, self._variables)
             self._loss_sum.assign_add(loss)
             return norm
 
-        return self._one_of(self._strategy.run(on_replica, args=(batch, last)))
+        return self._one_of(self._strategy.run(on_replica, args=(batch,)))
 
-    def _checked_step(self, batch: Batch, last: Any) -> Any:  # noqa: ARG002 - every norm decides
+    def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
 
         def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, ...]:

@@ -29,14 +29,16 @@ _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0
 # The fastest first, which is also the riskiest.
 _BY_RISK = ("mixed_float16", "mixed_bfloat16", "float32")
 
+BROKEN = "the weights are no longer finite numbers"
+
 
 class NonFinite(Diverged):
     """Numbers stopped being finite in or before step `step`.
 
-    `position` is the data's before that step, None where nobody knows it. `alone` when only this worker noticed.
+    `position` is the data's before that step, None where nobody knows it.
     """
 
-    def __init__(self, step: int, found: str, *, position: Position | None = None, alone: bool = False) -> None:
+    def __init__(self, step: int, found: str, *, position: Position | None = None) -> None:
         super().__init__(
             f"step {step}",
             found,
@@ -44,7 +46,6 @@ class NonFinite(Diverged):
         )
         self.step = step
         self.position = position
-        self.alone = alone
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_records import storage
 from mptraining_records.order import Position
 from mptraining_trainer import input
-from mptraining_trainer.agreement import meet, require_agreement
+from mptraining_trainer.agreement import mean_over_workers, meet, require_agreement
 from mptraining_trainer.assembly import Assembled
 from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
@@ -29,13 +29,13 @@ from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import goes_on
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.publish import publish
-from mptraining_trainer.recovery import GoBack, NonFinite, Numbers, way_back
+from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
 from mptraining_trainer.runtime import ground as ground_facts
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.worker import Trained, Worker
 
 
-def run_session(
+def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
     worker: Worker, built: Assembled, numbers: Numbers, available: Sequence[str], back: GoBack | None, spent: float
 ) -> Trained | GoBack:
     """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
@@ -123,10 +123,12 @@ def run_session(
     try:
         with skipped.published(), input.explaining(data, validation):
             metrics = course.run(iterator, step, position)
-        checkpointer.wait()
+        well = course.settle()
+        if job.processes > 1 and sum(mean_over_workers(strategy, [float(not well)])):
+            raise NonFinite(boundaries.total_steps, BROKEN)
     except NonFinite as incident:
         spent += course.training_seconds
-        return _after(incident, worker, built, numbers, available, checkpointer, spent)
+        return _after(incident, built, numbers, available, checkpointer, spent)
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
     last_step = max(step, boundaries.total_steps)
@@ -152,7 +154,6 @@ def run_session(
 
 def _after(
     incident: NonFinite,
-    worker: Worker,
     built: Assembled,
     numbers: Numbers,
     available: Sequence[str],
@@ -160,9 +161,6 @@ def _after(
     spent: float,
 ) -> GoBack:
     """The way back, once the last save is over. Raises Diverged, which says where it began, when there is none."""
-    if incident.alone and worker.job.processes > 1:
-        # The others know nothing of it and train on: this worker's end becomes theirs.
-        raise incident
     with suppress(NonFinite):
         checkpointer.wait()
     back = way_back(numbers, incident, available, built.ground.training.on_non_finite)

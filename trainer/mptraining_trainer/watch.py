@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mptraining_trainer.precision import FLOOR
-from mptraining_trainer.recovery import NonFinite, Numbers, safer
+from mptraining_trainer.recovery import BROKEN, NonFinite, Numbers, safer
 
 if TYPE_CHECKING:
     from mptraining_records.order import Position
@@ -55,32 +55,42 @@ class Watch:
         left = self._numbers.until - step
         return min(steps, left) if self._numbers.checked and left > 0 else steps
 
-    def look(self, execution: Execution, step: int, steps: int, position: Position) -> None:
-        """Raises NonFinite. `steps` steps ended with `step`; `position` is the data's before the last of them."""
+    def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> None:
+        """Raises NonFinite. The `steps` steps came after step `before`; `position` gives the data's after so many."""
         now = execution.skipped_steps - self._skipped_last
         self._skipped_last = execution.skipped_steps
         self._steps += steps
-        found = self._found(execution, step, now)
+        last = before + steps
+        # The first of them whose gradients were not finite, if there was one.
+        first = min(before + execution.finite_steps + 1, last)
+        if self._numbers.looks:
+            bad, found = self._of_checked(execution, first, last, now)
+        else:
+            bad, found = first, self._of_unseen(execution, steps)
         if found is not None:
-            raise NonFinite(step, found, position=position)
+            raise NonFinite(bad, found, position=position(bad - before - 1))
         if now:
-            self._tell(execution, step)
+            self._tell(execution, last)
 
-    def _found(self, execution: Execution, step: int, skipped_now: int) -> str | None:
-        numbers = self._numbers
+    def _of_unseen(self, execution: Execution, steps: int) -> str | None:
+        if execution.finite_steps < steps:
+            return "the norm of the gradients is infinite or NaN"
         if execution.applied_steps and not math.isfinite(execution.loss):
-            return f"the loss became {execution.loss}, no finite number"
-        if not numbers.looks:
-            norm = execution.gradient_norm
-            return None if math.isfinite(norm) else f"the norm of the gradients became {norm}, no finite number"
+            return f"the loss is {execution.loss}, no finite number"
+        return BROKEN if execution.broken else None
+
+    def _of_checked(self, execution: Execution, first: int, last: int, skipped_now: int) -> tuple[int, str | None]:
+        numbers = self._numbers
+        if execution.broken or (execution.applied_steps and not math.isfinite(execution.loss)):
+            return last, BROKEN
         if self._locate:
-            return "loss or gradients became infinite or NaN" if skipped_now else self._not_again(step)
+            return last, "loss or gradients are infinite or NaN" if skipped_now else self._not_again(last)
         if numbers.policy == "mixed_float16":
             stuck = not self._dynamic or (execution.loss_scale or 0.0) <= FLOOR
-            return self._persistent(execution) if stuck else None
-        if skipped_now and self._may_change and step > numbers.until:
-            return "loss or gradients became infinite or NaN again"
-        return self._persistent(execution)
+            return last, self._persistent(execution) if stuck else None
+        if skipped_now and self._may_change and last > numbers.until:
+            return first, "loss or gradients are infinite or NaN again"
+        return last, self._persistent(execution)
 
     def _persistent(self, execution: Execution) -> str | None:
         skipped, in_a_row = execution.skipped_steps - self._skipped_before, execution.skipped_in_a_row
