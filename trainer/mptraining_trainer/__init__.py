@@ -8,13 +8,14 @@ is what they share). The ground: `runtime` (devices and strategy), `keras_genera
 out. The model: `program` from `applications` or an `entry_point`, with its `compile_arguments`, made of
 `keras_objects`. Whose run folder it is: `claim`, with a `fence` against attempts that are over. Before the first step:
 `preflight` decides over `facts`, which `first_look` and `cpu` gather. Training: `assembly` (everything that depends on
-the policy), `loop` (K steps in one call) over `objective` (a replica's share), `replicas`, `precision`, `optimizer`
-(the learning rate), `xla`; `measure` (which policy is fastest here), `watch` (are the numbers finite?), `recovery`
-(what follows when not), `culprit` (where it began); `pace` (where executions end) and `course` (what happens between
-them), `checkpoint`, `agreement` (of several workers before the first step), `skipped` (bad records), `preemption`. The
-end: `export` and `publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a worker says,
-`progress_report` how the operator hears of it, `failures` how errors in mid-training are explained, `storage_watch`
-what is said of storage that does not answer.
+the policy), `loop` (K steps in one call, an `execution`) over `objective` (a replica's share), `replicas`,
+`precision`, the `running_sum` of losses, `moving_statistics`, `optimizer` (the learning rate), `xla`; `measure` (which
+policy is fastest here), `watch` (are the numbers finite?), `recovery` (what follows when not), `culprit` (where it
+began); `pace` (where executions end) and `course` (what happens between them), `checkpoint` with the `replica_values`
+of variables that replicas keep apart, `agreement` (of several workers before the first step), `skipped` (bad records),
+`preemption`. The end: `export` and `publish`. A script trains itself: `script_run` and `script`. `telemetry` is what a
+worker says, `progress_report` how the operator hears of it, `failures` how errors in mid-training are explained,
+`storage_watch` what is said of storage that does not answer.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

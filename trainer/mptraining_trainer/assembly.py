@@ -96,6 +96,8 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
     with ground.strategy.scope():
         built = program.build(job, keras, ground.example, ground.notice)
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
+        # Made here if it is not there yet, so that every replica has one.
+        keras.random_states(built.model)
         scaler = scaler_for(job.precision, checked=checked)
         loop = Loop(
             keras=keras,

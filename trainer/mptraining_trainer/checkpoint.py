@@ -1,6 +1,7 @@
 """Checkpoints: model, inner optimizer, metrics and scaler as separate objects, whole or not there at all.
 
-    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  state.json
+    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
+                                state.json
 
 The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
 older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
@@ -20,7 +21,8 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-from pydantic import Field
+import tensorflow as tf
+from pydantic import Field, JsonValue
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
@@ -28,6 +30,7 @@ from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
+from mptraining_trainer import replica_values
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.recovery import BROKEN, NonFinite
@@ -66,9 +69,10 @@ class CheckpointState(Model):
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    # Of the epoch under way, so that its mean goes on where it was.
-    loss_sum: float = 0.0
+    # Steps whose losses the sums among the metrics hold.
     loss_steps: int = 0
+    # What the callbacks remember, by the callback's name.
+    callbacks: dict[str, JsonValue] = Field(default_factory=dict)
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
@@ -85,6 +89,8 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
+    # Further TensorFlow variables that go on with the epoch.
+    sums: tuple[Any, ...] = ()
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
@@ -92,7 +98,8 @@ class Contents:
         return {
             "model": self.keras.variables(self.model),
             "optimizer": self.keras.variables_of(self._of_optimizer()),
-            "metrics": of_metrics,
+            "metrics": [*of_metrics, *self.sums],
+            "random": self.keras.random_states(self.model),
         }
 
     def _of_optimizer(self) -> list[Any]:
@@ -113,7 +120,10 @@ class Checkpointer:
         chief: bool,
         telemetry: Telemetry,
         fence: Fence | None = None,
+        strategy: Any = None,
     ) -> None:
+        """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
+        self._strategy = strategy or tf.distribute.get_strategy()
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -130,7 +140,7 @@ class Checkpointer:
         Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
-        arrays = {name: _arrays(variables) for name, variables in self._contents.variables().items()}
+        arrays = {name: self._arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
         if not self._chief:
             return
@@ -164,7 +174,7 @@ class Checkpointer:
                 self._telemetry.notice("CheckpointDamaged", message, level="Warning")
                 continue
             for name, variables in self._contents.variables().items():
-                _assign(uri, name, variables, arrays[name])
+                self._assign(uri, name, variables, arrays.get(name, []))
             self.last_step = state.step
             return state
         if damaged:
@@ -174,6 +184,15 @@ class Checkpointer:
                 next_step="Restore it, or set training.resume: Never.",
             )
         return None
+
+    def _arrays(self, variables: list[Any]) -> dict[str, Any]:
+        arrays = replica_values.read(self._strategy, variables)
+        names = (variable.name for variable in variables)
+        return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
+
+    def _assign(self, uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+        _require_fit(uri, name, variables, arrays)
+        replica_values.assign(self._strategy, variables, arrays)
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
         began = self._telemetry.now()
@@ -242,14 +261,6 @@ def newest_state(folder: str) -> CheckpointState | None:
     return None
 
 
-def _arrays(variables: list[Any]) -> dict[str, Any]:
-    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
-    return {
-        f"{number:05d} {variable.name}": np.array(variable.numpy(), copy=True, order="C")
-        for number, variable in enumerate(variables)
-    }
-
-
 def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
     arrays = {}
@@ -264,22 +275,21 @@ def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
     return state, arrays
 
 
-def _assign(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
-    found = [list(array.shape) for array in arrays]
-    wanted = [list(variable.shape) for variable in variables]
-    if found != wanted:
-        differing = next((n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+    if len(arrays) != len(variables):
+        what = f"{len(arrays)} variables where this {name} has {len(variables)}"
+    else:
+        pairs = zip(variables, arrays, strict=True)
+        differing = next((pair for pair in pairs if not replica_values.fits(pair[0], pair[1].shape)), None)
         if differing is None:
-            what = f"{len(found)} variables where this {name} has {len(wanted)}"
-        else:
-            what = f"shape {found[differing]} where this {name}'s {variables[differing].name!r} has {wanted[differing]}"
-        raise ResumeRefused(
-            uri,
-            f"a checkpoint of another {name}: {what}",
-            next_step="Give another output folder, or set training.resume: Never.",
-        )
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
+            return
+        variable, array = differing
+        what = f"shape {list(array.shape)} where this {name}'s {variable.name!r} has {list(variable.shape)}"
+    raise ResumeRefused(
+        uri,
+        f"a checkpoint of another {name}: {what}",
+        next_step="Give another output folder, or set training.resume: Never.",
+    )
 
 
 def _crc32c(path: Path) -> int:

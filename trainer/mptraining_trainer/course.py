@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+from pydantic import JsonValue
 
 from mptraining_api import events
 from mptraining_api.problems import Preempted
@@ -15,8 +17,9 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.execution import Execution
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
-from mptraining_trainer.loop import Execution, Loop
+from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.recovery import NonFinite, Numbers
@@ -58,6 +61,8 @@ class Course:
         # When and at which step the first execution, which compiles, was over.
         self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
+        # What the callbacks want to find again after a resume (`CheckpointState.callbacks`); asked before each save.
+        self.callback_states: Callable[[], dict[str, JsonValue]] = dict
         self.training_seconds = 0.0
         self._meter = meter
         self._advised = False
@@ -105,6 +110,7 @@ class Course:
         if step >= ends.total_steps:
             # Nothing is left to train; what came of it an earlier attempt may not have lived to say.
             execution = self._loop.execute(iterator, 0)
+            self._loss_sum = execution.loss_sum
             metrics = self._epoch_loss() | execution.metrics | self._validated()
             self.skipped_steps = execution.skipped_steps
             self.loss_scale = execution.loss_scale
@@ -184,16 +190,16 @@ class Course:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
         if execution.applied_steps:
-            self._loss_sum += execution.loss * execution.applied_steps
+            self._loss_sum = execution.loss_sum
             self._loss_steps += execution.applied_steps
 
     def _epoch_loss(self) -> dict[str, float]:
         """The mean over the epoch's steps so far, as `fit` reports it."""
         return {"loss": self._loss_sum / self._loss_steps} if self._loss_steps else {}
 
-    def resume(self, loss_sum: float, loss_steps: int) -> None:
-        """Goes on with an epoch whose first `loss_steps` steps had losses that add up to `loss_sum`."""
-        self._loss_sum, self._loss_steps = loss_sum, loss_steps
+    def resume(self, state: CheckpointState) -> None:
+        """Goes on from a checkpoint, in the middle of an epoch perhaps; the loop's own sums are restored already."""
+        self._loss_steps = state.loss_steps
 
     def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._said_at = now()
@@ -266,6 +272,6 @@ class Course:
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
-            loss_sum=self._loss_sum,
             loss_steps=self._loss_steps,
+            callbacks=self.callback_states(),
         )

@@ -12,46 +12,21 @@ metrics are put back. (An all-reduce inside the branch of a condition is only po
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler
-from mptraining_trainer.replicas import assign, local_sum, norm_of, summed
+from mptraining_trainer.replicas import assign, norm_of, summed
+from mptraining_trainer.running_sum import RunningSum, local_sum
 
-# Readings of an execution before those of the metrics: loss, gradient norm, finite steps, scale, skipped twice,
+# Readings of an execution before those of the metrics: loss twice, gradient norm, finite steps, scale, skipped twice,
 # asked to stop, seconds, broken, waited.
-_FIXED = 10
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
-
-    `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated
-    parts, before any clipping and without the loss scale; it may be infinite or NaN. The first `finite_steps` steps
-    had a finite one.
-    `metrics` run since `reset_metrics`. `asked_to_stop` and `broken` count the workers that said so, `step_seconds` is
-    the mean of what each of them said (see `execute`): the same on every worker, so that all decide alike.
-    `waited_seconds` is how long they waited for batches, the mean of them too, None where nobody measures it. (A GPU
-    that has work left while its host waits is counted as waiting.)
-    """
-
-    applied_steps: int
-    loss: float
-    gradient_norm: float
-    finite_steps: int
-    metrics: dict[str, float]
-    loss_scale: float | None
-    skipped_steps: int
-    skipped_in_a_row: int
-    asked_to_stop: int
-    step_seconds: float
-    waited_seconds: float | None = field(compare=False)
-    broken: int = 0
+_FIXED = 11
 
 
 class Loop:
@@ -100,10 +75,12 @@ class Loop:
             scaled=scaler is not None and scaler.scales,
             jit=jit,
         )
-        self._undone = keras.updated_by_calls(model) if scaler else []
+        self._losses = RunningSum("loss")
+        self._statistics = MovingStatistics(keras, model)
+        # What a forward pass changes by itself, and a step that is left out must not.
+        self._undone = [*keras.updated_by_calls(model), *keras.random_states(model)] if scaler else []
         if scaler:
             self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
-        self._loss_sum = local_sum("loss_sum")
         self._evaluation_loss_sum = local_sum("evaluation_loss_sum")
         self._evaluation_weight_sum = local_sum("evaluation_weight_sum")
         keras.build_optimizer(optimizer, model.trainable_variables)
@@ -115,6 +92,11 @@ class Loop:
     def metrics(self) -> list[Any]:
         """The training metrics; their variables belong into a checkpoint."""
         return self._metrics
+
+    @property
+    def sums(self) -> tuple[Any, ...]:
+        """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
+        return self._losses.variables
 
     # Host side
 
@@ -129,14 +111,17 @@ class Loop:
         said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
+        loss_sum, loss_error, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
+        loss_sum += loss_error
         speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
-        self._skipped_before = skipped
+        loss = (loss_sum - self._loss_before) / max(1, applied)
+        self._skipped_before, self._loss_before = skipped, loss_sum
         return Execution(
             applied_steps=applied,
-            loss=loss_sum / max(1, applied),
+            loss=loss,
+            loss_sum=loss_sum,
             gradient_norm=norm,
             finite_steps=int(finite),
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
@@ -159,19 +144,21 @@ class Loop:
         return self._next(iterator)
 
     def reset_metrics(self) -> None:
-        """Begins a new epoch of the training metrics."""
+        """Begins a new epoch of the training metrics and of the losses' sum."""
         self._reset()
+        self._loss_before = 0.0
 
     def restored(self) -> None:
-        """To be called when the scaler's counters were restored from a checkpoint."""
+        """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
+        self._loss_before = self._losses.numpy()
 
     _skipped_before = 0.0
+    _loss_before = 0.0
 
     # Training on the device
 
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
-        self._loss_sum.assign(0.0)
         step = self._step if self._scaler is None else self._checked_step
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         for _ in tf.range(steps):
@@ -184,7 +171,7 @@ class Loop:
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([self._loss_sum.read_value(), norm, finite, *scaling, *tf.unstack(heard), *results])
+        return tf.stack([*self._losses.readings(), norm, finite, *scaling, *tf.unstack(heard), *results])
 
     def _step(self, batch: Batch) -> Any:
         """Returns the gradients' norm."""
@@ -193,8 +180,7 @@ class Loop:
             loss, gradients = self._shares(batch, tf.constant(1.0))
             gradients = summed(gradients)
             norm = norm_of(gradients)
-            self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-            self._loss_sum.assign_add(loss)
+            self._apply(loss, gradients)
             return norm
 
         return self._one_of(self._strategy.run(on_replica, args=(batch,)))
@@ -209,10 +195,6 @@ class Loop:
             *gradients, total = summed([*gradients, loss])
             return before, loss, gradients, norm_of(gradients), total
 
-        def apply_on_replica(loss: Any, gradients: list[Any]) -> None:
-            self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-            self._loss_sum.assign_add(loss)
-
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
         before, loss, gradients, norms, totals = self._strategy.run(gradients_on_replica, args=(batch, scale))
@@ -220,7 +202,7 @@ class Loop:
         # Of sums over all replicas, so that every replica of every worker decides alike.
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self._one_of(totals))
         if finite:
-            self._strategy.run(apply_on_replica, args=(loss, gradients))
+            self._strategy.run(self._apply, args=(loss, gradients))
         else:
             for variable, value in zip(self._undone, before, strict=True):
                 self._strategy.extended.update(variable, assign, args=(value,), group=False)
@@ -230,6 +212,12 @@ class Loop:
     def _one_of(self, values: Any) -> Any:
         """The value of this worker's first replica, where all have the same."""
         return self._strategy.experimental_local_results(values)[0]
+
+    def _apply(self, loss: Any, gradients: list[Any]) -> None:
+        """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
+        self._keras.apply_gradients(self._optimizer, gradients, self._variables)
+        self._losses.add(loss)
+        self._statistics.agree()
 
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         mask = batch[2] if self._masked else None
@@ -275,6 +263,7 @@ class Loop:
     def _reset_graph(self) -> None:
         for metric in self._metrics:
             metric.reset_state()
+        self._losses.reset()
 
     def _sum_over_workers(self, value: Any) -> Any:
         shares = self._strategy.run(tf.identity, args=(value,))

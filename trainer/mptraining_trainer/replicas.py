@@ -22,14 +22,3 @@ def norm_of(gradients: list[Any]) -> Any:
 def assign(variable: Any, value: Any) -> Any:
     """For `extended.update`: one replica's copy of a variable becomes its value."""
     return variable.assign(value)
-
-
-def local_sum(name: str) -> Any:
-    """Each replica adds to its own copy; a read outside of the replicas is the sum over all of them."""
-    return tf.Variable(
-        0.0,
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-        name=name,
-    )

@@ -59,11 +59,12 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
     # Where an earlier attempt left off, or the session before
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.program.model, built.optimizer, loop.metrics),
+        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
         fence=worker.fence,
+        strategy=strategy,
     )
     first = ground.first
     if back is not None:
@@ -74,8 +75,8 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
     if state is not None:
         step = state.step
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
-    if state is not None and scaler is not None:
-        goes_on(scaler, state, job.precision.policy)
+        if scaler is not None:
+            goes_on(scaler, state, job.precision.policy)
         loop.restored()
     boundaries = _boundaries(job, ground.training, batching, step, position, with_validation=validation is not None)
 
@@ -116,7 +117,7 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
     course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, ground.training, opened.meter)
     course.compute_with(numbers, available, locate=bool(back and back.locate))
     if state is not None:
-        course.resume(state.loss_sum, state.loss_steps)
+        course.resume(state)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, built.preprocess, job, share))
     iterator = built.feed(position, max(0, boundaries.total_steps - step))
@@ -124,7 +125,7 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
         with skipped.published(), input.explaining(data, validation):
             metrics = course.run(iterator, step, position)
         well = course.settle()
-        if job.processes > 1 and sum(mean_over_workers(strategy, [float(not well)])):
+        if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
             raise NonFinite(boundaries.total_steps, BROKEN)
     except NonFinite as incident:
         spent += course.training_seconds

@@ -66,8 +66,6 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     if numbers is None and job.precision.policy == "Measure":
         numbers = measured(ground, available, worker.telemetry)
     numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
-
-    numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
     built = assemble(ground, numbers.policy, checked=numbers.checked)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     worker = claim_folder(worker)
