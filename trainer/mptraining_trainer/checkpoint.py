@@ -64,7 +64,8 @@ class CheckpointState(Model):
     recoveries: tuple[Recovery, ...] = ()
     measured: tuple[Trial, ...] = ()
     replicas: int
-    global_batch_size: int | None = None
+    # Examples of an update.
+    examples_per_step: int | None = None
     loss_scale: float | None = None
     good_steps: int = 0
     skipped_steps: int = 0
@@ -256,7 +257,6 @@ def newest_state(folder: str) -> CheckpointState | None:
         except StorageUnavailable:
             raise
         except (Problem, ValueError):
-            # `restore` says that it is damaged.
             continue
     return None
 

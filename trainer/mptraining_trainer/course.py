@@ -267,7 +267,7 @@ class Course:
             recoveries=self._numbers.recoveries,
             measured=self._numbers.measured,
             replicas=job.replicas,
-            global_batch_size=job.global_batch_size,
+            examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,

@@ -6,13 +6,14 @@ It begins where the last checkpoint is and ends with the last step, or with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from mptraining_api import events, run_folder
 from mptraining_api.problems import ResumeRefused
+from mptraining_api.rate_scaling import suggestion
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
 from mptraining_records import storage
 from mptraining_records.order import Position
@@ -35,7 +36,7 @@ from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.worker import Trained, Worker
 
 
-def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
+def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     worker: Worker, built: Assembled, numbers: Numbers, available: Sequence[str], back: GoBack | None, spent: float
 ) -> Trained | GoBack:
     """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
@@ -75,6 +76,7 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
     if state is not None:
         step = state.step
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
+        _say_batch_size(state, built, telemetry.notice)
         if scaler is not None:
             goes_on(scaler, state, job.precision.policy)
         loop.restored()
@@ -151,6 +153,17 @@ def run_session(  # noqa: PLR0912 - sections to be read from top to bottom
         skipped_records=len(skipped.all),
         message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
     )
+
+
+def _say_batch_size(state: CheckpointState, built: Assembled, notice: Callable[..., None]) -> None:
+    """A rate that fitted the updates before fits others no more, unless the job scales it."""
+    before, now = state.examples_per_step, built.ground.batching.examples_per_step
+    if before is None or before == now or built.job.learning_rate.factor != 1.0:
+        return
+    per_epoch = built.ground.batching.steps_per_pass
+    written = suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
+    said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
+    notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
 
 
 def _after(
