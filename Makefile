@@ -148,8 +148,9 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests
+soak: $(INSTALLED) servers ## the long forms of the random tests; mixed precision's accuracy, into docs/precision.md
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(BIN)/python -m bench.parity --write
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

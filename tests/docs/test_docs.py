@@ -37,7 +37,7 @@ from mptraining_operator.settings import OperatorSettings
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
-DOCUMENTS = (*EXECUTED, "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = (*EXECUTED, "docs/architecture.md", "docs/precision.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LANGUAGES = ("text", "yaml", "python", "bash")
 
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
