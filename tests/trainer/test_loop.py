@@ -156,16 +156,13 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_a_skipped_step_changes_nothing(keras: Keras, replicas: int, policy: str) -> None:
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_skipped_step_changes_nothing(keras: Keras, policy: str) -> None:
     """Neither statistics nor seeds nor metrics nor what the next step computes."""
     inputs, labels = examples(BATCH * 3)
     inputs[BATCH] = np.nan
     scale = 1024.0 if policy == "mixed_float16" else None
-    # tf_keras' dropout keeps its state inside an op, out of anybody's reach.
-    dropout = 0.0 if keras.legacy else 0.3
-    parts: dict[str, Any] = {"replicas": replicas, "policy": policy, "normalized": True, "dropout": dropout}
+    parts: dict[str, Any] = {"replicas": 2, "policy": policy, "normalized": True, "dropout": 0.3}
     parts |= {"scale": scale, "checked": scale is None}
     poisoned = Rig(keras, data=(inputs, labels), **parts)
     kept = np.r_[0:BATCH, 2 * BATCH : 3 * BATCH]
@@ -196,7 +193,7 @@ def test_looking_at_updates_first_changes_none_of_them(keras: Keras) -> None:
     assert (second.loss_scale, second.skipped_steps) == (None, 0)
 
 
-@pytest.mark.parametrize(("replicas", "accumulation", "scale"), [(1, 1, None), (2, 2, None), (4, 1, 1024.0)])
+@pytest.mark.parametrize(("replicas", "accumulation", "scale"), [(2, 2, None), (4, 1, 1024.0)])
 def test_the_gradient_norm_is_that_of_the_whole_batch(
     keras: Keras, replicas: int, accumulation: int, scale: float | None
 ) -> None:

@@ -110,7 +110,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         poisoned: dict[int, float] | None = None,
         without: slice | None = None,
         kind: str = "plain",
-        entry: str = "build",
+        entry: str | None = "build",
+        keras: str = "Keras3",
         policy: str = "float32",
         every: int = 3,
         replicas: int = 1,
@@ -127,7 +128,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         np.savez(tmp_path / f"{name}.npz", x=x, label=label)
         if number == 1:
             convert(str(tmp_path / f"{name}.npz"), str(tmp_path / "records"), name=name)
-        spec = {
+        spec: dict[str, Any] = {
+            "keras": keras,
             "accelerator": {"type": "cpu", "countPerNode": replicas},
             "strategy": "None" if replicas == 1 else "Auto",
             "program": {"function": {"entryPoint": f"poisoned_model:{entry}"}},
@@ -137,8 +139,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             "precision": {"policy": policy} | ({"lossScale": scale} if scale else {}),
         }
         if entry == "build":
-            spec["program"]["function"]["arguments"] = {"kind": kind}  # type: ignore[index]
-        spec["training"] = {key: value for key, value in spec["training"].items() if value is not None}  # type: ignore[attr-defined]
+            spec["program"]["function"]["arguments"] = {"kind": kind}
+        if entry is None:
+            spec["program"] = {"application": {"name": "mlp", "classes": 3}}
+        spec["training"] = {key: value for key, value in spec["training"].items() if value is not None}
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
         seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
         if replicas > 1:
@@ -155,13 +159,14 @@ def same(first: Attempt, second: Attempt) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(first.weights(), second.weights(), strict=True))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_batch_that_makes_nan_is_left_out_and_nothing_else_changes(start: Start, replicas: int) -> None:
+@pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
+def test_a_batch_that_makes_nan_is_left_out_and_nothing_else_changes(start: Start, keras: str) -> None:
     """The weights are, bit for bit, those of a training whose data never had that batch."""
-    done = start("poisoned", poisoned={POISONED: np.nan}, replicas=replicas)
+    more: dict[str, Any] = {"keras": keras, "replicas": 2, "entry": "build" if keras == "Keras3" else None}
+    done = start("poisoned", poisoned={POISONED: np.nan}, **more)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(8, 6, "float32")]
-    never = start("never", without=slice(140, 160), replicas=replicas)
+    never = start("never", without=slice(140, 160), **more)
     assert same(done, never)
     assert (done.result.step, done.result.skipped_steps, done.result.recoveries) == (STEPS, 1, 1)
     assert [one.to_step for one in done.result.recovered] == [6]
