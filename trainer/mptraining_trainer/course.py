@@ -17,11 +17,13 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import LossScaler
+from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
@@ -55,6 +57,8 @@ class Course:
         self._batching = batching
         self._boundaries = boundaries
         self._pace = Pace.begin(training.steps_per_execution)
+        self._profiling = Profiling(worker)
+        self._devices = DeviceMeter(worker.job)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
@@ -102,7 +106,9 @@ class Course:
     def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
         self._validation = iterator_and_steps
 
-    def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
+    def run(  # noqa: PLR0915 - what happens between two executions, in its order
+        self, iterator: Any, step: int, position: Position
+    ) -> dict[str, float]:
         """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, NonFinite."""
         metrics: dict[str, float] = {}
         now, ends = self._worker.telemetry.now, self._boundaries
@@ -119,13 +125,16 @@ class Course:
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
+            self._profiling.before(step)
             before = now()
-            stop, broken = self._worker.preemption.asked(), self._broken
-            execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
+            with self._profiling.step(step):
+                stop, broken = self._worker.preemption.asked(), self._broken
+                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
             self._watch.look(execution, step, steps, partial(self._batching.advance, position))
             step += steps
+            self._profiling.after(step)
             position = self._batching.advance(position, steps)
             self._account(execution)
             metrics |= self._epoch_loss() | execution.metrics
@@ -157,11 +166,16 @@ class Course:
                 self._say(step, metrics, execution, now)
             elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
                 self._say(step, metrics, execution, now)
+        self._profiling.finish(step)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _keep(self, step: int, position: Position) -> None:
         with self._told_to_all():
             self._checkpointer.save(self._state(step, position))
+
+    def abandon(self) -> None:
+        """Another course goes on from an earlier step."""
+        self._profiling.abandon()
 
     def settle(self) -> bool:
         """Waits for the last save; whether all is well. Raises NonFinite where this worker is the only one."""
@@ -225,9 +239,12 @@ class Course:
             precision=self._numbers.policy,
             recoveries=len(self._numbers.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
+            **self._devices.read(),
         )
         self._recent = InputSince.begin(self._meter)
         self._advise()
+        if speed is not None and (text := self._pace.shortened(speed)):
+            self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
     def input_bound_percent(self) -> float | None:

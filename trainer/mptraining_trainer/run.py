@@ -93,8 +93,6 @@ def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
     if job.export.checkpoint == "Best":
         message = "export.checkpoint: Best is not there yet; the last weights are exported"
         telemetry.notice("NotBest", message, level="Warning")
-    if job.profile is not None:
-        telemetry.notice("NotProfiled", "profile is not there yet; no step is recorded", level="Warning")
 
 
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:

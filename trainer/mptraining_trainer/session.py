@@ -29,6 +29,7 @@ from mptraining_trainer.loop import feed
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import goes_on
 from mptraining_trainer.preprocess import Preprocess
+from mptraining_trainer.profiling import pauses
 from mptraining_trainer.publish import publish
 from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
 from mptraining_trainer.runtime import ground as ground_facts
@@ -130,6 +131,7 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
             raise NonFinite(boundaries.total_steps, BROKEN)
     except NonFinite as incident:
+        course.abandon()
         spent += course.training_seconds
         return _after(incident, built, numbers, available, checkpointer, spent)
 
@@ -206,6 +208,7 @@ def _boundaries(
         validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
+        pauses=pauses(job.profile),
     )
 
 

@@ -22,6 +22,7 @@ from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.measure import measured
 from mptraining_trainer.recovery import Numbers, policies, resumed
+from mptraining_trainer.rendezvous import wait_for_peers
 from mptraining_trainer.runtime import make_strategy
 from mptraining_trainer.script_run import train_script
 from mptraining_trainer.session import run_session
@@ -31,7 +32,10 @@ from mptraining_trainer.worker import Trained, Worker
 
 def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
-    job = worker.job
+    job, telemetry = worker.job, worker.telemetry
+
+    if job.processes > 1:
+        wait_for_peers(worker.seat, now=telemetry.now, wait=worker.preemption.wait, notice=telemetry.notice)
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
@@ -57,14 +61,14 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             f"{batching.examples_per_step} examples a step, {opened.training.count} in the training data: zero steps",
             next_step="Lower the batch size, or set data.remainder: PadAndMask.",
         )
-    ground = Ground(job, strategy, keras, opened, share, batching, worker.telemetry.notice)
+    ground = Ground(job, strategy, keras, opened, share, batching, telemetry.notice)
 
     # Numbers: what an earlier attempt found out, what the device is fastest with, or what the job says.
     available = policies(job, native_bfloat16=native_bfloat16())
     kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
     numbers = resumed(job, None if job.training.resume == "Never" else newest_state(kept))
     if numbers is None and job.precision.policy == "Measure":
-        numbers = measured(ground, available, worker.telemetry)
+        numbers = measured(ground, available, telemetry)
     numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
     built = assemble(ground, numbers.policy, checked=numbers.checked)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
