@@ -61,12 +61,19 @@ def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("data", _data(finished)), ("run folder", folder)]
+    rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
+    rows.append(("run folder", folder))
     if finished.model is not None:
         below = "://" not in finished.model and not finished.model.startswith("/")
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
     rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+
+
+def _numbers(finished: Finished) -> str:
+    """Nothing when they stayed finite."""
+    times = finished.recoveries or 0
+    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
 
 
 def _data(finished: Finished) -> str:

@@ -117,6 +117,8 @@ def test_what_an_attempt_found_out_holds_until_another_policy_is_asked_for() -> 
     asked = job(precision={"policy": "Measure"})
     assert resumed(asked, kept) == Numbers("Measure", "mixed_bfloat16", True, 3)
     assert resumed(job(), kept) is None
+    failing = job(precision={"policy": "Measure"}, training={"onNonFinite": "Fail"})
+    assert resumed(failing, kept) == Numbers("Measure", "mixed_bfloat16", False, 3), "it must not leave batches out"
     assert resumed(asked, None) is None
     assert resumed(job(), state()) is None, "a checkpoint from before this was kept"
 

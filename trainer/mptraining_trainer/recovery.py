@@ -130,8 +130,15 @@ def resumed(job: ResolvedJob, state: CheckpointState | None) -> Numbers | None:
     """
     if state is None or state.asked_policy != job.precision.policy:
         return None
+    # A run that is to fail at the first bad batch must not leave it out.
+    fails = job.training is not None and job.training.on_non_finite == "Fail"
     return Numbers(
-        state.asked_policy, state.policy, state.checked, state.checked_until, state.recoveries, state.measured
+        asked=state.asked_policy,
+        policy=state.policy,
+        checked=state.checked and not fails,
+        until=state.checked_until,
+        recoveries=state.recoveries,
+        measured=state.measured,
     )
 
 

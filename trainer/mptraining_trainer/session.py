@@ -45,13 +45,8 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
     `back` says why a session before this one ended, `spent` how many seconds were trained until then.
     """
     ground, loop, scaler = built.ground, built.loop, built.scaler
-    strategy, keras, opened, share, batching = (
-        ground.strategy,
-        ground.keras,
-        ground.opened,
-        ground.share,
-        ground.batching,
-    )
+    strategy, keras, opened = ground.strategy, ground.keras, ground.opened
+    share, batching = ground.share, ground.batching
     data, validation = opened.training, opened.validation
     job, telemetry = built.job, worker.telemetry
     worker = replace(worker, job=job)
