@@ -277,6 +277,44 @@ def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path
     assert all(np.isfinite(array).all() for array in gang.weights())
 
 
+def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
+    """256 records in index order, those `rows` full of NaN."""
+    x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+    x[rows] = np.nan
+    np.savez(folder / "poisoned.npz", x=x, label=labels)
+    convert(str(folder / "poisoned.npz"), str(folder / "records"))
+    return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+
+
+def test_two_workers_go_back_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
+    """The first NaN is worker 1's, in step 3, the second worker 0's, in step 7: two ways back, built anew each time."""
+    spec = TWO_WORKERS | {
+        "precision": {"policy": "mixed_bfloat16"},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "checkpoint": {"everySteps": 2},
+    }
+    gang = start(spec, data=poisoned(tmp_path, [65, 192]), batchSize={"global": 32}, stepsPerExecution=2)
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        back = [(one.from_step, one.to_step, one.precision) for one in gang.all(events.Recovered, worker)]
+        assert back == [(3, 2, "mixed_bfloat16"), (7, 6, "float32")]
+        assert gang.finished(worker).metrics == gang.metrics()
+    result = json.loads((gang.folder / "result.json").read_text())
+    assert (result["precision"], result["recoveries"], result["skippedSteps"]) == ("float32", 2, 2)
+    assert all(np.isfinite(array).all() for array in gang.weights())
+
+
+def test_two_workers_say_alike_where_it_began(start: Start, tmp_path: Path) -> None:
+    spec = TWO_WORKERS | {"program": {"application": {"name": "mlp", "classes": 3}}}
+    data = poisoned(tmp_path, [65])
+    gang = start(spec, data=data, batchSize={"global": 32}, stepsPerExecution=2, onNonFinite="Fail")
+    assert gang.wait() == [3, 3], gang.errors()
+    assert gang.finished(0).message == gang.finished(1).message
+    assert "step 3: " in gang.finished(0).message
+    assert "it began with the input 'x' (examples 64 to 95 of pass 1)" in gang.finished(0).message
+
+
 SCRIPT = """
 import keras, numpy as np, os, signal, time
 keras.utils.set_random_seed(1)

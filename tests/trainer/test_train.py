@@ -202,6 +202,7 @@ def test_another_batch_size_trains_the_passes_that_are_left(train: RunJob, size:
     assert (other.started.first_step, other.started.total_steps, other.finished.step) == (STEPS, last, last)
     assert [event.epoch for event in other.all(events.Progress)][-1] == 3
     assert other.state()["epoch"] == 2
+    assert "BatchSizeChanged" in other.topics
     validated = [event.step for event in other.all(events.Progress) if "val_loss" in event.metrics]
     assert set(validated) >= {STEPS + (last - STEPS) // 2, last}, "at the end of every pass"
     # Another resume after it finds the same end.

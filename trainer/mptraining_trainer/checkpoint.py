@@ -24,14 +24,16 @@ import tensorflow as tf
 from pydantic import Field, JsonValue
 
 from mptraining_api.events import Saved
+from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, InvalidData, Problem, ResumeRefused, StorageUnavailable
+from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
 from mptraining_trainer.checkpoint_files import FileState, read, scratch_for, sweep, write
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.origin import Origin, changes
+from mptraining_trainer.recovery import BROKEN, NonFinite
 from mptraining_trainer.replica_values import ReplicaValues, fits
 from mptraining_trainer.telemetry import Telemetry
 
@@ -51,7 +53,15 @@ class CheckpointState(Model):
     examples: int
     fingerprint: str
     policy: str
+    # What the job asked for, Measure too; `policy` is the one in force. None in checkpoints from before it was kept.
+    asked_policy: str | None = None
+    checked: bool = False
+    checked_until: int = 0
+    recoveries: tuple[Recovery, ...] = ()
+    measured: tuple[Trial, ...] = ()
     replicas: int
+    # Examples of an update.
+    examples_per_step: int | None = None
     loss_scale: float | None = None
     good_steps: int = 0
     skipped_steps: int = 0
@@ -142,7 +152,7 @@ class Checkpointer:
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
 
-        Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
+        Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
         self.last_step = state.step
@@ -226,7 +236,7 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
+                raise NonFinite(state.step, BROKEN)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
         for last in (False, False, True):
             try:
@@ -275,6 +285,18 @@ def checkpoints(folder: str) -> list[str]:
     """URIs of the published checkpoints below `folder`, oldest first."""
     ends = f"/{STATE}"
     return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+
+
+def newest_state(folder: str) -> CheckpointState | None:
+    """The state of the newest checkpoint whose state can be read; its arrays are not looked at."""
+    for uri in reversed(checkpoints(folder)):
+        try:
+            return CheckpointState.read(storage.read(storage.join(uri, STATE)))
+        except StorageUnavailable:
+            raise
+        except (Problem, ValueError):
+            continue
+    return None
 
 
 def _read(uri: str) -> Loaded:
