@@ -18,7 +18,8 @@ from mptraining_api.events import Event
 from mptraining_records import storage
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.course import Course
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.keras_generation import load

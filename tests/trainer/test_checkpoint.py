@@ -24,7 +24,8 @@ from mptraining_api.launch import Seat
 from mptraining_api.problems import Diverged, ResumeRefused, Superseded
 from mptraining_records import storage, transfers
 from mptraining_trainer import checkpoint_files, fence
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState, checkpoints
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
 
@@ -311,7 +312,8 @@ class Test_an_older_attempt_that_still_runs:
 ENDLESS = """
 import itertools, sys
 from mptraining_api.launch import Seat
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.telemetry import Telemetry
 keras = load("Keras3")

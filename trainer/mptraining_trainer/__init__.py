@@ -12,8 +12,8 @@ are over. Before the first step: `preflight` decides over `facts`, which `first_
 replica's share), `replicas`, `precision`, the `running_sum` of losses, `moving_statistics`, `optimizer` (the learning
 rate), `xla`; `measure` (which policy is fastest here), `watch` (are the numbers finite?), `recovery` (what follows
 when not), `culprit` (where it began); `pace` (where executions end) and `course` (what happens between them) with a
-`device_meter` and `profiling`, `checkpoint` with its `checkpoint_files`, the `origin` of its numbers and the
-`replica_values` of variables that replicas keep apart, `agreement` (of several workers before the first step),
+`device_meter` and `profiling`, `checkpoint` with `checkpoint_files` and `checkpoint_state`, the `origin` of its numbers
+and the `replica_values` of variables that replicas keep apart, `agreement` (of several workers before the first step),
 `skipped` (bad records), `preemption`. The end: `export` and `publish`, or `hand_over` without a run folder. A script
 trains itself: `script_run`, `script` and its `fits`; a notebook's program finds a `notebook_shell` there, and its
 errors a `notebook_place`. `telemetry` is what a worker says, `progress_report` how the operator hears of it,

@@ -16,7 +16,8 @@ from mptraining_api.problems import Preempted
 from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.checkpoint import Checkpointer
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice

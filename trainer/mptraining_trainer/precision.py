@@ -16,7 +16,7 @@ import tensorflow as tf
 from mptraining_api.resolved import ResolvedPrecision
 
 if TYPE_CHECKING:
-    from mptraining_trainer.checkpoint import CheckpointState
+    from mptraining_trainer.checkpoint_state import CheckpointState
 
 # Keras' and PyTorch's growth interval; a larger scale is tried after this many good steps in a row.
 GROWTH_STEPS = 2000

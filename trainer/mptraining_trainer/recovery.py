@@ -22,7 +22,7 @@ from mptraining_api.resolved import ResolvedJob
 
 if TYPE_CHECKING:
     from mptraining_records.order import Position
-    from mptraining_trainer.checkpoint import CheckpointState
+    from mptraining_trainer.checkpoint_state import CheckpointState
 
 # Tensor Cores multiply float16 from Volta on, bfloat16 from Ampere on (NVIDIA, CUDA C++ Programming Guide).
 _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0

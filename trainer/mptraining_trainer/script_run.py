@@ -11,7 +11,8 @@ from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import ResumeRefused
 from mptraining_records import storage
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, Loaded
+from mptraining_trainer.checkpoint import Checkpointer, Contents, Loaded
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras

@@ -21,7 +21,8 @@ from mptraining_trainer import input
 from mptraining_trainer.agreement import mean_over_workers, meet, require_agreement
 from mptraining_trainer.assembly import Assembled
 from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.course import Course
 from mptraining_trainer.culprit import named
 from mptraining_trainer.input import Split

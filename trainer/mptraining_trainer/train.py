@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidData
 from mptraining_records import storage
 from mptraining_trainer.assembly import Ground, assemble
 from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint import newest_state
+from mptraining_trainer.checkpoint_state import newest_state
 from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.keras_generation import load
