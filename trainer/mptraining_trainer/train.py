@@ -36,6 +36,7 @@ from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.profiling import pauses
 from mptraining_trainer.publish import publish
+from mptraining_trainer.rendezvous import wait_for_peers
 from mptraining_trainer.runtime import ground, make_strategy
 from mptraining_trainer.script_run import train_script
 from mptraining_trainer.skipped import SkippedRecords
@@ -49,6 +50,9 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
     job, telemetry = worker.job, worker.telemetry
+
+    if job.processes > 1:
+        wait_for_peers(worker.seat, now=telemetry.now, wait=worker.preemption.wait, notice=telemetry.notice)
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
