@@ -145,6 +145,7 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any) -> None:
         accelerator={"type": "cpu"},
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "code"}},
+        podTemplate={"env": [{"name": "MPTRAINING_MODEL_WAIT_SECONDS", "value": "0"}]},
     )
     kind.finished("script")
     assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"

@@ -9,12 +9,12 @@ says what comes out. The model: `program` from `applications` or an `entry_point
 `keras_objects`. Whose run folder it is: `claim`, with a `fence` against attempts that are over. Before the first step:
 `preflight` decides over `facts`, which `first_look` and `cpu` gather. Training: `loop` (K steps in one call) over
 `objective` (a replica's share), `precision`, the `running_sum` of losses, `moving_statistics`, `optimizer` (the
-learning rate), `xla`; `pace` (where executions end) and `course` (what happens between them) with a
-`device_meter` and `profiling`, `checkpoint` with the `replica_values` of variables that replicas keep apart,
-`agreement` (of several workers before the first step),
-`skipped` (bad records), `preemption`. The end: `export` and `publish`. A script trains itself: `script_run` and
-`script`. `telemetry` is what a worker says, `progress_report` how the operator hears of it, `failures` how errors in
-mid-training are explained, `storage_watch` what is said of storage that does not answer.
+learning rate), `xla`; `pace` (where executions end) and `course` (what happens between them) with a `device_meter` and
+`profiling`, `checkpoint` with the `replica_values` of variables that replicas keep apart, `agreement` (of several
+workers before the first step), `skipped` (bad records), `preemption`. The end: `export` and `publish`, or `hand_over`
+without a run folder. A script trains itself: `script_run` and `script`; a notebook's program finds a `notebook_shell`
+there, and its errors a `notebook_place`. `telemetry` is what a worker says, `progress_report` how the operator hears of
+it, `failures` how errors in mid-training are explained, `storage_watch` what is said of storage that does not answer.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """
