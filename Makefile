@@ -21,6 +21,7 @@ KUBE_SCORE := v1.20.0
 # Kubeflow's operator, which `make bench-operator` measures against.
 PEER := v1.9.3
 OLDER := build/keras-older
+TENSORFLOW_CLOUD := build/tensorflow-cloud
 
 .PHONY: help
 help: ## this list
@@ -130,7 +131,7 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 	@$(BIN)/python -m pytest -q -m "kind and not soak" --durations=5
 
 .PHONY: test-training
-test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
+test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
 	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal --durations=10
@@ -173,6 +174,17 @@ $(OLDER)/.installed: tests/requirements-keras-older.lock $(INSTALLED)
 	  -r tests/requirements-keras-older.lock
 	@touch $@
 
+# The real tensorflow-cloud, to redirect it and to compare its messages. It takes TensorFlow and all that we have from
+# .venv; what it asks for besides, 3 GB of Apache Beam, serves a module that nothing here imports.
+$(TENSORFLOW_CLOUD)/.installed: tests/requirements-tensorflow-cloud.lock $(INSTALLED)
+	@echo "setting up tensorflow-cloud in $(TENSORFLOW_CLOUD)"
+	@$(BIN)/python -m venv --without-pip $(TENSORFLOW_CLOUD)
+	@$(BIN)/uv pip install --quiet --python $(TENSORFLOW_CLOUD)/bin/python --require-hashes --no-deps --compile-bytecode \
+	  -r tests/requirements-tensorflow-cloud.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(TENSORFLOW_CLOUD)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
 	@$(PYTHON) -m cluster.up
@@ -186,9 +198,12 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
+soak: $(INSTALLED) servers ## the long forms of the random tests, the examples on the kind cluster if there is one, accuracy under mixed policies
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
+	@$(BIN)/python -m soaks.preempted
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
+	@$(BIN)/python -m bench.parity --write
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

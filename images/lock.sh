@@ -14,7 +14,13 @@ compile --universal --extra operator -c requirements.lock -o images/operator.loc
   --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
   --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package obstore --no-emit-package pillow --no-emit-package pyarrow
+# The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \
+  --no-emit-package kubernetes --no-emit-package durationpy --no-emit-package oauthlib \
+  --no-emit-package requests-oauthlib --no-emit-package websocket-client --no-emit-package python-dateutil \
+  --no-emit-package aiohttp --no-emit-package aiohappyeyeballs --no-emit-package aiosignal --no-emit-package attrs \
+  --no-emit-package frozenlist --no-emit-package multidict --no-emit-package propcache --no-emit-package tzdata \
+  --no-emit-package yarl \
   --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras
 # tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is left out, and pip is told --no-deps.
 printf 'tensorflow-cpu\ntf-keras\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow

@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,13 +42,22 @@ class Log:
     """What a container wrote; who follows it sees new lines until it is closed."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._lines: list[tuple[str, str]] = []
         self._closed = False
+        self._cuts = 0
         self._changed = threading.Condition()
 
     def say(self, *lines: str) -> None:
         with self._changed:
-            self._lines += lines
+            # A nanosecond apart, as a container runtime stamps what is written at once.
+            now = time.time_ns()
+            self._lines += [(_stamp(now + number), line) for number, line in enumerate(lines)]
+            self._changed.notify_all()
+
+    def cut(self) -> None:
+        """Who follows it is cut off, as by a proxy that has waited long enough."""
+        with self._changed:
+            self._cuts += 1
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -56,17 +66,19 @@ class Log:
             self._closed = True
             self._changed.notify_all()
 
-    def read(self, *, follow: bool, tail: int | None) -> Iterator[str]:
+    def read(self, *, follow: bool, tail: int | None, since: str) -> Iterator[tuple[str, str]]:
+        """(time, line), from the second `since` on."""
         with self._changed:
             at = 0 if tail is None else max(0, len(self._lines) - tail)
+            cuts = self._cuts
         while True:
             with self._changed:
-                while follow and at == len(self._lines) and not self._closed:
+                while follow and at == len(self._lines) and not self._closed and self._cuts == cuts:
                     self._changed.wait()
                 some = self._lines[at:]
                 at += len(some)
-                over = self._closed or not follow
-            yield from some
+                over = self._closed or not follow or self._cuts != cuts
+            yield from (each for each in some if each[0] >= since)
             if over and not some:
                 return
 
@@ -130,8 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         tail = int(query["tailLines"][0]) if "tailLines" in query else None
         try:
-            for line in log.read(follow=query.get("follow") == ["true"], tail=tail):
-                data = f"{line}\n".encode()
+            since = query.get("sinceTime", [""])[0].removesuffix("Z")
+            for at, line in log.read(follow=query.get("follow") == ["true"], tail=tail, since=since):
+                data = (f"{at} {line}\n" if "timestamps" in query else f"{line}\n").encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
@@ -166,6 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nobody reads it."""
+
+
+def _stamp(nanoseconds: int) -> str:
+    seconds, fraction = divmod(nanoseconds, 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09}Z"
 
 
 def _status(code: int) -> dict[str, Any]:

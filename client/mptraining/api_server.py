@@ -109,11 +109,9 @@ class ApiServer:
         for line in self._lines("watch", resource, "", "", query, read_seconds=seconds + READ_SECONDS):
             yield json.loads(line)
 
-    def log(self, pod: str, *, container: str, follow: bool, tail: int | None = None) -> Iterator[str]:
-        """Lines of a container's log, as they come with `follow`; `tail` of the last ones alone."""
-        query = {"container": container, "follow": "true" if follow else "false"}
-        if tail is not None:
-            query["tailLines"] = str(tail)
+    def log(self, pod: str, *, container: str, follow: bool, **query: str) -> Iterator[str]:
+        """Lines of a container's log, as they come with `follow`; `query` as tailLines, timestamps, sinceTime."""
+        query = {"container": container, "follow": "true" if follow else "false", **query}
         # A program may be silent for hours.
         for line in self._lines("get", PODS, pod, "log", query, read_seconds=None if follow else READ_SECONDS):
             yield line.decode("utf-8", errors="replace")
@@ -197,6 +195,9 @@ class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
+        # The client stumbles over its own exception for a certificate that is not trusted: it has no body.
+        if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
+            error = error.__context__
         if isinstance(error, ApiException):
             raise refusal(self._request, error.status or 0, error.body or error.reason or "") from None
         if isinstance(error, urllib3.exceptions.HTTPError | OSError):

@@ -89,7 +89,7 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
             next_step="Is the cluster running, and this machine in a network that reaches it (VPN, proxy)? "
             "Try: kubectl cluster-info",
         )
-    if status == 401:
+    if status == 401 or (status == 403 and '"system:anonymous"' in message):
         return NotLoggedIn(
             request.cluster,
             "the API server does not accept these credentials",

@@ -54,17 +54,19 @@ Update = JobView | Line | Silence | Tick
 class Following:
     """A context manager; iterate over `updates`. `uid` is the job's: another of the same name is not followed.
 
-    Logs are those of `worker`, or of the first LOGS_AT_ONCE workers.
+    Logs are those of `worker`, or of the first LOGS_AT_ONCE workers, from their last `tail` lines on.
     """
 
-    def __init__(self, server: ApiServer, name: str, uid: str, *, worker: int | None = None) -> None:
+    def __init__(
+        self, server: ApiServer, name: str, uid: str, *, worker: int | None = None, tail: int | None = None
+    ) -> None:
         self._server = server
         self._name = name
         self._uid = uid
         self._inbox: queue.SimpleQueue[Update | BaseException] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._worker = worker
-        self._logs: Followed | None = Followed(server, said=self._said, ended=lambda pod, problem: None)
+        self._logs: Followed | None = Followed(server, said=self._said, tail=tail)
         self._thread = threading.Thread(target=self._work, name=f"watch of {name}", daemon=True)
 
     def __enter__(self) -> Following:

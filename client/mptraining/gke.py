@@ -115,15 +115,16 @@ def configure(configuration: Any, found: Found) -> None:
         with tempfile.NamedTemporaryFile(prefix="mptraining-", suffix=".crt", delete=False) as file:
             file.write(found.authority)
         configuration.ssl_ca_cert = file.name
-    configuration.api_key_prefix["authorization"] = "Bearer"
 
     def refresh(asked: Any) -> None:
         from google.auth.transport.requests import Request
 
         if not found.credentials.valid:
             found.credentials.refresh(Request())
-        asked.api_key["authorization"] = found.credentials.token
+        # The client's name for it until version 35, and since 36; one that is absent is never asked for.
+        asked.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
 
+    refresh(configuration)
     configuration.refresh_api_key_hook = refresh
 
 

@@ -16,38 +16,56 @@ import yaml
 from mptraining.local import run_local
 from mptraining.local_job import absolute
 from mptraining.package import Package
-from mptraining.runs import Run, load_run
+from mptraining.runs import History, Run, load_run
 from mptraining_api.problems import InvalidProgram, Problem
 
 
 class LocalJob(dict[str, str | None]):
-    """A job that was trained here: its run folder, and the dict that tensorflow-cloud returns."""
+    """A job that was trained here: its run folder, and the dict that tensorflow-cloud returns.
 
-    def __init__(self, name: str, folder: str, exit_code: int) -> None:
+    A program that asks a cluster's `Job` may ask this one: it has ended already.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
         super().__init__(job_id=name, docker_image=None)
         self.name = name
-        self.folder = folder
-        self.exit_code = exit_code
+        self.run_folder = folder
 
     def __repr__(self) -> str:
-        return f"<LocalJob {self.name} in {self.folder}>"
+        return f"<LocalJob {self.name} in {self.run_folder}>"
 
-    def status(self) -> Run:
-        """The run folder as it is now."""
-        return load_run(self.folder)
+    def run(self) -> Run:
+        """The run folder as a value."""
+        return load_run(self.run_folder)
 
-    def wait(self) -> int:
-        """The exit code: it has ended."""
-        return self.exit_code
+    # One look at a job that has ended is its run.
+    status = run
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """How it ended; at once."""
+        del timeout
+        return self.run()
+
+    def logs(self, follow: bool = False, worker: int | None = None) -> None:
+        """Says where they are: they were shown while it trained."""
+        del follow, worker
+        print(f"what was said stands in {self.run_folder}/events")
+
+    def cancel(self) -> None:
+        """Nothing: it has ended."""
 
     @property
-    def history(self) -> dict[str, list[float]]:
-        """The training curves, as Keras' History has them: each metric's values, in the order of steps."""
-        curves: dict[str, list[float]] = {}
-        for point in self.status().history.points:
-            for name, value in point.metrics.items():
-                curves.setdefault(name, []).append(value)
-        return curves
+    def history(self) -> History:
+        """The training curves: metrics by step, over all attempts."""
+        return self.run().history
+
+    def model(self) -> Any:
+        """The trained keras.Model in this process, in float32. Raises InvalidData, InvalidProgram."""
+        from mptraining import model_fetch
+        from mptraining.trained_model import load
+
+        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+            return load(model_fetch.from_run_folder(self.run_folder, Path(scratch, "model")))
 
 
 def train_here(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
@@ -73,7 +91,7 @@ def train_here(document: Mapping[str, Any], package: Package, *, command: Sequen
         exit_code = run_local(job_file, output=folder, **options)  # type: ignore[arg-type]
     if exit_code:
         raise _failed(folder, exit_code)
-    return LocalJob(name, folder, exit_code)
+    return LocalJob(name, folder)
 
 
 def _failed(folder: str, exit_code: int) -> Problem:

@@ -29,11 +29,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """Its code cells, and how messages call it."""
+    """Its code cells, and how messages call it.
+
+    `executed`: the cells are what was typed so far, mistakes included; their numbers are IPython's.
+    """
 
     name: str
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
+    executed: bool = False
 
 
 def read_notebook(file: Path) -> Notebook:
@@ -78,14 +82,14 @@ def running_notebook(environment: Mapping[str, str] = os.environ) -> Notebook:
     document = _from_colab() or _from_kaggle(environment)
     if document is not None:
         return Notebook("notebook.ipynb", code_cells(document, "the notebook"))
-    executed = [text for text in session.history_manager.input_hist_raw[1:] if text.strip()]
+    typed = session.history_manager.input_hist_raw
+    executed = tuple(Cell(number, text) for number, text in enumerate(typed) if text.strip())
     file = _file(session, environment)
     if file is None:
         note = "the cells that were executed so far are shipped, in their order"
-        cells = tuple(Cell(number, text) for number, text in enumerate(executed, start=1))
-        return Notebook("notebook.ipynb", cells, (note,))
+        return Notebook("notebook.ipynb", executed, (note,), executed=True)
     notebook = read_notebook(file)
-    if executed and executed[-1].strip() not in {cell.source.strip() for cell in notebook.cells}:
+    if executed and executed[-1].source.strip() not in {cell.source.strip() for cell in notebook.cells}:
         raise InvalidProgram(
             str(file),
             "the file does not hold the cell that is running",
@@ -103,10 +107,11 @@ def _file(session: Any, environment: Mapping[str, str]) -> Path | None:
 
 
 def _from_colab() -> object | None:
-    message: Any = getattr(sys.modules.get("google.colab"), "_message", None)
-    if message is None:
+    if "google.colab" not in sys.modules:
         return None
-    answer = message.blocking_request("get_ipynb", request="", timeout_sec=_SECONDS)
+    from google.colab import _message
+
+    answer = _message.blocking_request("get_ipynb", request="", timeout_sec=_SECONDS)
     if not answer:
         step = "Run the cell again, or save the notebook and name it: entry_point='notebook.ipynb'."
         raise InvalidProgram("the notebook", f"Colab did not hand it out within {_SECONDS} s", next_step=step)

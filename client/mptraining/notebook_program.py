@@ -55,8 +55,15 @@ def program(notebook: Notebook) -> NotebookProgram:
     uses_shell = False
     for cell in notebook.cells:
         where = f"{notebook.name}, cell {cell.number}"
-        text = _python(cell, where)
-        tree = _parsed(text, where)
+        try:
+            text = _python(cell, where)
+            tree = _parsed(text, where)
+        except InvalidProgram as mistake:
+            # Who mistyped a cell has typed it again.
+            if not notebook.executed:
+                raise
+            notes.append(f"{mistake.where}: {mistake.found}; the cell is left out")
+            continue
         text = _without_futures(text, tree, futures)
         for call in _shell_calls(tree):
             uses_shell = True

@@ -24,7 +24,7 @@ from mptraining_api.problems import InvalidProgram
 # Kubernetes refuses a ConfigMap of more than 1 MiB; base64 in the request makes four bytes of three.
 CONFIG_MAP_BYTES = 700_000
 # The trainer unpacks at most 512 MiB packed. This is unpacked and far above any program: what is larger is data.
-MOST_BYTES = 256 << 20
+MOST_BYTES = 256_000_000
 MOST_FILES = 10_000
 # The entry of the ConfigMap that the trainer unpacks (`mptraining_api.spec_program`, whose import takes pydantic).
 ARCHIVE_KEY = "source.tgz"

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mptraining.api_server import PODS, ApiServer
-from mptraining.cluster_problems import ClusterProblem, NotFound
+from mptraining.cluster_problems import ClusterProblem, NotFound, Unreachable
 from mptraining.display import lines as event_lines
 from mptraining.display import prefixed
 from mptraining_api import events, labels
 from mptraining_api.events import Event, Finished
+
+# (seconds, nanoseconds), both as text; empty before the first line.
+Stamp = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,12 +61,33 @@ def chosen(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | Non
     return [each for each in found if each.attempt == last and worker in (None, each.index)]
 
 
-def lines(server: ApiServer, pod: WorkerPod, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-    """Of the trainer's container. A pod that is gone has none."""
+def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
+    """What the trainer's container has said so far. A pod that is gone has said nothing."""
     try:
-        yield from server.log(pod.name, container=labels.TRAINER_CONTAINER, follow=follow, tail=tail)
+        yield from server.log(pod.name, container=labels.TRAINER_CONTAINER, follow=False)
     except NotFound:
         return
+
+
+def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None) -> Iterator[tuple[Stamp, str]]:
+    """(time, line) as they come, of those later than `after`; at first only the last `tail` ones."""
+    query = {"timestamps": "true"}
+    if after:
+        # Whole seconds is all that the API server reads.
+        query["sinceTime"] = f"{after[0]}Z"
+    elif tail is not None:
+        query["tailLines"] = str(tail)
+    for line in server.log(pod.name, container=labels.TRAINER_CONTAINER, follow=True, **query):
+        time, _, text = line.partition(" ")
+        at = stamp(time)
+        if at > after:
+            yield at, text
+
+
+def stamp(time: str) -> Stamp:
+    """`2026-01-01T00:00:00.5Z` as a value that can be compared: the seconds, and the fraction in nine digits."""
+    seconds, _, fraction = time.removesuffix("Z").partition(".")
+    return (seconds, fraction.ljust(9, "0"))
 
 
 def chief_events(server: ApiServer, job_uid: str) -> list[list[Event]]:
@@ -88,40 +112,43 @@ def readable(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
 
 
 class Followed:
-    """The logs of several pods at once, as they grow: a thread each puts (pod, line) into a queue.
+    """The logs of several pods at once, as they grow: a thread each hands (pod, line) to `said`.
 
-    `ended` is called with the pod when its log is over, and with a problem when it cannot be read.
+    A connection that is lost is made again by the next `add`, and goes on behind the last line.
     """
 
-    def __init__(
-        self,
-        server: ApiServer,
-        *,
-        said: Callable[[WorkerPod, str], None],
-        ended: Callable[[WorkerPod, ClusterProblem | None], None],
-    ) -> None:
+    def __init__(self, server: ApiServer, *, said: Callable[[WorkerPod, str], None], tail: int | None = None) -> None:
         self._server = server
         self._said = said
-        self._ended = ended
-        self._known: dict[str, threading.Thread] = {}
+        self._tail = tail
+        self._threads: dict[str, threading.Thread] = {}
+        self._last: dict[str, Stamp] = {}
+        self._over: set[str] = set()
 
     def add(self, pod: WorkerPod) -> None:
-        """Follows the pod's log from its beginning; once for each pod."""
-        if pod.uid in self._known:
+        """Follows the pod's log, unless that is done already, or told to its end."""
+        thread = self._threads.get(pod.uid)
+        if pod.uid in self._over or (thread is not None and thread.is_alive()):
             return
         thread = threading.Thread(target=self._follow, args=(pod,), name=f"log of {pod.name}", daemon=True)
-        self._known[pod.uid] = thread
+        self._threads[pod.uid] = thread
         thread.start()
 
     @property
     def under_way(self) -> bool:
-        return any(each.is_alive() for each in self._known.values())
+        return any(each.is_alive() for each in self._threads.values())
 
     def _follow(self, pod: WorkerPod) -> None:
-        problem = None
         try:
-            for line in lines(self._server, pod, follow=True):
-                self._said(pod, line)
-        except ClusterProblem as refused:
-            problem = refused
-        self._ended(pod, problem)
+            for at, text in stamped(self._server, pod, after=self._last.get(pod.uid, ()), tail=self._tail):
+                self._last[pod.uid] = at
+                self._said(pod, text)
+        except Unreachable:
+            return
+        except ClusterProblem:
+            # A pod that is gone, or a log that may not be read: asking again changes nothing.
+            self._over.add(pod.uid)
+            return
+        # The end of a pod that ran when it was looked at may be that of the connection alone.
+        if pod.phase in ("Succeeded", "Failed"):
+            self._over.add(pod.uid)

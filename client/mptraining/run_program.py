@@ -88,9 +88,9 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
 
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
-    job: Any = submit(body, package=shipped.package, where=target.where or HERE, archives=archives)
+    job = submit(body, package=shipped.package, where=target.where or HERE, archives=archives)
     print("Job submitted successfully.")
     print("Your job ID is: ", job["job_id"])
     if stream_logs:
         job.logs(follow=True)
-    return job  # type: ignore[no-any-return]
+    return job

@@ -134,8 +134,13 @@ def _told(target: Target, tuners: list[str]) -> Target:
     return replace(target, spec={**target.spec, "podTemplate": template})
 
 
-def _machine(config: Any) -> MachineConfig:
-    """Our machine for one of the package's own classes; the common ones stay what they are."""
+def _machine(config: Any) -> MachineConfig | str:
+    """Our machine for one of the package's own classes; the common ones stay what they are.
+
+    run_cloudtuner hands an "auto" on as it is, which AI Platform would have refused.
+    """
+    if isinstance(config, str):
+        return config
     kind = AcceleratorType(config.accelerator_type.value)
     shape = (config.cpu_cores, config.memory, kind, config.accelerator_count)
     for each in COMMON_MACHINE_CONFIGS.values():

@@ -16,6 +16,9 @@ from mptraining_api import events
 from mptraining_api.events import Event, Notice, Progress
 from mptraining_api.launch import MODEL_WAITS
 
+# Who attaches to a job of days wants to see where it is, not all that it has said.
+LINES_BEFORE = 1000
+
 
 class StillRunning(ClusterProblem):
     """The time to wait is over, the job is not; the code is that of timeout(1)."""
@@ -42,7 +45,7 @@ def wait(
     shown = Shown(display, wall)
     end = None if timeout is None else clock() + timeout
     last: JobView | None = None
-    with Following(server, name, uid) as following:
+    with Following(server, name, uid, tail=LINES_BEFORE) as following:
         for update in following.updates():
             if isinstance(update, JobView):
                 last = update

@@ -231,7 +231,14 @@ def test_the_running_notebook_by_what_was_executed(running: Any) -> None:
     made = shipping.ship_running_notebook(arguments=["a"])
     assert made.program == {"script": {"path": "notebook_program.py", "arguments": ["a"]}}
     assert made.notes == ("the cells that were executed so far are shipped, in their order",)
-    assert "cell 2\ntfc.run()" in text(made, "notebook_program.py")
+    assert "cell 3\ntfc.run()" in text(made, "notebook_program.py")
+
+
+def test_a_cell_that_was_mistyped_and_typed_again(running: Any) -> None:
+    running("x = (1", "x = 1", "tfc.run()")
+    made = shipping.ship_running_notebook()
+    assert made.notes[1] == "notebook.ipynb, cell 1, line 1: '(' was never closed: x = (1; the cell is left out"
+    assert text(made, "notebook_program.py").startswith("# %% notebook.ipynb, cell 2\nx = 1\n")
 
 
 @pytest.mark.parametrize("how", ["jupyter", "vscode"])

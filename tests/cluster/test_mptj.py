@@ -162,6 +162,25 @@ def test_logs_are_followed_over_a_restart(life: Any, mptj: Mptj, talking: Any) -
     assert followed.out.count("worker 0 loads flowers") == 2
 
 
+def test_a_log_that_is_cut_off_goes_on_without_a_line_twice(life: Any, node_server: NodeServer, mptj: Mptj) -> None:
+    life.create("cut", lambda pod: Run(), nodes=1)
+    life.running("cut")
+    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "cut"})
+    log = node_server.log(life.namespace, pod.name)
+    log.say("one", "two")
+    job = mptraining.attach("cut")
+    lines = job.log_lines(follow=True)
+    assert [next(lines), next(lines)] == ["one", "two"]
+    log.cut()
+    log.say("three")
+    # The next word about the job makes the connection anew.
+    life.patch("cut", {"metadata": {"annotations": {"touched": "1"}}})
+    assert next(lines) == "three"
+    log.close()
+    life.kubelet.tell(pod, Exit(0))
+    assert list(lines) == []
+
+
 @pytest.mark.parametrize(("code", "reason", "advice"), [(2, "InvalidData", "spec.data"), (3, "Diverged", "clipnorm")])
 def test_wait_leaves_with_the_jobs_code_and_says_why(
     life: Any, mptj: Mptj, code: int, reason: str, advice: str
@@ -209,7 +228,6 @@ def test_suspend_resume_and_cancel(life: Any, mptj: Mptj) -> None:
     assert mptj("resume", "paused").code == 0
     life.running("paused", attempt=2)
     assert mptj("cancel", "paused").out == "cancelled: paused\n"
-    life.released("paused")
     gone = mptj("status", "paused")
     assert gone.code == 2
     assert "paused: no job of this name" in gone.err

@@ -94,6 +94,8 @@ def test_no_permission_names_the_role(
 def test_credentials_that_are_not_accepted(refused: Refused, control_plane: ControlPlane) -> None:
     said = refused("list", kubeconfig=control_plane.kubeconfig("nobody", "no-such-token"))
     assert "does not accept these credentials. Log in again" in said
+    path = control_plane.kubeconfig("anonymous", "")
+    assert "does not accept these credentials. Log in again" in refused("list", kubeconfig=path)
 
 
 @pytest.mark.parametrize("verb", VERBS)

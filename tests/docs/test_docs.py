@@ -39,7 +39,14 @@ from mptraining_operator.waiting import NAMESPACE_FULL
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
-DOCUMENTS = (*EXECUTED, "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = (
+    *EXECUTED,
+    "docs/architecture.md",
+    "docs/precision.md",
+    "docs/reliability.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 LANGUAGES = ("text", "yaml", "python", "bash")
 
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
@@ -85,7 +92,9 @@ class Block:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
             return any(words[:2] == ["mptj", "run"] for words in self.commands)
-        return self.language == "python" and self.file is None and "import keras" in self.text
+        if self.language != "python" or self.file is not None:
+            return False
+        return "import keras" in self.text or 'backend="local"' in self.text
 
 
 def blocks(document: str) -> Iterator[Block]:
@@ -197,6 +206,9 @@ def _parse(arguments: list[str]) -> None:
 
 def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
     """What can be known without a cluster: verb, files, jobs, conditions, fields."""
+    if arguments[0] == "mptj":
+        _parse(arguments[1:])
+        return
     assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
     beside = SECTIONS[block.document, block.section]
     files = {each.file: each.text for each in beside if each.file}

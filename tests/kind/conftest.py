@@ -32,6 +32,7 @@ class Kind:
     """kubectl, and waiting. `namespace` is the tests' own."""
 
     namespace = "kind-tests"
+    kubeconfig = KUBECONFIG
 
     def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
         """The standard output of kubectl."""

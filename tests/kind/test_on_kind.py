@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import mptraining
 from cluster.images import VERSION
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -138,15 +139,20 @@ model.fit(x, x.sum(axis=1), epochs=3, verbose=0)
 """
 
 
-def test_a_script_of_a_config_map_trains_unchanged(kind: Any) -> None:
+def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"train.py": SCRIPT}})
     kind.job(
         "script",
         accelerator={"type": "cpu"},
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "code"}},
-        podTemplate={"env": [{"name": "MPTRAINING_MODEL_WAIT_SECONDS", "value": "0"}]},
     )
+    # Without output.uri worker 0 keeps the model, until it was fetched by a real kubelet's exec.
+    job = mptraining.attach("script", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
+    assert job.wait(180).succeeded
+    saved = job.save_model(tmp_path / "model")
+    assert {"model.json", "weights.npz"} <= {path.name for path in saved.iterdir()}
     kind.finished("script")
     assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
 

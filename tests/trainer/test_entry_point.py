@@ -75,3 +75,13 @@ def test_an_error_in_the_users_code_is_given_its_place() -> None:
     said = raised("flowers.model:fails", caught.value)
     assert "flowers.model:fails raised ZeroDivisionError: division by zero" in said
     assert f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}" in said
+
+
+def test_a_module_that_submits_itself_finds_something_to_import(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow_cloud", raising=False)
+    (source / "flowers" / "cloudy.py").write_text(
+        "import tensorflow_cloud as tfc\n"
+        "tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS['CPU'])\n"
+        "def build(): return 3\n"
+    )
+    assert import_entry_point("flowers.cloudy:build", WHERE)() == 3

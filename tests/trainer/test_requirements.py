@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_trainer import requirements
+from mptraining_trainer import package_cache, requirements
 from mptraining_trainer.requirements import install
 
 
@@ -116,3 +116,94 @@ def test_a_file_of_somebody_else(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(InvalidSpec, match="in the source"):
         install("../requirements.txt", tmp_path / "source", tmp_path / "packages")
+
+
+# Kept on a volume.
+
+
+def cached(source: Path, cache: Path, *lines: str, name: str = "requirements.txt") -> bool:
+    (source / name).write_text("\n".join(lines) + "\n")
+    return install(name, source, source.parent / "packages", cache=cache)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source folder, and an index that has two packages."""
+    for folder in ("source", "index"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    wheel(tmp_path / "index", "mptraining_test_a")
+    wheel(tmp_path / "index", "mptraining_test_b")
+    return tmp_path / "source"
+
+
+def test_the_next_pod_asks_no_index(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not cached(source, tmp_path / "cache", "mptraining-test-a")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
+    assert cached(source, tmp_path / "cache", "# a comment", "", "mptraining-test-a  # another")
+    assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
+    assert [path.name.startswith(".") for path in (tmp_path / "cache").iterdir()] == [False]
+    # Something else is asked for.
+    with pytest.raises(InvalidProgram, match="No matching distribution"):
+        cached(source, tmp_path / "cache", "mptraining-test-b")
+
+
+def test_named_files_and_versions_of_the_image_count(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "more.txt").write_text("mptraining-test-a\n")
+    assert not cached(source, tmp_path / "cache", "-r more.txt")
+    assert cached(source, tmp_path / "cache", "-r more.txt")
+    (source / "more.txt").write_text("mptraining-test-b\n")
+    assert not cached(source, tmp_path / "cache", "-r more.txt")
+    assert (tmp_path / "packages" / "mptraining_test_b.py").exists()
+    versions = requirements._versions()
+    monkeypatch.setattr(requirements, "_versions", lambda: versions | {"numpy": "99"})
+    assert not cached(source, tmp_path / "cache", "-r more.txt")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_kept"),
+    [
+        ("einops>=0.8", True),
+        ("--extra-index-url https://example.com/simple", True),
+        ("thing @ https://example.com/thing-1.0.tar.gz", True),
+        ("git+https://example.com/thing.git@v1", True),
+        ("./wheels/thing.whl", False),
+        ("/wheels/thing.whl", False),
+        ("wheels/thing.whl", False),
+        ("thing @ file:///wheels/thing.whl", False),
+        ("-e .", False),
+        ("--find-links wheels", False),
+        ("--find-links=https://example.com/wheels", True),
+        ("-r nowhere.txt", False),
+    ],
+)
+def test_only_what_its_text_says_is_kept(tmp_path: Path, line: str, is_kept: bool) -> None:
+    (tmp_path / "r.txt").write_text(f"{line}\n")
+    assert (package_cache.place(tmp_path, tmp_path / "r.txt", "numpy==2") is not None) == is_kept
+
+
+def test_files_that_name_each_other_come_to_an_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("-r b.txt\n")
+    (tmp_path / "b.txt").write_text("--requirement=a.txt\n")
+    assert package_cache.place(tmp_path, tmp_path / "a.txt", "") is not None
+
+
+def test_a_volume_that_takes_nothing_is_no_failure(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert not cached(source, tmp_path / "file", "mptraining-test-a")
+    assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
+    assert "MPTRAINING_PACKAGES_CACHE: the packages could not be kept" in capfd.readouterr().err
+
+
+def test_another_worker_that_was_quicker_is_no_mishap(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert not cached(source, tmp_path / "cache", "mptraining-test-a")
+    (kept,) = (tmp_path / "cache").iterdir()
+    package_cache.keep(tmp_path / "packages", kept)
+    assert [*(tmp_path / "cache").iterdir()] == [kept]
+    assert capfd.readouterr().err == ""

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
 
 from mptraining_api import events
-from mptraining_api.problems import Diverged, Preempted
+from mptraining_api.problems import Preempted
 from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.checkpoint import Checkpointer
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
+from mptraining_trainer.execution import Execution
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
-from mptraining_trainer.loop import Execution, Loop
+from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
-from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.profiling import Profiling
+from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
 
 # Executions that the time of a step is taken from.
@@ -69,6 +75,23 @@ class Course:
         self._recent = InputSince()
         self._steady = InputSince()
         self.skipped_steps = 0
+        self.loss_scale: float | None = None
+        self.gradient_norm: float | None = None
+        self._broken = False
+        policy = worker.job.precision.policy
+        self.compute_with(Numbers(asked=policy, policy=policy), ())
+
+    def compute_with(self, numbers: Numbers, available: Sequence[str], *, locate: bool = False) -> None:
+        """How training computes; see `recovery` and `watch`."""
+        self._numbers = numbers
+        self._watch = Watch(
+            numbers,
+            available,
+            self._worker.telemetry.notice,
+            skipped=self._scaler.state().skipped_steps if self._scaler else 0,
+            dynamic=self._scaler is None or self._scaler.dynamic,
+            locate=locate,
+        )
 
     @property
     def step_seconds(self) -> float | None:
@@ -84,8 +107,10 @@ class Course:
     def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
         self._validation = iterator_and_steps
 
-    def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
-        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, Diverged."""
+    def run(  # noqa: PLR0915 - what happens between two executions, in its order
+        self, iterator: Any, step: int, position: Position
+    ) -> dict[str, float]:
+        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, NonFinite."""
         metrics: dict[str, float] = {}
         now, ends = self._worker.telemetry.now, self._boundaries
         recent = 0.0
@@ -95,22 +120,24 @@ class Course:
             self._loss_sum = execution.loss_sum
             metrics = self._epoch_loss() | execution.metrics | self._validated()
             self.skipped_steps = execution.skipped_steps
+            self.loss_scale = execution.loss_scale
         while step < ends.total_steps:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
-            steps = min(self._pace.steps, ends.until_next(step))
+            steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
             self._profiling.before(step)
             before = now()
             with self._profiling.step(step):
-                stop = self._worker.preemption.asked()
-                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent)
+                stop, broken = self._worker.preemption.asked(), self._broken
+                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
+            self._watch.look(execution, step, steps, partial(self._batching.advance, position))
             step += steps
             self._profiling.after(step)
             position = self._batching.advance(position, steps)
-            self._check(execution, step)
+            self._account(execution)
             metrics |= self._epoch_loss() | execution.metrics
             # The first execution traces and compiles; what it took says nothing about a step.
             if self._warm_since is not None:
@@ -126,10 +153,10 @@ class Course:
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
-                self._checkpointer.save(self._state(step, position))
+                self._keep(step, position)
                 self._skipped.publish()
             if leave and step < ends.total_steps:
-                self._checkpointer.wait()
+                self.settle()
                 raise Preempted(
                     f"step {step}",
                     "this machine is being taken away; saved",
@@ -143,31 +170,43 @@ class Course:
         self._profiling.finish(step)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
+    def _keep(self, step: int, position: Position) -> None:
+        with self._told_to_all():
+            self._checkpointer.save(self._state(step, position))
+
+    def abandon(self) -> None:
+        """Another course goes on from an earlier step."""
+        self._profiling.abandon()
+
+    def settle(self) -> bool:
+        """Waits for the last save; whether all is well. Raises NonFinite where this worker is the only one."""
+        with self._told_to_all():
+            self._checkpointer.wait()
+        return not self._broken
+
+    @contextmanager
+    def _told_to_all(self) -> Iterator[None]:
+        """The chief alone learns that weights are not finite, as it writes them: the next execution tells the others,
+        so that all of them stop after the same step.
+        """
+        try:
+            yield
+        except NonFinite:
+            if self._worker.job.processes == 1:
+                raise
+            self._broken = True
+
     def _validated(self) -> dict[str, float]:
         if self._validation is None:
             return {}
         return {f"val_{name}": value for name, value in self._loop.evaluate(*self._validation).items()}
 
-    def _check(self, execution: Execution, step: int) -> None:
-        self.skipped_steps = execution.skipped_steps
-        stuck = execution.skipped_in_a_row >= DIVERGED_AFTER and (execution.loss_scale or 0.0) <= FLOOR
-        if stuck:
-            raise Diverged(
-                f"step {step}",
-                f"gradients overflowed in {execution.skipped_in_a_row} steps in a row with the loss scale at its floor",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or use float32.",
-            )
-        if execution.applied_steps == 0:
-            return
-        self._loss_sum = execution.loss_sum
-        self._loss_steps += execution.applied_steps
-        if not math.isfinite(execution.loss):
-            raise Diverged(
-                f"step {step}",
-                f"the loss became {execution.loss}, no finite number",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
-                "the last checkpoint is from before it (training.onNonFinite: Recover is not there yet).",
-            )
+    def _account(self, execution: Execution) -> None:
+        self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
+        self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
+        if execution.applied_steps:
+            self._loss_sum = execution.loss_sum
+            self._loss_steps += execution.applied_steps
 
     def _epoch_loss(self) -> dict[str, float]:
         """The mean over the epoch's steps so far, as `fit` reports it."""
@@ -197,6 +236,9 @@ class Course:
             estimated_remaining_seconds=self._remaining_seconds(step),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
+            gradient_norm=self.gradient_norm,
+            precision=self._numbers.policy,
+            recoveries=len(self._numbers.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
@@ -236,8 +278,14 @@ class Course:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=job.precision.policy,
+            policy=self._numbers.policy,
+            asked_policy=self._numbers.asked,
+            checked=self._numbers.checked,
+            checked_until=self._numbers.until,
+            recoveries=self._numbers.recoveries,
+            measured=self._numbers.measured,
             replicas=job.replicas,
+            examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,

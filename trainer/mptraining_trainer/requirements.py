@@ -19,14 +19,16 @@ from pathlib import Path
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_records import files
+from mptraining_trainer import package_cache
 
 _WHERE = "spec.source.requirements"
 _TENSORFLOW = "tensorflow"
 
 
-def install(requirements: str, source: Path, packages: Path) -> None:
+def install(requirements: str, source: Path, packages: Path, *, cache: Path | None = None) -> bool:
     """Installs what the file `requirements` below `source` lists into the folder `packages`, replacing it.
 
+    With `cache` (see `package_cache`) they are taken from there, or kept there; returns whether they were taken.
     Index, proxy and certificates are pip's own variables (PIP_INDEX_URL, ...). Raises InvalidSpec when there is no
     such file, InvalidProgram with pip's last words, whose whole output is on stderr.
     """
@@ -35,25 +37,43 @@ def install(requirements: str, source: Path, packages: Path) -> None:
         known = sorted(each.name for each in source.glob("*.txt"))
         hint = nearest(requirements, known) or f"The source has {', '.join(known) or 'no .txt files'}."
         raise InvalidSpec(_WHERE, f"no file {requirements!r} in the source", next_step=hint)
+    known_here = _versions()
+    kept = package_cache.place(cache, file, _constraints(known_here)) if cache is not None else None
     files.delete_folder(packages)
+    if kept is not None and kept.is_dir():
+        with files.explained(kept):
+            shutil.copytree(kept, packages)
+        return True
     files.make_folder(packages)
     # On the disk of the packages, so that they are renamed and not copied.
     with tempfile.TemporaryDirectory(dir=packages.parent, prefix=".pip-") as scratch:
         prefix = Path(scratch, "prefix")
-        _pip(file, source, prefix, Path(scratch))
+        _pip(file, source, prefix, Path(scratch), known_here)
         for found in sorted(prefix.glob("lib*/python*/site-packages/*")):
             shutil.move(found, packages / found.name)
+    if kept is not None:
+        package_cache.keep(packages, kept)
+    return False
 
 
-def _pip(file: Path, source: Path, prefix: Path, scratch: Path) -> None:
-    versions = {_normal(each.name): each.version for each in importlib.metadata.distributions() if each.name}
+def _versions() -> dict[str, str]:
+    """What this environment has, by normal names."""
+    return {_normal(each.name): each.version for each in importlib.metadata.distributions() if each.name}
+
+
+def _constraints(versions: dict[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str, str]) -> None:
+    versions = dict(known)
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     variant = next((name for name in sorted(versions) if name.startswith(f"{_TENSORFLOW}-") and _is_it(name)), None)
     if variant and _TENSORFLOW not in versions:
         versions[_TENSORFLOW] = versions[variant]
         path.append(str(_stand_in(scratch, versions[variant])))
     constraints = scratch / "constraints.txt"
-    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(versions.items())), "utf-8")
+    constraints.write_text(_constraints(versions), "utf-8")
     options = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-warn-script-location"]
     # --prefix, other than --target, counts what is installed already.
     places = ["--prefix", str(prefix), "--constraint", str(constraints), "--requirement", str(file.resolve())]

@@ -16,6 +16,7 @@ from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
 from mptraining_records import files, storage
+from mptraining_trainer import package_cache
 from mptraining_trainer.requirements import install
 from mptraining_trainer.unpack import MOST_ARCHIVE_BYTES, unpack
 
@@ -33,8 +34,9 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
         mounted = Path(_needed(environment, CONFIG_MAP_FOLDER))
         said.append(_take(source.config_map, mounted, _target(environment)))
     if source.requirements is not None:
-        install(source.requirements, folder, Path(_needed(environment, PACKAGES_FOLDER)))
-        said.append(f"{source.requirements} installed")
+        packages, cache = Path(_needed(environment, PACKAGES_FOLDER)), environment.get(package_cache.FOLDER)
+        taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
+        said.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
     return "; ".join(said) or "nothing to do"
 
 

@@ -1,0 +1,42 @@
+"""The API server's answers as problems; those that the real one gives stand in tests/cluster/test_mptj_refused.py."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from mptraining.api_server import refusal
+from mptraining.cluster_problems import ClusterProblem, NotAllowed, Request, Unreachable, explained
+
+LIST = Request("list", "mptrainingjobs", "mptraining.dev", "team", "", "prod")
+FORBIDDEN = 'mptrainingjobs is forbidden: User "{}" cannot list resource "mptrainingjobs" in API group'
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("ada@example.com", "--user=ada@example.com"),
+        ("system:serviceaccount:team:notebook", "--serviceaccount=team:notebook"),
+    ],
+)
+def test_the_grant_is_one_command(user: str, subject: str) -> None:
+    problem = explained(LIST, 403, "Forbidden", FORBIDDEN.format(user))
+    assert isinstance(problem, NotAllowed)
+    command = shlex.split(str(problem).partition("kubectl ")[2])
+    assert command[:2] == ["create", "rolebinding"]
+    assert {subject, "--clusterrole=view", "--namespace=team"} <= set(command)
+
+
+def test_no_answer_may_heal_by_itself() -> None:
+    problem = explained(LIST, 0, "", "Connection refused")
+    assert isinstance(problem, Unreachable)
+    assert (problem.exit_code, problem.status) == (75, 0)
+
+
+@pytest.mark.parametrize("body", ["", "<html>Bad Gateway</html>", b"\xff\xfe", "[]", '{"details": null}'])
+def test_an_answer_of_somebody_else_is_still_told(body: str | bytes) -> None:
+    problem = refusal(LIST, 502, body)
+    assert type(problem) is ClusterProblem
+    assert str(problem).startswith("prod: list mptrainingjobs: HTTP 502")
+    assert problem.status == 502

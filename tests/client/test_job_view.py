@@ -1,0 +1,119 @@
+"""A job of a cluster in words, from what the API server may say of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining import job_view
+from mptraining.job_view import advice, lines, row, unseen, view, why
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Budget
+from mptraining_api.status import Condition, Phase
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+
+def document(**status: Any) -> dict[str, Any]:
+    metadata = {"name": "flowers", "namespace": "team", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4}, "output": {"uri": "gs://b/run"}}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def condition(type: str, reason: str, message: str = "", status: str = "True") -> dict[str, Any]:
+    time = "2026-01-01T00:00:00Z"
+    return {"type": type, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
+
+
+def failed(reason: str) -> dict[str, Any]:
+    over = [condition("Running", reason, "the job has ended", "False"), condition("Finished", reason)]
+    return document(phase="Failed", conditions=[*over, condition("Failed", reason, "what it was")])
+
+
+def test_before_anybody_looked() -> None:
+    seen = view(document())
+    assert (seen.phase, seen.finished, seen.exit_code) == ("Pending", False, None)
+    assert why(seen) == "the operator has not looked at the job yet"
+    assert unseen(seen, CREATED + 10) is None
+    assert "no operator has looked at the job" in str(unseen(seen, CREATED + 60))
+    assert unseen(view(document(phase="Pending")), CREATED + 60) is None
+
+
+@pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.SEEN_FROM_OUTSIDE])
+def test_every_way_to_end_has_a_code_and_says_what_to_do(outcome: outcomes.Outcome) -> None:
+    seen = view(failed(outcome.reason))
+    assert (seen.finished, seen.succeeded) == (True, False)
+    assert seen.exit_code == (outcome.exit_code or 1)
+    assert why(seen) == f"{outcome.reason}: what it was"
+    told = advice(seen)
+    # Undecided ends never end a job.
+    assert (told is not None) == (outcome.budget is not Budget.UNDECIDED and outcome.reason != "ChildDeleted")
+    assert "{" not in (told or "")
+
+
+def test_a_success() -> None:
+    done = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "20 steps")]
+    seen = view(document(phase="Succeeded", conditions=done))
+    assert (seen.exit_code, advice(seen), why(seen)) == (0, None, "Succeeded: 20 steps")
+
+
+def test_under_way() -> None:
+    progress = {
+        "step": 300, "totalSteps": 1000, "percentComplete": 30, "examplesPerSecond": 512.0,
+        "estimatedRemainingSeconds": 90,
+        "metrics": [{"name": "loss", "value": "0.51234"}, {"name": "x", "value": "NaN"}],
+    }  # fmt: skip
+    running = condition("Running", "Running", "all 2 workers run")
+    fallback = condition("FellBackToCPU", "FellBackToCPU", "nvidia-tesla-t4 is absent")
+    attempts = [{"number": 1, "outcome": "Preempted", "message": "worker 0"}, {"number": 2}]
+    seen = view(
+        document(
+            phase="Running", currentAttempt=2, conditions=[running, fallback], progress=progress, attempts=attempts,
+            strategy="MultiWorkerMirrored", precision="mixed_float16", workers=2, replicasInSync=8,
+        )
+    )  # fmt: skip
+    assert lines(seen, more=["look here"]) == [
+        "flowers: Running, attempt 2",
+        "  why         Running: all 2 workers run",
+        "  progress    step 300/1000 (30%)  loss 0.5123  x nan  512 examples/s  1 min 30 s left",
+        "  on the CPU  nvidia-tesla-t4 is absent",
+        "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
+        "  attempts    1 Preempted: worker 0",
+        "              2 under way",
+        "  run folder  gs://b/run",
+        "  advice      look here",
+    ]
+    assert row(seen, CREATED + 7200) == (
+        "flowers", "Running", "4 x nvidia-tesla-t4", "30%", "loss 0.5123  x nan", "2 h 0 min",
+    )  # fmt: skip
+
+
+def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
+    assert view(document(phase="Running", brandNew={"x": 1})).phase == "Running"
+    broken = view(document(phase="Dancing"))
+    assert broken.phase == "Pending"
+    assert "status cannot be read" in why(broken)
+
+
+@given(
+    phase=st.sampled_from(Phase),
+    conditions=st.lists(
+        st.tuples(
+            st.sampled_from(get_args(Condition.model_fields["type"].annotation)),
+            st.sampled_from(("True", "False")),
+            st.sampled_from(sorted(job_view._ADVICE)),
+            st.text(max_size=20),
+        ),
+        max_size=6,
+    ),
+)
+def test_whatever_stands_there_becomes_lines(phase: Phase, conditions: list[tuple[str, str, str, str]]) -> None:
+    stated = [condition(type, reason, message, status) for type, status, reason, message in conditions]
+    seen = view(document(phase=str(phase), conditions=stated))
+    assert seen.error is None
+    assert lines(seen)[0] == f"flowers: {phase}"
+    assert (seen.exit_code is None) == (seen.ended_by is None)

@@ -1,0 +1,40 @@
+"""Which accelerators a cluster's nodes have, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining.nodes import found, missing
+
+
+def node(**labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {f"cloud.google.com/{key.replace('_', '-')}": value for key, value in labels.items()}}
+    }
+
+
+NODES = [
+    node(gke_accelerator="nvidia-tesla-t4"),
+    node(gke_accelerator="nvidia-tesla-t4"),
+    node(gke_tpu_accelerator="tpu-v5-lite-podslice"),
+    node(gke_nodepool="cpus"),
+    {"metadata": {}},
+]
+
+
+def test_nodes_are_counted_by_what_they_have() -> None:
+    assert dict(found(NODES)) == {"nvidia-tesla-t4": 2, "tpu-v5-lite-podslice": 1}
+
+
+@pytest.mark.parametrize("wanted", ["nvidia-tesla-t4", "tpu-v5-lite-podslice", "cpu", "of-a-newer-version"])
+def test_what_is_there_or_needs_nothing_is_not_missing(wanted: str) -> None:
+    assert missing(wanted, NODES) is None
+
+
+def test_what_is_missing_names_what_is_there() -> None:
+    told = missing("nvidia-tesla-v100", NODES)
+    assert told is not None
+    assert told.startswith("no node has nvidia-tesla-v100 now: the cluster has nvidia-tesla-t4 (2 nodes), tpu-v5-lite")
+    assert "no node of the cluster has an accelerator" in str(missing("nvidia-tesla-v100", []))

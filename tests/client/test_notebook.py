@@ -1,0 +1,75 @@
+"""A notebook written for tensorflow-cloud, run by a real Jupyter kernel: its lines unchanged but for one import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+CELLS = (
+    "import mptraining.colab",
+    "import tensorflow_cloud as tfc",
+    "EPOCHS = 3\nif tfc.remote():\n    !pip install -q tensorflow-cloud",
+    "%%writefile flowers.py\nUNITS = 1\n",
+    "%%time\nimport numpy as np\nimport keras\nimport flowers\n"
+    "model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(flowers.UNITS)])\n"
+    "model.compile('sgd', 'mse')",
+    "if tfc.remote():\n    !echo in the job\n"
+    "    model.fit(np.ones((8, 3), 'float32'), np.ones((8, 1), 'float32'), epochs=EPOCHS, verbose=0)\n"
+    "    model.fit",
+    "job = tfc.run(LOCAL)",
+    "from pathlib import Path\nassert job['job_id'] == 'flowers'\n"
+    "Path('done.txt').write_text(str(job.history.points[-1].metrics))",
+)
+
+
+def execute(folder: Path, *sources: str) -> subprocess.CompletedProcess[str]:
+    cells = [
+        {
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "id": f"c{number}",
+        }
+        for number, source in enumerate(sources)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": kernel}
+    (folder / "a.ipynb").write_text(json.dumps(notebook))
+    environment: dict[str, Any] = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "jupyter", "execute", "--inplace", "--kernel_name=python3", "a.ipynb"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=120
+    )
+
+
+def output(folder: Path) -> str:
+    cells = json.loads((folder / "a.ipynb").read_text())["cells"]
+    return "".join("".join(each.get("text", [])) for cell in cells for each in cell["outputs"])
+
+
+def test_a_notebook_for_tensorflow_cloud_trains(tmp_path: Path) -> None:
+    local = "name='flowers', backend='local', chief_config=tfc.COMMON_MACHINE_CONFIGS['V100_4X']"
+    done = execute(tmp_path, *(source.replace("LOCAL", local) for source in CELLS))
+    assert done.returncode == 0, done.stderr + output(tmp_path)
+    told = output(tmp_path)
+    assert "pip install tensorflow-cloud: the trainer's image has its own tensorflow-cloud" in told
+    assert "in the job" in told
+    assert "'loss': " in (tmp_path / "done.txt").read_text()
+    assert (tmp_path / "runs" / "flowers" / "model" / "model.keras").exists()
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    done = execute(tmp_path, CELLS[0], "import tensorflow_cloud as tfc\ntfc.run('trane.ipynb')")
+    assert done.returncode != 0
+    assert "Invalid `entry_point`. Expected a relative path in the current directory tree." in done.stderr
+    assert "mptraining/run_arguments.py" not in done.stderr

@@ -1,0 +1,82 @@
+"""A run in a notebook's cell, as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining.notebook_display import LINES_KEPT, NotebookDisplay, is_notebook, page
+from mptraining_api.events import Event, Finished, Progress
+
+
+class Cell:
+    """What the front end shows, and how often it was told."""
+
+    def __init__(self) -> None:
+        self.html = ""
+        self.times = 0
+        self.now = 0.0
+        self.display = NotebookDisplay(self.show, lambda: self.now)
+
+    def show(self, html: str) -> Callable[[str], None]:
+        assert not self.times, "one output, that is replaced"
+        self.update(html)
+        return self.update
+
+    def update(self, html: str) -> None:
+        self.html, self.times = html, self.times + 1
+
+
+def test_lines_stay_and_the_bar_moves(attempt_events: Callable[..., list[Event]]) -> None:
+    cell = Cell()
+    cell.display.say("Running: all 2 workers run")
+    for event in attempt_events(steps=12):
+        cell.now += 1
+        cell.display.event(0, event)
+    assert "training starts: Mirrored" in cell.html
+    assert '<progress style="width:60%" max="12" value="12"></progress> 100%' in cell.html
+    assert "step 10/12  epoch 1" in cell.html, "validation stays"
+    common: dict[str, Any] = {"time": 1.0, "attempt": 1, "incarnation": "a", "worker": 0}
+    cell.display.event(0, Finished(reason="Succeeded", exit_code=0, message="", **common))
+    cell.display.close()
+    assert "<progress" not in cell.html
+
+
+def test_a_front_end_is_not_flooded() -> None:
+    cell = Cell()
+    for step in range(1000):
+        cell.now += 0.001
+        cell.display.event(0, progress(step))
+    assert cell.times <= 5
+    for number in range(LINES_KEPT + 7):
+        cell.display.line(1, "stdout", f"line {number}.")
+    cell.display.close()
+    assert "7 earlier lines are left out" in cell.html
+    assert "[worker 1] line 6." not in cell.html
+
+
+def progress(step: int) -> Progress:
+    return Progress(time=1.0, attempt=1, incarnation="a", worker=0, step=step, epoch=1, metrics={"loss": 0.5})
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_whatever_a_program_prints_is_text(lines: list[str]) -> None:
+    class Tags(HTMLParser):
+        found: list[str]
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            self.found.append(tag)
+
+    parser = Tags()
+    parser.found = []
+    parser.feed(page(lines, ""))
+    assert parser.found == ["pre", "div"]
+
+
+def test_a_test_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_notebook()

@@ -1,0 +1,51 @@
+"""What is typed behind `mptj submit` as a job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining.submit_flags import Flags, document, kind_of, prefix, refuse_beside_a_file
+from mptraining_api.job import JOB_NAME
+from mptraining_api.problems import InvalidSpec
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("job.yaml", "file"),
+        ("a/b.yml", "file"),
+        ("train.py", "script"),
+        ("Flowers.ipynb", "script"),
+        ("flowers.model:build", "function"),
+        ("ResNet50", "application"),
+    ],
+)
+def test_kinds_of_targets(target: str, kind: str) -> None:
+    assert kind_of(target) == kind
+
+
+@given(st.text(min_size=1, max_size=80))
+def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
+    made = f"{prefix(target)}-x7k2p"
+    assert JOB_NAME.fullmatch(made), made
+
+
+def test_only_what_was_said_stands_in_the_job() -> None:
+    made = document("train.py", Flags(), {"script": {"path": "train.py"}})
+    assert made["metadata"] == {"generateName": "train-"}
+    assert made["spec"] == {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}
+
+
+def test_an_unknown_accelerator_names_the_nearest() -> None:
+    with pytest.raises(InvalidSpec, match="Did you mean 'nvidia-tesla-v100'"):
+        document("train.py", Flags(accelerator="v10"), {})
+
+
+def test_flags_beside_a_file_are_refused() -> None:
+    refuse_beside_a_file("job.yaml", Flags())
+    with pytest.raises(InvalidSpec, match=re.escape("--count, --batch-size, ARGUMENTS beside it")):
+        refuse_beside_a_file("job.yaml", Flags(count=2, batch_size=3, arguments=("x",)))
