@@ -13,8 +13,6 @@ Every worker calls them, since reading a model may take all workers; they write 
 from __future__ import annotations
 
 import contextlib
-import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,20 +182,13 @@ class Callbacks:
 
     def _call(self, hook: str, *arguments: Any, only: Sequence[Any] | None = None) -> None:
         for callback in self._callbacks if only is None else only:
-            said = io.StringIO()
             try:
-                # What a callback prints must not run into an event's line.
-                with contextlib.redirect_stdout(said):
-                    getattr(callback, hook)(*arguments)
+                getattr(callback, hook)(*arguments)
             except Problem:
                 raise
             except Exception as error:
                 where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
                 raise Problem(where, raised(f"{_name(callback)}.{hook}", error)) from error
-            finally:
-                if said.getvalue():
-                    sys.stdout.write(said.getvalue().strip("\n") + "\n")
-                    sys.stdout.flush()
 
     def _check(self, validated: bool) -> None:
         schedule = self._keras.module.optimizers.schedules.LearningRateSchedule

@@ -12,7 +12,7 @@ thread of its own.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,8 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
+    # Arrays that are kept beside the variables, each list a file of its own: the best weights so far.
+    held: Callable[[], Mapping[str, list[Any]]] = dict
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
@@ -114,6 +116,8 @@ class Checkpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last_step: int | None = None
+        # What `Contents.held` gave to the checkpoint that was restored.
+        self.held: dict[str, list[Any]] = {}
 
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
@@ -125,6 +129,7 @@ class Checkpointer:
         self.last_step = state.step
         if not self._chief:
             return
+        arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
         self.wait()
         self._pending = self._writer.submit(self._write, state, arrays)
 
@@ -156,6 +161,7 @@ class Checkpointer:
                 continue
             for name, variables in self._contents.variables().items():
                 _assign(uri, name, variables, arrays[name])
+            self.held = {name: kept for name, kept in arrays.items() if name not in self._contents.variables()}
             self.last_step = state.step
             return state
         if damaged:
@@ -226,6 +232,10 @@ def _arrays(variables: list[Any]) -> dict[str, Any]:
         f"{number:05d} {variable.name}": np.array(variable.numpy(), copy=True, order="C")
         for number, variable in enumerate(variables)
     }
+
+
+def _numbered(arrays: list[Any]) -> dict[str, Any]:
+    return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
 
 def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
