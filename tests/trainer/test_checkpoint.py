@@ -105,12 +105,14 @@ def equal(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 def test_everything_comes_back(keras: Keras, tmp_path: Path) -> None:
     """Weights, slots, iterations, metrics, and where Keras 3's dropout is in its random numbers."""
-    saved = Rig(keras, tmp_path).train().save(500, loss_scale=512.0, good_steps=9)
+    remembered = {"early_stopping": {"best": 0.25, "wait": 2, "history": [1.0, None]}}
+    saved = Rig(keras, tmp_path).train().save(500, loss_scale=512.0, good_steps=9, callbacks=remembered)
     fresh = Rig(keras, tmp_path, seed=2)
     assert not equal(saved.arrays(), fresh.arrays())
     found = fresh.checkpointer.restore()
     assert found is not None
     assert (found.step, found.examples, found.loss_scale, found.good_steps) == (500, 64, 512.0, 9)
+    assert found.callbacks == remembered
     assert equal(saved.arrays(), fresh.arrays())
     (said,) = saved.events()
     assert (said.kind, said.step, said.uri) == ("Saved", 500, f"{tmp_path}/step-0000000500")

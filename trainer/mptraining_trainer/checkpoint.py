@@ -20,7 +20,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-from pydantic import Field
+from pydantic import Field, JsonValue
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
@@ -60,6 +60,8 @@ class CheckpointState(Model):
     # Of the epoch under way, so that its mean goes on where it was.
     loss_sum: float = 0.0
     loss_steps: int = 0
+    # What the callbacks remember, by the callback's name.
+    callbacks: dict[str, JsonValue] = Field(default_factory=dict)
     files: dict[str, FileState] = Field(default_factory=dict)
 
 

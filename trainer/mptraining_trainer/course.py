@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
+
+from pydantic import JsonValue
 
 from mptraining_api import events
 from mptraining_api.problems import Diverged, Preempted
@@ -53,6 +56,8 @@ class Course:
         # When and at which step the first execution, which compiles, was over.
         self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
+        # What the callbacks want to find again after a resume (`CheckpointState.callbacks`); asked before each save.
+        self.callback_states: Callable[[], dict[str, JsonValue]] = dict
         self.training_seconds = 0.0
         self._meter = meter
         self._advised = False
@@ -226,4 +231,5 @@ class Course:
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
             loss_sum=self._loss_sum,
             loss_steps=self._loss_steps,
+            callbacks=self.callback_states(),
         )
