@@ -7,6 +7,7 @@ trainings would be averaged without a word, or a collective operation would wait
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -34,21 +35,33 @@ def require_agreement(strategy: Any, *, data: str, checkpoint: str, folder: str)
         )
 
 
+def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
+    """A function that adds up the numbers that the workers call it with; with several, each must call it."""
+    if workers == 1:
+        return lambda value: value
+    count = strategy.num_replicas_in_sync // workers
+    total = _sum_over_replicas(strategy)
+    return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
+
+
 def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
     """For each text whether it is the same everywhere."""
     digests = [list(hashlib.sha256(text.encode()).digest()[:_PIECES]) for text in texts]
     said = tf.constant(digests, tf.float32)
-
-    def over_all(value: Any) -> Any:
-        of_replicas = strategy.run(tf.identity, args=(value,))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
-
     # n numbers are equal if and only if n times the sum of their squares is the square of their sum. They are bytes,
     # so that float32, which every collective knows, is exact for 256 replicas.
     count = strategy.num_replicas_in_sync
-    total = tf.function(over_all)
+    total = _sum_over_replicas(strategy)
     sums, squares = total(said).numpy(), total(said * said).numpy()
     return [
         all(count * int(square) == int(sum) ** 2 for sum, square in zip(*each, strict=True))
         for each in zip(sums, squares, strict=True)
     ]
+
+
+def _sum_over_replicas(strategy: Any) -> Any:
+    def over_all(value: Any) -> Any:
+        of_replicas = strategy.run(tf.identity, args=(value,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
+
+    return tf.function(over_all)

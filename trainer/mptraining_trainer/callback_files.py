@@ -64,7 +64,8 @@ def kept_rows(content: str, separator: str, epochs: int) -> str:
 class CallbackFiles:
     """Redirects the callbacks' paths into `scratch`, and publishes from there in a thread of its own.
 
-    `check` raises Superseded when a newer attempt has the run folder; `notice` is told what could not be published.
+    `notice` is told what could not be published. `check` is to be set to what raises Superseded when a newer attempt
+    has the run folder.
     """
 
     def __init__(
@@ -73,13 +74,12 @@ class CallbackFiles:
         scratch: Path,
         *,
         chief: bool,
-        check: Callable[[], None],
         notice: Callable[..., None],
     ) -> None:
         self._folder = folder
         self._scratch = scratch
         self._chief = chief
-        self._check = check
+        self.check: Callable[[], None] = lambda: None
         self._notice = notice
         self._places: list[Place] = []
         self._published: dict[Path, tuple[int, int]] = {}
@@ -150,7 +150,7 @@ class CallbackFiles:
         self._writer.shutdown()
 
     def _publish(self) -> None:
-        self._check()
+        self.check()
         for place in self._places:
             for path, state in _files(place.scratch):
                 if self._published.get(path) == state:

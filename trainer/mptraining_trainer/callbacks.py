@@ -25,6 +25,7 @@ from mptraining_trainer import callback_kinds as kinds
 from mptraining_trainer.callback_files import CallbackFiles
 from mptraining_trainer.entry_point import raised
 from mptraining_trainer.export import float32_copy
+from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.monitor import known, mode_of
 
@@ -46,10 +47,12 @@ class Callbacks:
         metrics: Sequence[Any],
         files: CallbackFiles,
         rebuild: Mapping[str, Any],
+        validated: bool,
         notice: Callable[..., None],
         now: Callable[[], float],
         agree: Callable[[float], float],
     ) -> None:
+        """Raises InvalidProgram for what cannot work."""
         self._callbacks = tuple(callbacks)
         self._names = kinds.names(callbacks)
         self._keras = keras
@@ -64,13 +67,14 @@ class Callbacks:
         self._batchwise = [one for one in self._callbacks if kinds.calls_batches(one)]
         self._job_rate = self._rate()
         self._published_at = now()
+        self._check(validated)
+        files.redirect(callbacks)
 
     def begin(
         self,
         *,
         epochs: int,
         steps_per_epoch: int,
-        validated: bool,
         state: Mapping[str, JsonValue],
         weights: Mapping[str, Sequence[np.ndarray]],
         epochs_done: int | None,
@@ -80,10 +84,7 @@ class Callbacks:
         """Before the first step. `state` and `weights` are those of the checkpoint that training goes on from.
 
         `epochs_done` have ended in it, None in a new training; `epoch` (from 0) is under way in it, None between two.
-        Raises InvalidProgram for what cannot work.
         """
-        self._check(validated)
-        self._files.redirect(self._callbacks)
         # Closures of the program know the model, not the callback: what they look at stands on it.
         self._model.optimizer = self._optimizer
         self._model.stop_training = False
@@ -110,6 +111,11 @@ class Callbacks:
                 kept = state.get(self._names[self._callbacks.index(callback)])
                 kinds.restore(callback, kept if isinstance(kept, Mapping) else {})
         self._count_steps(step)
+
+    def publish_only(self, fence: Fence | None) -> None:
+        """Files are published while this attempt has the run folder."""
+        if fence is not None:
+            self._files.check = fence.check
 
     @property
     def stopping(self) -> bool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from typing import Any
-
-from pydantic import JsonValue
 
 from mptraining_api import events
 from mptraining_api.problems import Diverged, Preempted
@@ -15,6 +12,7 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
@@ -41,8 +39,10 @@ class Course:
         boundaries: Boundaries,
         training: ResolvedTraining,
         meter: InputMeter,
+        hooks: Hooks,
     ) -> None:
         self._worker = worker
+        self._hooks = hooks
         self._loop = loop
         self._scaler = scaler
         self._checkpointer = checkpointer
@@ -56,8 +56,6 @@ class Course:
         # When and at which step the first execution, which compiles, was over.
         self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
-        # What the callbacks want to find again after a resume (`CheckpointState.callbacks`); asked before each save.
-        self.callback_states: Callable[[], dict[str, JsonValue]] = dict
         self.training_seconds = 0.0
         self._meter = meter
         self._advised = False
@@ -65,6 +63,7 @@ class Course:
         self._recent = InputSince()
         self._steady = InputSince()
         self.skipped_steps = 0
+        self.last_step = 0
 
     @property
     def step_seconds(self) -> float | None:
@@ -81,20 +80,21 @@ class Course:
         self._validation = iterator_and_steps
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
-        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, Diverged."""
+        """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's
+        with `val_`. Raises Preempted, Diverged.
+        """
         metrics: dict[str, float] = {}
-        now, ends = self._worker.telemetry.now, self._boundaries
+        now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
-        if step >= ends.total_steps:
-            # Nothing is left to train; what came of it an earlier attempt may not have lived to say.
-            execution = self._loop.execute(iterator, 0)
-            metrics = self._epoch_loss() | execution.metrics | self._validated()
-            self.skipped_steps = execution.skipped_steps
-        while step < ends.total_steps:
+        if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
+            metrics = self._caught_up(iterator, step)
+        stop = hooks.stopped
+        while step < ends.total_steps and not stop:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = min(self._pace.steps, ends.until_next(step))
+            hooks.execution_begins(step)
             before = now()
             execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
             took = now() - before
@@ -102,7 +102,9 @@ class Course:
             step += steps
             position = self._batching.advance(position, steps)
             self._check(execution, step)
-            metrics |= self._epoch_loss() | execution.metrics
+            trained = self._epoch_loss() | execution.metrics
+            metrics |= trained
+            hooks.execution_ends(step, trained)
             # The first execution traces and compiles; what it took says nothing about a step.
             if self._warm_since is not None:
                 recent = took / steps
@@ -126,17 +128,36 @@ class Course:
                     "this machine is being taken away; saved",
                     next_step="The next attempt goes on from here.",
                 )
-            if ends.validates(step):
-                metrics |= self._validated()
+            validated = self._validated() if ends.validates(step) else {}
+            metrics |= validated
+            stop = hooks.turn(step, trained, validated)
+            if stop and not ends.saves(step):
+                self._checkpointer.save(self._state(step, position))
+            if validated or stop or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
                 self._say(step, metrics, execution, now)
-            elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
-                self._say(step, metrics, execution, now)
+        self.last_step = step
+        hooks.end(metrics)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
+        """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
+        over = step >= self._boundaries.total_steps or self._hooks.stopped
+        execution = self._loop.execute(iterator, 0)
+        trained = self._epoch_loss() | execution.metrics
+        validated = self._validated() if over or self._boundaries.validates(step) else {}
+        self.skipped_steps = execution.skipped_steps
+        self._hooks.turn(step, trained, validated)
+        if not over:
+            self._say(step, trained | validated, execution, self._worker.telemetry.now)
+        return trained | validated
 
     def _validated(self) -> dict[str, float]:
         if self._validation is None:
             return {}
-        return {f"val_{name}": value for name, value in self._loop.evaluate(*self._validation).items()}
+        self._hooks.validation_begins()
+        metrics = self._loop.evaluate(*self._validation)
+        self._hooks.validation_ends(metrics)
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def _check(self, execution: Execution, step: int) -> None:
         self.skipped_steps = execution.skipped_steps
@@ -231,5 +252,5 @@ class Course:
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
             loss_sum=self._loss_sum,
             loss_steps=self._loss_steps,
-            callbacks=self.callback_states(),
+            callbacks=self._hooks.state(),
         )

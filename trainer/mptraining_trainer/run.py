@@ -91,8 +91,10 @@ def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) 
 
 
 def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
-    if job.export.checkpoint == "Best":
-        message = "export.checkpoint: Best is not there yet; the last weights are exported"
+    if job.export.checkpoint == "Best" and job.program.script is not None:
+        message = (
+            "export.checkpoint: Best: a script's last model is exported; let its own ModelCheckpoint keep the best"
+        )
         telemetry.notice("NotBest", message, level="Warning")
     if job.profile is not None:
         telemetry.notice("NotProfiled", "profile is not there yet; no step is recorded", level="Warning")
@@ -133,6 +135,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
         model=trained.model,
+        best=trained.best,
     )
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
 

@@ -27,6 +27,7 @@ from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Content
 from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.course import Course
 from mptraining_trainer.first_look import gather
+from mptraining_trainer.hooks import hooks_of
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.loop import Loop, feed
@@ -43,7 +44,7 @@ from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
 
-def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
+def train(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker, environment: MutableMapping[str, str]
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
@@ -130,6 +131,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     first = Position(seed=job.training.seed, epoch=0, examples=0, fingerprint=data.dataset.fingerprint)
     with input.explaining(data):
         first_examples = _look(pipeline(first, 1))
+    hooks = hooks_of(worker, replace(built, optimizer=optimizer), keras, strategy, validated=validation is not None)
     for finding in preflight.warnings(gather(built.model, built.loss, first_examples, keras, job)):
         telemetry.notice(finding.topic, finding.message, level="Warning")
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
@@ -138,7 +140,7 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     # Where an earlier attempt left off
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.model, optimizer, loop.metrics),
+        Contents(keras, built.model, optimizer, loop.metrics, held=hooks.weights),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
@@ -179,8 +181,13 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     )
 
     # Training
+    hooks.begin(
+        boundaries, step, state.callbacks if state else {}, checkpointer.held, fence=worker.fence, resumed=bool(state)
+    )
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training, opened.meter)
+    course = Course(
+        worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training, opened.meter, hooks
+    )
     if state is not None:
         course.resume(state.loss_sum, state.loss_steps)
     if validation is not None:
@@ -191,12 +198,10 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     checkpointer.wait()
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
-    last_step = max(step, boundaries.total_steps)
-    weights, exported = built.model.get_weights(), None
-    if worker.seat.is_chief:
-        exported = publish(worker, built, keras, example, last_step, metrics, weights)
+    chosen = hooks.exported(course.last_step, metrics, built.model.get_weights(), telemetry.notice)
+    exported = publish(worker, built, keras, example, *chosen) if worker.seat.is_chief else None
     return Trained(
-        step=last_step,
+        step=course.last_step,
         metrics=metrics,
         model=exported,
         step_seconds=course.step_seconds,
@@ -205,7 +210,8 @@ def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
         input_bound_percent=course.input_bound_percent,
         input=opened.meter,
         skipped_records=len(skipped.all),
-        message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
+        message=hooks.ended(first_step=step, last_step=course.last_step),
+        best=hooks.best.best if hooks.best else None,
     )
 
 
