@@ -6,6 +6,7 @@ A step is a timed sleep: on a CPU the reader and a real step would share the cor
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import re
@@ -26,12 +27,16 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Task:
-    """What to read, and how; the last of `epochs` is measured. `shuffle` to `max_skipped` are for our reader alone."""
+    """What to read, and how: the last of `epochs` is measured, or all of them with `from_the_start`.
+
+    `shuffle` to `max_skipped` are for our reader alone.
+    """
 
     reader: str
     patterns: list[str]
     batch: int
     epochs: int = 1
+    from_the_start: bool = False
     step_seconds: float = 0.0
     keep_batches: bool = False
     shuffle: int | None = None
@@ -44,8 +49,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """One epoch. `first_batch` counts from the start too; `peak` is the highest resident memory above that after
-    imports, in bytes; CPU seconds are those of all threads and children.
+    """What was measured. `first_batch` counts from the start too; `peak` is the highest resident memory above that
+    after imports, in bytes; CPU seconds are those of all threads and children.
     """
 
     seconds: float
@@ -67,9 +72,11 @@ def main(task: Task) -> Measured:
     if peer is not None:
         peer.prepare()
     else:
-        # What our reader imports late.
+        # What our reader imports late: a trainer has it all once TensorFlow is there.
+        import google.cloud.storage  # noqa: F401
         import obstore.store  # noqa: F401
-        import requests  # noqa: F401
+
+        import mptraining_records.http_session  # noqa: F401
     gc.collect()
     before = _memory("VmRSS")
     # 5 sets the peak to what is resident now, see proc(5).
@@ -77,14 +84,15 @@ def main(task: Task) -> Measured:
     if task.state_after is not None:
         size = saved_state(task.patterns, task.batch, shuffle=task.shuffle or 1, examples=task.state_after)
         return Measured(0, 0, 0, 0, 0, 0, 0, [], 0, 0, state=size)
-    for _ in range(task.epochs - 1):
+    unmeasured = 0 if task.from_the_start else task.epochs - 1
+    for _ in range(unmeasured):
         for _batch in _read(task, []):
             pass
     skipped: list[Skipped] = []
     cpu, began, first = _cpu(), time.monotonic(), 0.0
     count = size = digest = steps = 0
     batches = []
-    for batch in _read(task, skipped):
+    for batch in itertools.chain.from_iterable(_read(task, skipped) for _ in range(task.epochs - unmeasured)):
         first = first or time.monotonic() - began
         of_batch = digest_of(batch)
         digest = (digest + of_batch) % 2**61

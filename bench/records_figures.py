@@ -18,6 +18,7 @@ ABSOLUTE = "1"
 _HAND_TUNED = ("reads-8", "reads-16")
 # More a second than TensorFlow's plain reader gives on the shaped network, less than a good one does.
 _WANTED = 60e6
+_EPOCHS = 3
 Groups = dict[str, list[Outcome]]
 
 
@@ -156,13 +157,16 @@ def _cache(bench: Bench, effort: Effort) -> None:
 
 
 def _busy(bench: Bench, effort: Effort) -> None:
-    """A training job that needs `_WANTED` bytes a second: the share of the time that its device computes."""
+    """A training job of `_EPOCHS` that needs `_WANTED` bytes a second: the share of the time that its device computes,
+    the start included.
+    """
     data = bench.data["shards"]
     step = effort.batch * data.size / data.count / _WANTED
     busy: dict[str, list[float]] = {OWN: [], "plain": []}
     for number in range(effort.rounds):
         for name, shares in busy.items():
-            one = bench.run(Task(name, data.patterns("bucket"), effort.batch, step_seconds=step)).measured
+            task = Task(name, data.patterns("bucket"), effort.batch, _EPOCHS, from_the_start=True, step_seconds=step)
+            one = bench.run(task).measured
             shares.append(one.steps * step / one.seconds)
             progress(
                 f"  {name}, round {number + 1}: busy {shares[-1]:.2f} of the time, {one.steps} steps of {step:.3f} s"

@@ -11,6 +11,8 @@ from mptraining_api.spec_pods import PodTemplate, Resources
 # Set by the launch (`launch`) for each process; a job's own value would break the gang.
 _SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS")
 _PREFIX = "MPTRAINING_"
+# Settings of the trainer that are for people, whom its errors name them to.
+_SETTINGS = ("MPTRAINING_DEBUG", "MPTRAINING_GCS_ANONYMOUS", "MPTRAINING_STORAGE_RETRY_SECONDS")
 _DEVICES = ("nvidia.com/gpu", "google.com/tpu")
 _SELECTORS = (
     "cloud.google.com/gke-accelerator",
@@ -30,7 +32,7 @@ def _no_host_path(volumes: list[dict[str, Any]]) -> bool:
 
 def _free_names(env: list[dict[str, Any]]) -> bool:
     names = [entry.get("name", "") for entry in env]
-    return all(name not in _SET_BY_LAUNCH and not str(name).startswith(_PREFIX) for name in names)
+    return all(name in _SETTINGS or not (name in _SET_BY_LAUNCH or str(name).startswith(_PREFIX)) for name in names)
 
 
 def _no_devices(resources: Resources) -> bool:
@@ -65,8 +67,10 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.env",
         "spec.podTemplate.env",
-        f"self.all(e, !has(e.name) || (!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
-        f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which the launch sets",
+        f"self.all(e, !has(e.name) || e.name in {_cel_list(_SETTINGS)} || "
+        f"(!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
+        f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which the launch sets "
+        f"({', '.join(_SETTINGS)} apart)",
         "Leave them out; keras: Legacy chooses tf_keras.",
         _free_names,
     ),

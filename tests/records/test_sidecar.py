@@ -55,7 +55,9 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     sidecar.save(shard)
     uri = sidecar.uri_of(shard.object.uri)
     content = storage.read(uri)
-    for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20]):
+    # The first and the last length in each other's place: their sum is what it was.
+    swapped = content[:-24] + content[-8:] + content[-16:-8] + content[-24:-16]
+    for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20], swapped):
         storage.write(uri, damaged)
         assert sidecar.load(shard.object) is None
 

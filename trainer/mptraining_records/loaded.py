@@ -19,7 +19,7 @@ Buffer = NDArray[np.uint8]
 _SMALLEST = 64 << 10
 # Longer ranges, single long records, are rare and of many sizes; more free memory than this is given back.
 _LONGEST = 2 * RANGE
-_MOST_FREE = 16 << 20
+_MOST_FREE = 4 << 20
 
 
 class Buffers:
@@ -58,22 +58,18 @@ class Loaded:
 
     def __init__(self, content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> None:
         """Checks every record's checksum; a file that ends early was cut off after it was indexed."""
-        self._content = memoryview(content)
+        self._content = content
         begins = shard.offsets[read.rows] - read.start
         ends = begins + shard.lengths[read.rows]
-        self._begins: list[int] = begins.tolist()
-        self._ends: list[int] = ends.tolist()
-        self.is_sound = [False] * len(self._begins)
-        if len(self._content) < read.length:
+        self._places = list(map(slice, begins.tolist(), ends.tolist()))
+        self.is_sound = [False] * len(self._places)
+        if len(content) < read.length:
             return
-        array = np.frombuffer(self._content, np.uint8)
+        array = np.frombuffer(content, np.uint8)
         crc = google_crc32c.value
         stored = framing.unmasked(array, ends).tolist()
-        self.is_sound = [
-            crc(array[begin:end]) == checksum
-            for begin, end, checksum in zip(self._begins, self._ends, stored, strict=True)
-        ]
+        self.is_sound = [crc(array[place]) == checksum for place, checksum in zip(self._places, stored, strict=True)]
 
     def payload(self, row: int) -> bytes | None:
         """The record at this place among the rows; None for a damaged one."""
-        return bytes(self._content[self._begins[row] : self._ends[row]]) if self.is_sound[row] else None
+        return bytes(self._content[self._places[row]]) if self.is_sound[row] else None

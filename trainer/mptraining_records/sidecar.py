@@ -13,10 +13,11 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import google_crc32c
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, shard_index, storage
+from mptraining_records import fetch, framing, shard_index, storage
 from mptraining_records.framing import BadRecord
 from mptraining_records.shard_index import ShardIndex
 from mptraining_records.storage import StoredObject
@@ -34,26 +35,30 @@ def uri_of(shard_uri: str) -> str:
 def save(shard: ShardIndex) -> None:
     """Writes the sidecar of one shard; a compressed one can have none."""
     damaged = [[each.record, each.offset, each.cause, each.length] for each in shard.damaged]
+    lengths = shard.lengths.astype("<i8").tobytes()
     header = {
         "version": shard.object.version,
         "size": shard.object.size,
         "checksum": shard.checksum,
         "damaged": damaged,
+        "lengths_crc32c": google_crc32c.value(lengths),
     }
-    lengths = shard.lengths.astype("<i8").tobytes()
     storage.write(uri_of(shard.object.uri), b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
 
 
 def load(object: StoredObject) -> ShardIndex | None:
     """The kept index of exactly this version of the object; None when there is none or it does not fit."""
     try:
-        content = storage.read(uri_of(object.uri))
+        uri = uri_of(object.uri)
+        content = fetch.fetch_whole(uri) if storage.is_remote(uri) else storage.read(uri)
     except InvalidData:
         return None
     header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
     try:
         said = json.loads(header)
         if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
+            return None
+        if said["lengths_crc32c"] != google_crc32c.value(lengths):
             return None
         damaged = [
             BadRecord(object.uri, int(record), int(offset), str(cause), int(length))

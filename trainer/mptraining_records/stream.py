@@ -11,7 +11,7 @@ range came first.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -172,8 +172,8 @@ class _Chunk:
 
     def needed(self, most: int) -> list[int]:
         """The ranges that the next `most` records wait for."""
-        numbers = np.unique(self._range_of[self._at : self._at + most])
-        return [number for number in numbers.tolist() if number >= 0 and number not in self._arrived]
+        numbers = sorted(set(self._range_of[self._at : self._at + most].tolist()))
+        return [number for number in numbers if number >= 0 and number not in self._arrived]
 
     def arrive(self, number: int) -> None:
         """Waits for a range."""
@@ -182,17 +182,16 @@ class _Chunk:
     def hand_out(self, reader: RecordReader, most: int) -> tuple[list[bytes | None], list[int], int]:
         """The next `most` records, which have arrived; the numbers of damaged ones; the bytes that are free now."""
         begin, end = self._at, min(self._at + most, len(self._numbers))
-        records: list[bytes | None] = []
-        damaged, freed = [], 0
         ranges, rows = self._range_of[begin:end].tolist(), self._row_of[begin:end].tolist()
-        for number, (of, row) in zip(self._numbers[begin:end].tolist(), zip(ranges, rows, strict=True), strict=True):
-            record = None if number < 0 else self._arrived[of].payload(row)
-            records.append(record)
-            if number < 0:
+        payload = {of: self._arrived[of].payload for of in set(ranges) if of >= 0}
+        records = [None if of < 0 else payload[of](row) for of, row in zip(ranges, rows, strict=True)]
+        numbers = self._numbers[begin:end].tolist()
+        damaged = [number for number, record in zip(numbers, records, strict=True) if record is None and number >= 0]
+        freed = 0
+        for of, count in Counter(ranges).items():
+            if of < 0:
                 continue
-            if record is None:
-                damaged.append(number)
-            self._left[of] -= 1
+            self._left[of] -= count
             if not self._left[of]:
                 # The memory of a range is free with its last record, gaps and all.
                 freed += self._reads[of].length
