@@ -12,8 +12,9 @@ replica's share), `precision`, `optimizer` (the learning rate), `xla`; `pace` (w
 (what happens between them), `checkpoint`, `agreement` (of several workers before the first step), `skipped` (bad
 records), `preemption`; `hooks` beside it for the program's `callbacks` (which `callback_kinds`, and their
 `callback_files`) and for `best_weights` by a `monitor`. The end: `export` and `publish`. A script trains itself:
-`script_run` and `script`. `telemetry` is what a worker says, `progress_report` how the operator hears of it,
-`failures` how errors in mid-training are explained, `storage_watch` what is said of storage that does not answer.
+`script_run` and `script`. Looking at a model without training it: `inspection`, with `layer_calls` and
+`saved_tensors`. `telemetry` is what a worker says, `progress_report` how the operator hears of it, `failures` how
+errors in mid-training are explained, `storage_watch` what is said of storage that does not answer.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

@@ -16,7 +16,7 @@ from mptraining_trainer import applications
 from mptraining_trainer.callback_kinds import checked
 from mptraining_trainer.compile_arguments import settled
 from mptraining_trainer.entry_point import import_entry_point, raised
-from mptraining_trainer.example_spec import ExampleSpec
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.preprocess import Preprocess, check
 
@@ -70,6 +70,17 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     optimizer, loss, metrics = settled(job, keras, parts, example, notice)
     callbacks = parts.get("callbacks", ())
     return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, callbacks, rebuild)
+
+
+def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
+    """What the model and the loss are fed: `example` after the preprocessing that the program brings itself."""
+    if program.rebuild.get("builder") == "function":
+        return Preprocess(program.preprocess).example_after(example)
+    if program.preprocess is None:
+        return example
+    # An application's own preprocessing makes float32 of every image.
+    images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
+    return ExampleSpec(images, example.label, example.classes)
 
 
 def call_function(function: Function, keras: Keras) -> dict[str, Any]:
