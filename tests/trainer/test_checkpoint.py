@@ -302,6 +302,7 @@ class Test_an_older_attempt_that_still_runs:
             "metrics.safetensors",
             "model.safetensors",
             "optimizer.safetensors",
+            "random.safetensors",
             "state.json",
         ]
 

@@ -30,11 +30,11 @@ def strategy(replicas: int) -> Any:
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
-def model(keras: Keras, *, normalized: bool = False, dropout: float = 0.0) -> Any:
+def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0) -> Any:
     layers = keras.module.layers
     stack = [layers.Input((FEATURES,)), layers.Dense(16, activation="relu")]
     if normalized:
-        stack.append(layers.BatchNormalization(synchronized=True))
+        stack.append(layers.BatchNormalization(synchronized=normalized != "plain"))
     if dropout:
         stack.append(layers.Dropout(dropout))
     return keras.module.Sequential([*stack, layers.Dense(CLASSES, dtype="float32")])
@@ -53,7 +53,7 @@ class Rig:
         masked: bool = False,
         accumulation: int = 1,
         scale: float | None = None,
-        normalized: bool = False,
+        normalized: bool | str = False,
         jit: bool = False,
     ) -> None:
         keras.set_seed(1)
@@ -87,8 +87,10 @@ class Rig:
 
     def every_copy(self) -> list[list[np.ndarray]]:
         """The trainable weights as each replica has them."""
-        variables = self.keras.variables_of(self.model.trainable_variables)
-        return [[part.numpy() for part in self.strategy.experimental_local_results(one)] for one in variables]
+        return [self.copies(one) for one in self.keras.variables_of(self.model.trainable_variables)]
+
+    def copies(self, variable: Any) -> list[np.ndarray]:
+        return [part.numpy() for part in self.strategy.experimental_local_results(variable)]
 
     def updates(self) -> int:
         return int(self.optimizer.iterations.numpy())
@@ -106,6 +108,7 @@ def test_fused_steps_are_the_same_as_single_ones(keras: Keras, policy: str) -> N
     apart = [single.loop.execute(single.batches, 1) for _ in range(6)]
     assert same(fused.weights(), single.weights())
     assert together.loss == pytest.approx(np.mean([one.loss for one in apart]), rel=1e-6)
+    assert together.loss_sum == apart[-1].loss_sum, "to the last bit, however the steps are fused"
     assert together.metrics == apart[-1].metrics
     assert fused.updates() == single.updates() == 6
 
@@ -146,6 +149,31 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
     assert (third.applied_steps, third.loss_scale, third.skipped_in_a_row) == (1, 512.0, 0)
     for copies_of_one in rig.every_copy():
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one)
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | None) -> None:
+    """Plain BatchNormalization: each replica sees its own half of the batch, all go on with the mean of both."""
+    rig = Rig(keras, replicas=2, scale=scale, normalized="plain", data=examples(BATCH * 3))
+    rig.loop.execute(rig.batches, 3)
+    statistics = [rig.copies(one) for one in rig.keras.moving_statistics(rig.model)]
+    assert len(statistics) == 2
+    for first, second in statistics:
+        assert np.array_equal(first, second)
+        assert not np.allclose(first, np.round(first), atol=1e-6), "they moved"
+
+
+def test_an_overflow_leaves_no_trace_in_moving_statistics(keras: Keras) -> None:
+    inputs, labels = examples(BATCH * 2)
+    inputs[BATCH] = 1e38
+    rig = Rig(keras, replicas=2, policy="mixed_float16", scale=1024.0, normalized="plain", data=(inputs, labels))
+    rig.loop.execute(rig.batches, 1)
+    before = [rig.copies(one) for one in rig.keras.moving_statistics(rig.model)]
+    assert rig.loop.execute(rig.batches, 1).skipped_steps == 1
+    after = [rig.copies(one) for one in rig.keras.moving_statistics(rig.model)]
+    assert all(
+        np.array_equal(a, b) for one, two in zip(before, after, strict=True) for a, b in zip(one, two, strict=True)
+    )
 
 
 def test_the_scale_stops_at_its_floor(keras: Keras) -> None:

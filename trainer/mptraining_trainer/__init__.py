@@ -8,8 +8,9 @@ opens (`open_data`) and caches (`caching`, in what `room` there is) what `input`
 model: `program` from `applications` or an `entry_point`, with its `compile_arguments`, made of `keras_objects`. Whose
 run folder it is: `claim`, with a `fence` against attempts that are over. Before the first step: `preflight` decides
 over `facts`, which `first_look` and `cpu` gather. Training: `loop` (K steps in one call) over `objective` (a
-replica's share), `precision`, `optimizer` (the learning rate), `xla`; `pace` (where executions end) and `course`
-(what happens between them), `checkpoint`, `agreement` (of several workers before the first step), `skipped` (bad
+replica's share), `precision`, the `running_sum` of losses, `moving_statistics`, `optimizer` (the learning rate),
+`xla`; `pace` (where executions end) and `course` (what happens between them), `checkpoint` with the `replica_values`
+of variables that replicas keep apart, `agreement` (of several workers before the first step), `skipped` (bad
 records), `preemption`; `hooks` beside it for the program's `callbacks` (which `callback_kinds`, and their
 `callback_files`) and for `best_weights` by a `monitor`. The end: `export` and `publish`. A script trains itself:
 `script_run` and `script`. Looking at a model without training it: `inspection`, with `layer_calls` and

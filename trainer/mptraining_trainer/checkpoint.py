@@ -1,6 +1,7 @@
 """Checkpoints: model, inner optimizer, metrics and scaler as separate objects, whole or not there at all.
 
-    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  state.json
+    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
+                                state.json
 
 The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
 older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
@@ -20,6 +21,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import tensorflow as tf
 from pydantic import Field, JsonValue
 from safetensors.numpy import load_file, save_file
 
@@ -27,6 +29,7 @@ from mptraining_api.events import Saved
 from mptraining_api.model import Model
 from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
+from mptraining_trainer import replica_values
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
@@ -57,8 +60,7 @@ class CheckpointState(Model):
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    # Of the epoch under way, so that its mean goes on where it was.
-    loss_sum: float = 0.0
+    # Steps whose losses the sums among the metrics hold.
     loss_steps: int = 0
     # What the callbacks remember, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
@@ -80,6 +82,8 @@ class Contents:
     rate_from_job: bool = True
     # Arrays that are kept beside the variables, each list a file of its own: the best weights so far.
     held: Callable[[], Mapping[str, list[Any]]] = dict
+    # Further TensorFlow variables that go on with the epoch.
+    sums: tuple[Any, ...] = ()
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
@@ -87,7 +91,8 @@ class Contents:
         return {
             "model": self.keras.variables(self.model),
             "optimizer": self.keras.variables_of(self._of_optimizer()),
-            "metrics": of_metrics,
+            "metrics": [*of_metrics, *self.sums],
+            "random": self.keras.random_states(self.model),
         }
 
     def _of_optimizer(self) -> list[Any]:
@@ -108,7 +113,10 @@ class Checkpointer:
         chief: bool,
         telemetry: Telemetry,
         fence: Fence | None = None,
+        strategy: Any = None,
     ) -> None:
+        """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
+        self._strategy = strategy or tf.distribute.get_strategy()
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -127,7 +135,7 @@ class Checkpointer:
         Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
-        arrays = {name: _arrays(variables) for name, variables in self._contents.variables().items()}
+        arrays = {name: self._arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
         if not self._chief:
             return
@@ -162,7 +170,7 @@ class Checkpointer:
                 self._telemetry.notice("CheckpointDamaged", message, level="Warning")
                 continue
             for name, variables in self._contents.variables().items():
-                _assign(uri, name, variables, arrays[name])
+                self._assign(uri, name, variables, arrays.get(name, []))
             self.held = {name: kept for name, kept in arrays.items() if name not in self._contents.variables()}
             self.last_step = state.step
             return state
@@ -173,6 +181,15 @@ class Checkpointer:
                 next_step="Restore it, or set training.resume: Never.",
             )
         return None
+
+    def _arrays(self, variables: list[Any]) -> dict[str, Any]:
+        arrays = replica_values.read(self._strategy, variables)
+        names = (variable.name for variable in variables)
+        return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
+
+    def _assign(self, uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+        _require_fit(uri, name, variables, arrays)
+        replica_values.assign(self._strategy, variables, arrays)
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
         began = self._telemetry.now()
@@ -228,14 +245,6 @@ def checkpoints(folder: str) -> list[str]:
     return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
 
 
-def _arrays(variables: list[Any]) -> dict[str, Any]:
-    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
-    return {
-        f"{number:05d} {variable.name}": np.array(variable.numpy(), copy=True, order="C")
-        for number, variable in enumerate(variables)
-    }
-
-
 def _numbered(arrays: list[Any]) -> dict[str, Any]:
     return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
@@ -254,22 +263,21 @@ def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
     return state, arrays
 
 
-def _assign(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
-    found = [list(array.shape) for array in arrays]
-    wanted = [list(variable.shape) for variable in variables]
-    if found != wanted:
-        differing = next((n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+    if len(arrays) != len(variables):
+        what = f"{len(arrays)} variables where this {name} has {len(variables)}"
+    else:
+        pairs = zip(variables, arrays, strict=True)
+        differing = next((pair for pair in pairs if not replica_values.fits(pair[0], pair[1].shape)), None)
         if differing is None:
-            what = f"{len(found)} variables where this {name} has {len(wanted)}"
-        else:
-            what = f"shape {found[differing]} where this {name}'s {variables[differing].name!r} has {wanted[differing]}"
-        raise ResumeRefused(
-            uri,
-            f"a checkpoint of another {name}: {what}",
-            next_step="Give another output folder, or set training.resume: Never.",
-        )
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
+            return
+        variable, array = differing
+        what = f"shape {list(array.shape)} where this {name}'s {variable.name!r} has {list(variable.shape)}"
+    raise ResumeRefused(
+        uri,
+        f"a checkpoint of another {name}: {what}",
+        next_step="Give another output folder, or set training.resume: Never.",
+    )
 
 
 def _crc32c(path: Path) -> int:

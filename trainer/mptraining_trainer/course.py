@@ -143,6 +143,7 @@ class Course:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
         over = step >= self._boundaries.total_steps or self._hooks.stopped
         execution = self._loop.execute(iterator, 0)
+        self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
         validated = self._validated() if over or self._boundaries.validates(step) else {}
         self.skipped_steps = execution.skipped_steps
@@ -170,7 +171,7 @@ class Course:
             )
         if execution.applied_steps == 0:
             return
-        self._loss_sum += execution.loss * execution.applied_steps
+        self._loss_sum = execution.loss_sum
         self._loss_steps += execution.applied_steps
         if not math.isfinite(execution.loss):
             raise Diverged(
@@ -184,9 +185,9 @@ class Course:
         """The mean over the epoch's steps so far, as `fit` reports it."""
         return {"loss": self._loss_sum / self._loss_steps} if self._loss_steps else {}
 
-    def resume(self, loss_sum: float, loss_steps: int) -> None:
-        """Goes on with an epoch whose first `loss_steps` steps had losses that add up to `loss_sum`."""
-        self._loss_sum, self._loss_steps = loss_sum, loss_steps
+    def resume(self, state: CheckpointState) -> None:
+        """Goes on from a checkpoint, in the middle of an epoch perhaps; the loop's own sums are restored already."""
+        self._loss_steps = state.loss_steps
 
     def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._said_at = now()
@@ -250,7 +251,6 @@ class Course:
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
-            loss_sum=self._loss_sum,
             loss_steps=self._loss_steps,
             callbacks=self._hooks.state(),
         )

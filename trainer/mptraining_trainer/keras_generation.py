@@ -43,6 +43,15 @@ class Keras:
     def set_seed(self, seed: int) -> None:
         """Seeds Python, NumPy and TensorFlow, which every unseeded initializer and dropout draws from."""
         self.module.utils.set_random_seed(seed)
+        if self.legacy:
+            # Else dropout draws from kernels that keep their state to themselves, where no checkpoint can reach it.
+            self.module.backend.experimental.enable_tf_random_generator()
+        else:
+            # Made anew, from this seed and under this job's strategy, by whoever needs it first.
+            from keras.src.backend.common.global_state import set_global_attribute
+            from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+
+            set_global_attribute(GLOBAL_SEED_GENERATOR, None)
 
     def inner_optimizer(self, optimizer: Any) -> Any:
         """The optimizer without the LossScaleOptimizer that `compile` may have put around it."""
@@ -77,6 +86,46 @@ class Keras:
             config = {**loss.get_config(), "reduction": reduction}
             return type(loss).from_config(config)
         return loss
+
+    def random_states(self, model: Any) -> list[Any]:
+        """TensorFlow variables of random numbers that are not among the model's own.
+
+        Of tf_keras those of each layer's generator; of Keras 3 the one that layers without a generator draw from.
+        """
+        if not self.legacy:
+            return [self._global_generator().state.value]
+        from tf_keras.src.backend import RandomGenerator
+
+        generators = {
+            id(value): value
+            for layer in self.layers(model)
+            for value in vars(layer).values()
+            if isinstance(value, RandomGenerator)
+        }
+        found = []
+        for generator in generators.values():
+            generator._maybe_init()
+            if generator._generator is not None:
+                found.append(generator._generator.state)
+        return found
+
+    def moving_statistics(self, model: Any) -> list[Any]:
+        """TensorFlow variables that layers move themselves while they train, such as BatchNormalization's means.
+
+        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw.
+        """
+        found = {}
+        for layer in self.layers(model):
+            own = getattr(layer, "_non_trainable_weights" if self.legacy else "_non_trainable_variables", ())
+            for variable in self.variables_of(own) if layer.trainable else ():
+                if variable.dtype.is_floating:
+                    found[id(variable)] = variable
+        return list(found.values())
+
+    def _global_generator(self) -> Any:
+        from keras.src.random.seed_generator import global_seed_generator
+
+        return global_seed_generator()
 
     def layers(self, model: Any) -> list[Any]:
         """The model and every layer inside it, nested ones included."""
@@ -129,6 +178,8 @@ class Keras:
             for value in vars(layer).values()
             if isinstance(value, self.module.random.SeedGenerator)
         }
+        shared = self._global_generator()
+        generators[id(shared)] = shared
         for generator in generators.values():
             generator.next = _with_replica(generator.next)
         return len(generators)

@@ -18,25 +18,28 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler, all_finite
+from mptraining_trainer.running_sum import RunningSum, local_sum
 
-# Readings of an execution before those of the metrics: loss, scale, skipped twice, asked to stop, seconds, waited.
-_FIXED = 7
+# Readings of an execution before those of the metrics: loss twice, scale, skipped twice, asked, seconds, waited.
+_FIXED = 8
 
 
 @dataclass(frozen=True)
 class Execution:
     """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
-    `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is the mean of
-    what each of them said (see `execute`): the same on every worker, so that all decide alike. `waited_seconds` is how
-    long they waited for batches, the mean of them too, None where nobody measures it. (A GPU that has work left while
-    its host waits is counted as waiting.)
+    `loss_sum` and `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is
+    the mean of what each of them said (see `execute`): the same on every worker, so that all decide alike.
+    `waited_seconds` is how long they waited for batches, the mean of them too, None where nobody measures it. (A GPU
+    that has work left while its host waits is counted as waiting.)
     """
 
     applied_steps: int
     loss: float
+    loss_sum: float
     metrics: dict[str, float]
     loss_scale: float | None
     skipped_steps: int
@@ -92,9 +95,10 @@ class Loop:
             scaled=scaler is not None,
             jit=jit,
         )
-        self._loss_sum = _local_sum("loss_sum")
-        self._evaluation_loss_sum = _local_sum("evaluation_loss_sum")
-        self._evaluation_weight_sum = _local_sum("evaluation_weight_sum")
+        self._losses = RunningSum("loss")
+        self._statistics = MovingStatistics(keras, model)
+        self._evaluation_loss_sum = local_sum("evaluation_loss_sum")
+        self._evaluation_weight_sum = local_sum("evaluation_weight_sum")
         keras.build_optimizer(optimizer, model.trainable_variables)
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._evaluate = tf.function(self._evaluate_graph, reduce_retracing=True)
@@ -104,6 +108,11 @@ class Loop:
     def metrics(self) -> list[Any]:
         """The training metrics; their variables belong into a checkpoint."""
         return self._metrics
+
+    @property
+    def sums(self) -> tuple[Any, ...]:
+        """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
+        return self._losses.variables
 
     # Host side
 
@@ -116,14 +125,17 @@ class Loop:
         said = tf.constant([float(stop), step_seconds], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        loss_sum, loss_error, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        loss_sum += loss_error
         speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
-        self._skipped_before = skipped
+        loss = (loss_sum - self._loss_before) / max(1, applied)
+        self._skipped_before, self._loss_before = skipped, loss_sum
         return Execution(
             applied_steps=applied,
-            loss=loss_sum / max(1, applied),
+            loss=loss,
+            loss_sum=loss_sum,
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
             loss_scale=loss_scale if self._scaler else None,
             skipped_steps=int(skipped),
@@ -139,19 +151,21 @@ class Loop:
         return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
 
     def reset_metrics(self) -> None:
-        """Begins a new epoch of the training metrics."""
+        """Begins a new epoch of the training metrics and of the losses' sum."""
         self._reset()
+        self._loss_before = 0.0
 
     def restored(self) -> None:
-        """To be called when the scaler's counters were restored from a checkpoint."""
+        """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
+        self._loss_before = self._losses.numpy()
 
     _skipped_before = 0.0
+    _loss_before = 0.0
 
     # Training on the device
 
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
-        self._loss_sum.assign(0.0)
         step = self._step if self._scaler is None else self._scaled_step
         waited = tf.constant(0.0)
         for _ in tf.range(steps):
@@ -162,34 +176,39 @@ class Loop:
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([self._loss_sum.read_value(), *scaling, *tf.unstack(heard), *results])
+        return tf.stack([*self._losses.readings(), *scaling, *tf.unstack(heard), *results])
 
     def _step(self, batch: Batch) -> None:
         def on_replica(batch: Batch) -> None:
             loss, gradients = self._shares(batch, tf.constant(1.0))
-            self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-            self._loss_sum.assign_add(loss)
+            self._apply(loss, gradients)
 
         self._strategy.run(on_replica, args=(batch,))
 
     def _scaled_step(self, batch: Batch) -> None:
         assert self._scaler is not None
 
-        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, list[Any], Any]:
+        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, list[Any], Any, list[Any]]:
+            statistics = self._statistics.read()
             loss, gradients = self._shares(batch, scale)
-            return loss, gradients, 1.0 - tf.cast(all_finite(gradients), tf.float32)
-
-        def apply_on_replica(loss: Any, gradients: list[Any]) -> None:
-            self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-            self._loss_sum.assign_add(loss)
+            return loss, gradients, 1.0 - tf.cast(all_finite(gradients), tf.float32), statistics
 
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
-        loss, gradients, overflows = self._strategy.run(gradients_on_replica, args=(batch, scale))
+        loss, gradients, overflows, statistics = self._strategy.run(gradients_on_replica, args=(batch, scale))
         finite = self._strategy.reduce(tf.distribute.ReduceOp.SUM, overflows, axis=None) == 0.0
         if finite:
-            self._strategy.run(apply_on_replica, args=(loss, gradients))
+            self._strategy.run(self._apply, args=(loss, gradients))
+        else:
+            # The pass that overflowed has moved them too, by infinities perhaps.
+            self._strategy.run(self._statistics.assign, args=(statistics,))
         self._scaler.update(finite)
+
+    def _apply(self, loss: Any, gradients: list[Any]) -> None:
+        """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
+        self._keras.apply_gradients(self._optimizer, gradients, self._variables)
+        self._losses.add(loss)
+        self._statistics.agree()
 
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         mask = batch[2] if self._masked else None
@@ -235,6 +254,7 @@ class Loop:
     def _reset_graph(self) -> None:
         for metric in self._metrics:
             metric.reset_state()
+        self._losses.reset()
 
     def _sum_over_workers(self, value: Any) -> Any:
         shares = self._strategy.run(tf.identity, args=(value,))
@@ -251,14 +271,3 @@ def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
     if isinstance(strategy, mirrored) and all("CPU:" in name for name in strategy.extended.worker_devices):
         return iter(pipeline())
     return iter(strategy.distribute_datasets_from_function(lambda context: pipeline()))
-
-
-def _local_sum(name: str) -> Any:
-    """Each replica adds to its own copy; a read outside of the replicas is the sum over all of them."""
-    return tf.Variable(
-        0.0,
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-        name=name,
-    )

@@ -100,6 +100,8 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
             workers=job.processes,
             timed=data.cached is None,
         )
+        # Made here if it is not there yet, so that every replica has one.
+        keras.random_states(built.model)
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
     if preprocess.per_example is None and built.preprocess is not None:
@@ -140,19 +142,20 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     # Where an earlier attempt left off
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.model, optimizer, loop.metrics, held=hooks.weights),
+        Contents(keras, built.model, optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
         fence=worker.fence,
+        strategy=strategy,
     )
     state = _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
         step = state.step
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
-    if state is not None and scaler is not None and state.loss_scale is not None:
-        scaler.restore(ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
+        if scaler is not None and state.loss_scale is not None:
+            scaler.restore(ScalerState(state.loss_scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
         loop.restored()
     boundaries = _boundaries(job, job.training, batching, step, position, with_validation=validation is not None)
 
@@ -189,7 +192,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training, opened.meter, hooks
     )
     if state is not None:
-        course.resume(state.loss_sum, state.loss_steps)
+        course.resume(state)
     if validation is not None:
         course.validate_on(_validation_iterator(strategy, validation, preprocess, job, share))
     iterator = feed(strategy, lambda: pipeline(position, max(0, boundaries.total_steps - step)))

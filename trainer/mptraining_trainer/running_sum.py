@@ -1,0 +1,57 @@
+"""A sum of losses on the device that is the same however the steps are fused, and over as many of them as there are.
+
+Each replica adds to its own copy; a read outside of the replicas is the sum over all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class RunningSum:
+    """A float32 sum with its rounding error kept beside it; made inside the strategy's scope.
+
+    Knuth, The Art of Computer Programming, volume 2, section 4.2.2: both together are exact to some 48 bits, on devices
+    too that have no float64.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._sum, self._error = local_sum(f"{name}_sum"), local_sum(f"{name}_error")
+
+    @property
+    def variables(self) -> tuple[Any, ...]:
+        """What belongs into a checkpoint."""
+        return self._sum, self._error
+
+    def add(self, value: Any) -> None:
+        """Adds a float32 scalar, in replica context."""
+        before = self._sum.read_value()
+        after = before + value
+        of_value = after - before
+        self._error.assign_add((before - (after - of_value)) + (value - of_value))
+        self._sum.assign(after)
+
+    def reset(self) -> None:
+        for each in self.variables:
+            each.assign(0.0)
+
+    def readings(self) -> list[Any]:
+        """Two float32 scalars, in cross-replica context; the sum is what they add up to in double precision."""
+        return [each.read_value() for each in self.variables]
+
+    def numpy(self) -> float:
+        """The sum over all replicas; every worker must ask."""
+        return sum(float(each.numpy()) for each in self.variables)
+
+
+def local_sum(name: str) -> Any:
+    """A float32 scalar that each replica keeps apart and a read adds up."""
+    return tf.Variable(
+        0.0,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+        name=name,
+    )
