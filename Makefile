@@ -13,6 +13,11 @@ TENSORFLOW := tensorflow==2.21.0
 UV := 0.13.8
 FAKE_GCS_SERVER := v1.55.1
 KWOK := v0.7.0
+# What reads, checks and documents the chart.
+HELM := v3.19.0
+HELM_DOCS := v1.14.2
+KUBECONFORM := v0.7.0
+KUBE_SCORE := v1.20.0
 # Kubeflow's operator, which `make bench-operator` measures against.
 PEER := v1.9.3
 OLDER := build/keras-older
@@ -59,12 +64,18 @@ test: $(INSTALLED) ## every check and test, with the time of each stage
 	printf '=== times\n%s' "$$times"
 
 .PHONY: manifests
-manifests: $(INSTALLED) ## manifests/crd.yaml from the models, manifests/install.yaml from it and operator.yaml
+manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the chart's values, schema and table, install.yaml: from the models
 	@$(BIN)/python -m mptraining_api.crd
-	@$(INSTALL_YAML) > manifests/install.yaml
+	@$(BIN)/python -m mptraining_operator.chart
+	@$(CHART_DOCS) > charts/mptraining/README.md
+	@$(INSTALL_YAML) > build/install.yaml && mv build/install.yaml manifests/install.yaml
 
+# helm's own guess of a version depends on how it was built.
+KUBE_VERSION := 1.34.0
 # Everything that `kubectl apply -f` needs, in one file.
-INSTALL_YAML := { echo '\# Made by `make manifests` from crd.yaml and operator.yaml.'; tail -n +2 manifests/crd.yaml; echo ---; cat manifests/operator.yaml; }
+INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
+  --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
+CHART_DOCS := build/bin/helm-docs --chart-search-root charts/mptraining --dry-run --sort-values-order file --log-level warning
 
 .PHONY: lint
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
@@ -73,7 +84,31 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
+	@$(BIN)/python -m mptraining_operator.chart --check
+	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
+	  else echo "no Go here: charts/mptraining and manifests/install.yaml are not checked"; fi
+
+.PHONY: lint-chart
+lint-chart: $(INSTALLED) build/bin/helm build/bin/helm-docs
+	@build/bin/helm lint --strict --quiet --kube-version $(KUBE_VERSION) charts/mptraining
+	@$(CHART_DOCS) | cmp --quiet - charts/mptraining/README.md || { echo "charts/mptraining/README.md: stale. Run: make manifests"; exit 1; }
 	@$(INSTALL_YAML) | cmp --quiet - manifests/install.yaml || { echo "manifests/install.yaml: stale. Run: make manifests"; exit 1; }
+
+build/bin/helm:
+	@echo "building helm, about two minutes"
+	@GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@$(HELM)
+
+build/bin/helm-docs:
+	@echo "building helm-docs"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/norwoodj/helm-docs/cmd/helm-docs@$(HELM_DOCS)
+
+build/bin/kubeconform:
+	@echo "building kubeconform"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORM)
+
+build/bin/kube-score:
+	@echo "building kube-score, about a minute"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
 
 .PHONY: format
 format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
@@ -92,15 +127,18 @@ test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q -m kind --durations=5
+	@$(BIN)/python -m pytest -q -m "kind and not soak" --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed ## the tests that train models and start workers
-	@$(BIN)/python -m pytest -q -m training --durations=10
+	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
+	@# by one where they are left over, since the longest take a minute.
+	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal --durations=10
 
 .PHONY: servers
-servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages; \
+servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages \
+	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) cluster/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
 
@@ -148,8 +186,9 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests
+soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

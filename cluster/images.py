@@ -38,7 +38,7 @@ FULL_NAME = "docker.io/mptraining/{target}:{version}"
 
 def main() -> None:
     began = time.monotonic()
-    variant = os.environ.get("VARIANT", "cpu")
+    variant = chosen_variant()
     fill_context(variant)
     engine = engine_of_cluster()
     for target in TARGETS:
@@ -55,8 +55,18 @@ def engine_of_cluster() -> Engine:
     raise Failed("there is no cluster to load into: make cluster")
 
 
+def chosen_variant() -> str:
+    return os.environ.get("VARIANT", "cpu")
+
+
+def version(target: str) -> str:
+    """The part behind the colon, which the operator's settings name by the kind of accelerator."""
+    plain = target == "operator" or chosen_variant() == "cpu"
+    return VERSION if plain else f"{VERSION}-{chosen_variant()}"
+
+
 def tag(target: str) -> str:
-    return f"mptraining/{target}:{VERSION}"
+    return f"mptraining/{target}:{version(target)}"
 
 
 def fill_context(variant: str) -> None:
@@ -172,7 +182,7 @@ class Image:
 
     @property
     def name(self) -> str:
-        return FULL_NAME.format(target=self.target, version=VERSION)
+        return FULL_NAME.format(target=self.target, version=version(self.target))
 
     @property
     def digest(self) -> str:

@@ -17,7 +17,8 @@ validation, garbage collection and the job controller are Kubernetes' own; the k
 Tests take the fixtures `control_plane` (one for the session) and `namespace` (a new one for each test) of
 tests/conftest.py and the marker `cluster`. Start several seconds of servers only where a test stops or slows them.
 
-Reading order: `control_plane` (the servers and how to reach them), `access` (namespaces, rights, tokens), `pods` and
+Reading order: `control_plane` (the servers and how to reach them), `access` (namespaces, rights, tokens),
+`installation` (the operator's), `pods` and
 `nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same by script), `kwok` (thousands of pods),
 `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the API server was asked); beneath them `rest` (JSON
 over HTTP, watches), `credentials`, `processes` and `binaries`. For storage: `object_server` (buckets), `storage_proxy`

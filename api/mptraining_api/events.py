@@ -81,6 +81,12 @@ class Progress(_Event):
     loss_scale: float | None = None
     skipped_steps: int | None = None
     peak_memory_bytes: int | None = None
+    # Of this worker's GPUs or TPU cores. Peak: the most that one's tensors took, by TensorFlow's allocator. The rest by
+    # NVML: the fullest GPU's memory with all that uses it, and the mean share of the time in which a kernel ran.
+    device_memory_peak_bytes: int | None = None
+    device_memory_used_bytes: int | None = None
+    device_memory_total_bytes: int | None = None
+    device_utilization_percent: float | None = None
 
 
 class Notice(_Event):

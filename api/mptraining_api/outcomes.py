@@ -63,6 +63,7 @@ CHILD_DELETED = Outcome("ChildDeleted", 75, Budget.INFRASTRUCTURE_RETRIES, "some
 NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done for too long")
 DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job ran for too long")
 PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
+OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 
 # What the operator alone can see; none of them is read from an exit code.
@@ -73,6 +74,7 @@ SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
     NO_PROGRESS,
     DEADLINE_EXCEEDED,
     PENDING_TIMEOUT,
+    OUTSIDE_LIMITS,
     SUSPENDED,
 )
 

@@ -2,6 +2,7 @@
 
 Problem                     one line: where, what was found, what was expected, the next step
 ├── InvalidSpec             the job file says something that can never work
+├── OutsideLimits           the administrator's limits do not allow what the job asks for
 ├── InvalidData             records, folders or objects that cannot be read as the job says
 ├── InvalidProgram          the model or script that the job names cannot be imported or trained
 ├── ResumeRefused           the run folder or its checkpoint belongs to other work
@@ -47,6 +48,10 @@ class Problem(Exception):
 
 class InvalidSpec(Problem):
     reason = "InvalidSpec"
+
+
+class OutsideLimits(Problem):
+    reason = "OutsideLimits"
 
 
 class InvalidData(Problem):

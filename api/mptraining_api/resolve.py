@@ -5,7 +5,9 @@ Pure: the same job and settings give the same ResolvedJob, on a cluster and on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from mptraining_api import rules
 from mptraining_api.batches import batch_choice, global_batch_size, learning_rate
@@ -29,14 +31,28 @@ from mptraining_api.training_defaults import resolve_data, resolve_training
 class ClusterSettings:
     """What `resolve` must know about where the job runs.
 
+    `default_images` by the kind of accelerator that a job computes on: cpu, gpu, tpu; `default_image` for the others.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
-    namespace in a local run.
+    namespace in a local run. `default_outputs` are folders for the jobs of one namespace: `<folder>/<name>`.
     """
 
     cpu_fallback: bool = False
     experimental_multi_host_tpu: bool = False
     default_image: str | None = None
     default_output: str | None = None
+    default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def image(self, kind: str) -> str | None:
+        """The image of jobs that name none and compute on `kind`."""
+        return self.default_images.get(kind, self.default_image)
+
+    def output(self, namespace: str | None) -> str | None:
+        """The folder in which jobs of that namespace that name none get one each; None when there is none."""
+        own = self.default_outputs.get(namespace or "")
+        if own is not None or self.default_output is None:
+            return own
+        return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
@@ -78,7 +94,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         replicas=devices.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
-        image=(spec.pod_template.image if spec.pod_template else None) or settings.default_image,
+        image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
         placement=placement(devices.accelerator),
         program=_program(spec.program),
         source=spec.source,
@@ -146,9 +162,9 @@ def _profile(spec: JobSpec) -> ProfileSteps | None:
 def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, tuple[Choice, ...]]:
     if job.spec.output is not None:
         return job.spec.output.uri, ()
-    if settings.default_output is None:
+    default = settings.output(job.metadata.namespace)
+    if default is None:
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
-    parts = [settings.default_output.rstrip("/"), job.metadata.namespace or "", job.metadata.name]
-    folder = "/".join(part for part in parts if part)
+    folder = f"{default.rstrip('/')}/{job.metadata.name}"
     return folder, (Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),)

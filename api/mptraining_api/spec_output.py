@@ -25,9 +25,9 @@ class Export(Model):
 
 
 class Profile(Model):
-    """A range of steps recorded for TensorBoard's profiler."""
+    """A range of steps recorded for TensorBoard's profiler, on every worker, into `tensorboard/` of the run folder."""
 
-    first_step: NonNegative = Field(description="First step recorded.")
+    first_step: NonNegative = Field(description="First step recorded; steps count from 1.")
     last_step: NonNegative = Field(description="Last step recorded.")
 
 

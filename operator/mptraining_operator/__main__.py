@@ -1,4 +1,4 @@
-"""`python -m mptraining_operator run | settings`."""
+"""`python -m mptraining_operator run | check | settings`."""
 
 from __future__ import annotations
 
@@ -63,6 +63,36 @@ def run(settings: SettingsFile = None) -> None:
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(help="Patience.")] = 60) -> None:
+    """Says whether the operator that was installed with these settings works; `helm test` runs this beside it."""
+    import os
+    import socket
+    import threading
+    from time import monotonic
+
+    from mptraining_api.problems import Problem
+    from mptraining_operator.cluster import ApiProblem, Cluster
+    from mptraining_operator.self_check import findings, reach
+    from mptraining_operator.settings import Identity, OperatorSettings
+
+    try:
+        chosen = OperatorSettings.load(settings)
+        cluster = Cluster.connect(connections=1)
+    except (Problem, ApiProblem) as problem:
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(2) from None
+    namespace = Identity.from_environment(os.environ, host=socket.gethostname()).namespace
+    wait = threading.Event().wait
+    until = monotonic() + seconds
+    while True:
+        found = list(findings(chosen, namespace, cluster, reach=reach, wait=wait))
+        good = all(each.good for each in found)
+        if good or monotonic() > until:
+            typer.echo("\n".join(str(each) for each in found))
+            raise typer.Exit(0 if good else 1)
 
 
 @app.command("settings")

@@ -23,6 +23,7 @@ from mptraining_operator.health import HealthServer
 from mptraining_operator.intake import STREAMS, Intake
 from mptraining_operator.lease import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.mounts import Authorities
 from mptraining_operator.plan import plan
 from mptraining_operator.progress_endpoint import ProgressEndpoint
 from mptraining_operator.progress_request import path
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 _FINISH_SECONDS = 5.0
 
 
-def limits(settings: OperatorSettings) -> Limits:
+def limits(settings: OperatorSettings, identity: Identity) -> Limits:
     """What plans need of the settings."""
     return Limits(
         cluster=settings.cluster(),
@@ -48,6 +49,9 @@ def limits(settings: OperatorSettings) -> Limits:
         longest_backoff=settings.restart.longest_seconds,
         settle=settings.settle_seconds,
         stuck_pod=settings.stuck_pod_seconds,
+        jobs=settings.limits,
+        operator_namespace=identity.namespace,
+        operator_account=identity.service_account,
     )
 
 
@@ -61,7 +65,7 @@ class Operator:
         self._settings = settings
         self._identity = identity
         self._cluster = cluster
-        self._limits = limits(settings)
+        self._limits = limits(settings, identity)
         self._stopping = threading.Event()
         self._metrics = metrics
         self._cache = Cache(time.monotonic)
@@ -212,7 +216,7 @@ class Operator:
         self._health.stop()
 
     def _pod_settings(self, owner: Owner) -> PodSettings:
-        settings, progress = self._settings, self._progress
+        settings, pods, progress = self._settings, self._settings.pods, self._progress
         url, certificate = None, ""
         if progress is not None:
             host = dns_names(settings.progress.service, self._identity.namespace)[0]
@@ -223,6 +227,13 @@ class Operator:
             unreachable_seconds=settings.unreachable_seconds,
             progress_url=url,
             progress_certificate=certificate,
+            image_pull_secrets=pods.image_pull_secrets,
+            authorities=Authorities(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
+            priority_class_name=pods.priority_class_name,
+            labels=pods.labels,
+            http_proxy=pods.http_proxy,
+            https_proxy=pods.https_proxy,
+            no_proxy=pods.no_proxy or "",
         )
 
 

@@ -65,7 +65,7 @@ def _judged_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
 
 def _keeps_nothing(snapshot: Snapshot) -> bool:
     written = snapshot.job is not None and snapshot.job.spec.output is not None
-    return not written and snapshot.limits.cluster.default_output is None
+    return not written and snapshot.limits.cluster.output(snapshot.key.namespace) is None
 
 
 def _ran_from(batch_job: SeenBatchJob) -> str:

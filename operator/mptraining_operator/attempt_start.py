@@ -10,7 +10,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolve import resolve
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.status import Attempt, JobStatus, Phase
-from mptraining_operator import backoff, standing, waiting
+from mptraining_operator import admission, backoff, standing, waiting
 from mptraining_operator.actions import Announcement, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.attempt_end import charge, end_current
 from mptraining_operator.deadlines import earliest
@@ -132,6 +132,9 @@ def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
 
 
 def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
+    held = admission.held(snapshot, status, job, now)
+    if held is not None:
+        return held
     after = standing.started(status, number, job, now, snapshot.generation)
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")

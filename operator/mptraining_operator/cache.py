@@ -38,6 +38,10 @@ class _Record:
     def empty(self) -> bool:
         return self.job is None and not (self.batch_jobs or self.pods or self.refusals)
 
+    @property
+    def nodes(self) -> int:
+        return max(self.job.nodes if self.job else 0, sum(not pod.over for _, pod in self.pods.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -174,6 +178,7 @@ class Cache:
             earlier = (pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.over)
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
+            beside = self._nodes_beside(key) if limits.jobs.nodes_per_namespace is not None else 0
         job, problem = read_job(stored)
         status, trouble = read_status(stored)
         whole = Snapshot(
@@ -192,6 +197,7 @@ class Cache:
             findings=findings,
             limits=limits,
             reports_since=reports_since,
+            nodes_beside=beside,
         )
         return Seen(whole, stored.version)
 
@@ -241,6 +247,9 @@ class Cache:
                     if seen < version:
                         found.append((key, child.event_uid if isinstance(child, PodRefusal) else uid))
         return found
+
+    def _nodes_beside(self, key: Key) -> int:
+        return sum(each.nodes for k, each in self._records.items() if k.namespace == key.namespace and k != key)
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()

@@ -6,7 +6,9 @@ what the launch sets. Each name stands once, because a server-side apply refuses
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from mptraining_api import launch as contract
@@ -15,7 +17,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec_pods import PodTemplate
 from mptraining_operator import names
 from mptraining_operator.children import Owner
-from mptraining_operator.mounts import HOME, TOKEN_FILE
+from mptraining_operator.mounts import HOME, TOKEN_FILE, Authorities
 from mptraining_operator.source import SourceParts
 
 # The kubelet's default, into which it mounts a file that everybody may write.
@@ -23,6 +25,10 @@ TERMINATION_LOG = "/dev/termination-log"
 _PYTHON_PATH = "PYTHONPATH"
 # A proxy of the job's own would stand between two workers and make them hang; gRPC compares the ends of host names.
 _NO_PROXY = "no_grpc_proxy"
+# This machine, the cluster's services, and Google's metadata server, from which credentials come.
+_NEVER_BY_PROXY = ("localhost", "127.0.0.1", ".svc", ".cluster.local", "metadata.google.internal", "169.254.169.254")
+# OpenSSL and obstore; requests, and with it google-auth; curl, with which TensorFlow reads buckets; pip.
+_AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
 Variables = list[dict[str, Any]]
 
@@ -39,13 +45,29 @@ class PodSettings:
     unreachable_seconds: int = 30
     progress_url: str | None = None
     progress_certificate: str = ""
+    # Names of Secrets and of a ConfigMap in the job's namespace.
+    image_pull_secrets: tuple[str, ...] = ()
+    authorities: Authorities | None = None
+    priority_class_name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    http_proxy: str | None = None
+    https_proxy: str | None = None
+    no_proxy: str = ""
+
+    def proxies(self) -> dict[str, str]:
+        """In both spellings, since curl and Go read small letters and others large ones."""
+        named = {"HTTP_PROXY": self.http_proxy, "HTTPS_PROXY": self.https_proxy}
+        found = {name: value for name, value in named.items() if value}
+        if found:
+            found["NO_PROXY"] = ",".join([*_NEVER_BY_PROXY, *([self.no_proxy] if self.no_proxy else [])])
+        return found | {name.lower(): value for name, value in found.items()}
 
 
 def trainer_environment(
     owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate
 ) -> Variables:
     """Of the container that trains. Raises InvalidSpec for a PYTHONPATH that cannot be joined."""
-    values = {**launched.environment, **source.trainer_environment, "HOME": HOME}
+    values = {**_outside(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
     if settings.progress_url is not None:
         values[contract.PROGRESS_URL] = settings.progress_url
         values[contract.PROGRESS_TOKEN_FILE] = TOKEN_FILE
@@ -60,9 +82,16 @@ def trainer_environment(
     return [*joined, {"name": contract.EPHEMERAL_STORAGE, "valueFrom": scratch}]
 
 
-def init_environment(launched: Launch, source: SourceParts, asked: PodTemplate) -> Variables:
+def init_environment(launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate) -> Variables:
     """Of the container that prepares the source: the job's own too, for they name proxies, indexes and credentials."""
-    return _joined({**launched.environment, **source.init_environment, "HOME": HOME}, asked, kept=frozenset())
+    values = {**_outside(settings), **launched.environment, **source.init_environment, "HOME": HOME}
+    return _joined(values, asked, kept=frozenset())
+
+
+def _outside(settings: PodSettings) -> dict[str, str]:
+    """What leads out of the cluster: proxies, and whom to trust there."""
+    file = settings.authorities.file if settings.authorities else None
+    return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
 
 
 def _joined(values: dict[str, str], asked: PodTemplate, kept: frozenset[str]) -> Variables:

@@ -4,11 +4,13 @@
 /tmp                   HOME, scratch, the disk cache; on the node's disk
 /dev/shm               shared memory of NCCL and of multiprocessing; see `shared_memory`
 /var/run/mptraining    the token for the progress endpoint, read only
+/etc/mptraining-ca     the authorities to trust, where the settings name a ConfigMap; read only
 /source                the program's code and packages; see `source`
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,8 +31,22 @@ _JOB = f"{OWN_PREFIX}job"
 _TMP = f"{OWN_PREFIX}tmp"
 _SHARED_MEMORY = f"{OWN_PREFIX}shm"
 _TOKEN = f"{OWN_PREFIX}token"
+_AUTHORITIES = f"{OWN_PREFIX}ca"
+_AUTHORITIES_FOLDER = "/etc/mptraining-ca"
 
 Objects = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The certificates to trust: a key of a ConfigMap in the job's namespace."""
+
+    config_map: str
+    key: str
+
+    @property
+    def file(self) -> str:
+        return f"{_AUTHORITIES_FOLDER}/{self.key}"
 
 
 def shared_memory(accelerator: ResolvedAccelerator) -> str:
@@ -42,7 +58,9 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
     return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
 
 
-def own_volumes(job: str, accelerator: ResolvedAccelerator, audience: str | None) -> Objects:
+def own_volumes(
+    job: str, accelerator: ResolvedAccelerator, audience: str | None, authorities: Authorities | None
+) -> Objects:
     """Of every worker; the token's, for `audience`, where progress is reported."""
     volumes: Objects = [
         {"name": _JOB, "configMap": {"name": names.config_map(job)}},
@@ -52,17 +70,23 @@ def own_volumes(job: str, accelerator: ResolvedAccelerator, audience: str | None
     if audience is not None:
         token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
         volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
+    if authorities is not None:
+        volumes.append({"name": _AUTHORITIES, "configMap": {"name": authorities.config_map}})
     return volumes
 
 
-def own_mounts(*, token: bool) -> Objects:
+def own_mounts(*, token: bool, authorities: bool) -> Objects:
     """Of the trainer; the init container's are the same without the token."""
     mounts: Objects = [
         {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
         {"name": _TMP, "mountPath": HOME},
         {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
     ]
-    return [*mounts, {"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True}] if token else mounts
+    if token:
+        mounts.append({"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True})
+    if authorities:
+        mounts.append({"name": _AUTHORITIES, "mountPath": _AUTHORITIES_FOLDER, "readOnly": True})
+    return mounts
 
 
 def refuse_collisions(template: PodTemplate, own: Objects) -> None:

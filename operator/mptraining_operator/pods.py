@@ -5,7 +5,8 @@ Who decides a field of the pod, the first that has something to say:
     1. the operator     command, security, restart policy, volumes named mptraining-*, MPTRAINING_*; the accelerator's
                         selector, resource and tolerations, as the resolved job says; its own labels and annotations
     2. the job          what `spec.podTemplate` and `spec.scheduling` list
-    3. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and the like; 250m CPU and 512Mi of memory requested, so that no pod
+    3. the settings     proxies, authorities, pull secrets, priority class, labels
+    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and the like; 250m CPU and 512Mi of memory requested, so that no pod
                         is BestEffort, which the kubelet evicts first
 
 Lists and maps are joined: the job's node selector, tolerations, labels, annotations, volumes and mounts stand beside
@@ -93,9 +94,14 @@ def _template(
     owner: Owner, job: ResolvedJob, spec: JobSpec, scheduling: Scheduling, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
     asked = spec.pod_template or PodTemplate()
+    priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
-            "labels": {**(asked.labels or {}), **names.attempt_labels(owner.name, owner.uid, attempt)},
+            "labels": {
+                **settings.labels,
+                **(asked.labels or {}),
+                **names.attempt_labels(owner.name, owner.uid, attempt),
+            },
             # To move one worker costs the whole gang a restart, and a node saved is not worth that.
             "annotations": {**(asked.annotations or {}), SAFE_TO_EVICT: "false"},
         },
@@ -107,8 +113,8 @@ def _template(
             # The variables of every Service of the namespace: thousands, and names that collide.
             "enableServiceLinks": False,
             **_service_account(asked),
-            **({"imagePullSecrets": asked.image_pull_secrets} if asked.image_pull_secrets else {}),
-            **({"priorityClassName": scheduling.priority_class_name} if scheduling.priority_class_name else {}),
+            **_pull_secrets(asked, settings),
+            **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **_placement(owner, job, asked, attempt, settings),
             **_containers(owner, job, asked, attempt, settings),
@@ -123,6 +129,12 @@ def _service_account(asked: PodTemplate) -> dict[str, Any]:
     """
     name = asked.service_account_name
     return {"automountServiceAccountToken": bool(name), **({"serviceAccountName": name} if name else {})}
+
+
+def _pull_secrets(asked: PodTemplate, settings: PodSettings) -> dict[str, Any]:
+    secrets = list(asked.image_pull_secrets or ())
+    secrets += [each for name in settings.image_pull_secrets if (each := {"name": name}) not in secrets]
+    return {"imagePullSecrets": secrets} if secrets else {}
 
 
 def _placement(
@@ -158,8 +170,9 @@ def _containers(
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
     launched = launch(job, hosts=hosts, job_path=f"{JOB_FOLDER}/{JOB_FILE}", attempt=attempt)
     reported = settings.progress_url is not None
-    mounts = [*own_mounts(token=reported), *source.trainer_mounts]
-    init_mounts = [*own_mounts(token=False), *source.init_mounts]
+    trusted = settings.authorities is not None
+    mounts = [*own_mounts(token=reported, authorities=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(token=False, authorities=trusted), *source.init_mounts]
     refuse_collisions(asked, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, asked, launched.command)
@@ -170,13 +183,13 @@ def _containers(
     result: dict[str, Any] = {}
     if source.prepared:
         init = _container(names.SOURCE_CONTAINER, job, asked, SOURCE_COMMAND)
-        init["env"] = init_environment(launched, source, asked)
+        init["env"] = init_environment(launched, source, settings, asked)
         # As much as the trainer: a quota may want limits of every container, and the larger of the two counts.
         init["resources"] = _resources(asked, {})
         init["volumeMounts"] = [*init_mounts, *(asked.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
-    volumes = own_volumes(owner.name, job.accelerator, audience)
+    volumes = own_volumes(owner.name, job.accelerator, audience, settings.authorities)
     return {
         **result,
         "containers": [trainer],

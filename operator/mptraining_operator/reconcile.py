@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from mptraining_operator.actions import Announcement, Plan
+from mptraining_operator.actions import Announcement, Plan, StartAttempt
 from mptraining_operator.apply import Announce
 from mptraining_operator.cache import Cache, Seen
 from mptraining_operator.cluster import ApiProblem
@@ -64,6 +64,7 @@ class Reconciler:
         self._stopwatch = stopwatch
         self._threads: list[threading.Thread] = []
         self._reports_since: float | None = None
+        self._starting = threading.Lock()
 
     def start(self, workers: int, *, reports_since: float | None = None) -> None:
         """`reports_since` as in Snapshot, in seconds since 1970."""
@@ -121,11 +122,26 @@ class Reconciler:
                 return
             now = self._clock()
             plan = self._plan(seen.snapshot, now)
-            if not self._applier.apply(plan, seen):
+            if self._takes_nodes(plan):
+                plan, overtaken = self._apply_alone(key, now)
+            else:
+                overtaken = self._applier.apply(plan, seen)
+            if not overtaken:
                 self._wake(key, plan, now)
                 return
         # Overtaken again and again, as by somebody who writes the job all the time.
         self._queue.add(key, 1.0)
+
+    def _takes_nodes(self, plan: Plan) -> bool:
+        limited = self._limits.jobs.nodes_per_namespace is not None
+        return limited and any(isinstance(each, StartAttempt) for each in plan.actions)
+
+    def _apply_alone(self, key: Key, now: float) -> tuple[Plan, bool]:
+        """Planned anew and applied with no other start beside it, so that two jobs do not take the last nodes both."""
+        with self._starting:
+            seen = self._cache.seen(key, self._limits, self._reports_since)
+            plan = self._plan(seen.snapshot, now) if seen else Plan()
+            return plan, seen is not None and self._applier.apply(plan, seen)
 
     def _wake(self, key: Key, plan: Plan, now: float) -> None:
         if plan.wake_at is not None:

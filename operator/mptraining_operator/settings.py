@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import yaml
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from mptraining_api.model import Model
+from mptraining_api.job_limits import JobLimits
+from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings
 
 POD_NAME = "POD_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"
+POD_SERVICE_ACCOUNT = "POD_SERVICE_ACCOUNT"
 DEFAULT_NAMESPACE = "mptraining-system"
 
 _MULTI_HOST = "Take TPU slices of several hosts, on which TensorFlow has no supported way to train."
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
+Image = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 class ProgressSettings(Model):
@@ -54,13 +58,42 @@ class RestartSettings(Model):
     longest_seconds: Seconds = Field(360.0, description="No wait is longer.")
 
 
+class TrainerImages(Model):
+    """Images of jobs that name none, by what they compute on. Absent: trainerImage, else this version's own."""
+
+    cpu: Image | None = Field(None, description="For jobs on CPUs, fallen back ones included.")
+    gpu: Image | None = Field(None, description="For jobs on GPUs.")
+    tpu: Image | None = Field(None, description="For jobs on TPUs.")
+
+
+class JobPods(Model):
+    """What the pods of all jobs get, as far as a job says nothing else."""
+
+    image_pull_secrets: tuple[Name, ...] = Field((), description="Secrets, in the namespace of the job, to pull with.")
+    http_proxy: Uri | None = Field(None, description="HTTP_PROXY.")
+    https_proxy: Uri | None = Field(None, description="HTTPS_PROXY.")
+    no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
+        None, description="NO_PROXY; the cluster's own services and metadata server are added."
+    )
+    ca_config_map: Name | None = Field(
+        None, description="ConfigMap, in the namespace of the job, with the authorities (PEM) to trust."
+    )
+    ca_key: Name = Field("ca.crt", description="Its key.")
+    priority_class_name: Name | None = Field(None, description="Priority class of jobs that name none.")
+    labels: dict[Word, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
+
+
 class OperatorSettings(Model):
     """What a platform engineer may set."""
 
     trainer_image: str | None = Field(None, description="Image of jobs that name none. Absent: this version's own.")
+    trainer_images: TrainerImages = Field(TrainerImages(), description="The same, by the kind of accelerator.")
     cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: str | None = Field(None, description="Folder for the runs of jobs that name none.")
+    default_outputs: dict[Word, Uri] = Field({}, description="Such folders for single namespaces, by their name.")
+    limits: JobLimits = Field(JobLimits(), description="What jobs may use.")
+    pods: JobPods = Field(JobPods(), description="What the pods of all jobs get.")
     namespaces: tuple[str, ...] = Field((), description="Namespaces to serve. Empty: all.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Jobs looked at side by side.")
     relist_seconds: Seconds = Field(600.0, description="Everything is listed anew this often.")
@@ -75,18 +108,19 @@ class OperatorSettings(Model):
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
     restart: RestartSettings = Field(RestartSettings(), description="Waits between attempts.")
 
-    @property
-    def image(self) -> str:
-        """The trainer image of jobs that name none: this operator's own version."""
-        return self.trainer_image or f"mptraining/trainer:{version('mptraining')}"
+    def image(self, kind: str) -> str:
+        """The trainer image of jobs that name none and compute on `kind` (cpu, gpu, tpu): this operator's version."""
+        own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
+        return getattr(self.trainer_images, kind) or self.trainer_image or own
 
     def cluster(self) -> ClusterSettings:
         """What `resolve` must know."""
         return ClusterSettings(
             cpu_fallback=self.cpu_fallback,
             experimental_multi_host_tpu=self.experimental_multi_host_tpu,
-            default_image=self.image,
             default_output=self.default_output,
+            default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
+            default_outputs=MappingProxyType(self.default_outputs),
         )
 
     @classmethod
@@ -108,8 +142,13 @@ class Identity(Model):
 
     name: str
     namespace: str
+    service_account: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, host: str) -> Identity:
         """From the downward API; outside a cluster `host` stands for the pod."""
-        return cls(name=environment.get(POD_NAME, host), namespace=environment.get(POD_NAMESPACE, DEFAULT_NAMESPACE))
+        return cls(
+            name=environment.get(POD_NAME, host),
+            namespace=environment.get(POD_NAMESPACE, DEFAULT_NAMESPACE),
+            service_account=environment.get(POD_SERVICE_ACCOUNT, ""),
+        )

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from mptraining_api.job import MPTrainingJob
+from mptraining_api.job_limits import JobLimits
 from mptraining_api.resolve import ClusterSettings
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.status import JobStatus
@@ -119,7 +120,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Those settings that a plan depends on, in seconds; see `settings`."""
+    """Those settings that a plan depends on, times in seconds; see `settings`."""
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     program_backoff: float = 10.0
@@ -127,6 +128,10 @@ class Limits:
     longest_backoff: float = 360.0
     settle: float = 5.0
     stuck_pod: float = 30.0
+    jobs: JobLimits = field(default_factory=JobLimits)
+    # The operator's own, refused to jobs; empty outside a cluster.
+    operator_namespace: str = ""
+    operator_account: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class Snapshot:
     limits: Limits = field(default_factory=Limits)
     # Since when reports of progress are sure to be heard: an outage before is no worker's silence. None: not at all.
     reports_since: float | None = None
+    # Of the other jobs of this namespace; counted only where nodesPerNamespace is set.
+    nodes_beside: int = 0
 
     @property
     def suspend(self) -> bool:

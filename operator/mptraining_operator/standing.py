@@ -150,7 +150,9 @@ def resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
 def finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
     """The job has ended, for good."""
     good = outcome == SUCCEEDED
-    status = attempt_over(status, outcome, message, now) if current(status) else status
+    attempt = current(status)
+    if attempt is not None and attempt.outcome is None:
+        status = attempt_over(status, outcome, message, now)
     phase = Phase.SUCCEEDED if good else Phase.FAILED
     # Said once, where people look for it.
     over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
+from mptraining_api.status import Phase
 from mptraining_operator import names
 from mptraining_operator.snapshot import Key, Refusal, SeenBatchJob, SeenPod
+from mptraining_operator.waiting import NAMESPACE_FULL
 
 Raw = Mapping[str, Any]
 
@@ -42,6 +44,8 @@ class StoredJob:
     progress: bytes
     phase: str
     attempt: int
+    # Of its workers, from its first attempt until it ends or is suspended; see `nodes`.
+    nodes: int = 0
 
     def same_work(self, other: StoredJob) -> bool:
         """Whether a plan would find nothing new in `other`."""
@@ -91,7 +95,19 @@ def job(raw: Raw) -> StoredJob:
         progress=b"" if progress is None else _compact(progress),
         phase=sys.intern(str(status.get("phase") or "")),
         attempt=_whole(status.get("currentAttempt")),
+        nodes=nodes(status),
     )
+
+
+def nodes(status: Raw) -> int:
+    """How many nodes the job has taken: as many as it has workers, and none while it waits for room or is suspended.
+
+    Between two attempts it keeps them, lest a restart lose its place; in a queue too, which may admit it at any time.
+    """
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
+    waits = conditions.get("Running", {}).get("reason") == NAMESPACE_FULL
+    return 0 if ended or waits or not _whole(status.get("currentAttempt")) else _whole(status.get("workers"))
 
 
 def owner(raw: Raw) -> Key | None:

@@ -20,6 +20,10 @@ _REFUSED = {
 }
 
 
+# Before an attempt, not in it: all jobs of the namespace together may have no more nodes.
+NAMESPACE_FULL = "NamespaceFull"
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     phase: Phase
@@ -85,6 +89,15 @@ def _said_before(snapshot: Snapshot) -> Wait | None:
         if condition.type == "Running" and condition.status == "False" and condition.reason == "Starting":
             return Wait(snapshot.status.phase, condition.reason, condition.message)
     return None
+
+
+def for_room(phase: Phase, nodes: int, most: int) -> Wait:
+    """What to say of a job that waits for others of its namespace; without their number, which changes all the time."""
+    message = (
+        f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
+        "(limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
+    )
+    return Wait(phase, NAMESPACE_FULL, message)
 
 
 def settles_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:

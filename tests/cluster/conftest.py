@@ -1,6 +1,6 @@
 """The operator as a process of its own beside a real API server; `Life` is what a test does with it.
 
-The operator has exactly the rights of manifests/operator.yaml. Most tests share one that serves one namespace; a test
+The operator has exactly the rights of manifests/install.yaml. Most tests share one that serves one namespace; a test
 that stops, kills or doubles the operator, or sets a quota, has a namespace and operators of its own (`alone`).
 """
 
@@ -18,12 +18,11 @@ import pytest
 import yaml
 
 from testbed import Behaviour, ControlPlane, Kubelet, Run, Script
+from testbed.installation import OPERATOR, SYSTEM, grant_lease, install
 from testbed.pods import Pod
 from testbed.processes import Server
 from testbed.rest import MERGE, Refused
 
-ROOT = Path(__file__).parents[2]
-SYSTEM = "mptraining-system"
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 
 SETTINGS: dict[str, Any] = {
@@ -102,17 +101,23 @@ class Life:
 
     # -- operators ----------------------------------------------------------------------------------------------
 
-    def operator(self, *, server: str | None = None, ready: bool = True, **settings: Any) -> Operator:
+    def operator(
+        self, *, server: str | None = None, ready: bool = True, account: str = OPERATOR, **settings: Any
+    ) -> Operator:
         """Starts a replica; `server` is another address of the API server, such as a fault proxy's."""
         number = next(self._numbers)
         file = self._folder / f"{self.namespace}-{number}.yaml"
-        file.write_text(yaml.safe_dump({**self._settings, **settings}))
-        token = self.control_plane.token(SYSTEM, "mptraining-operator")
+        chosen = {**self._settings, **settings}
+        file.write_text(yaml.safe_dump(chosen))
+        token = self.control_plane.token(SYSTEM, account)
+        if account == OPERATOR:
+            grant_lease(self.control_plane, chosen["lease"]["name"])
         kubeconfig = self.control_plane.kubeconfig(f"{self.namespace}-{number}", token, server=server)
         environment = {
             "KUBECONFIG": str(kubeconfig),
             "POD_NAME": f"{self.namespace}-{number}",
             "POD_NAMESPACE": SYSTEM,
+            "POD_SERVICE_ACCOUNT": account,
         }
         command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
         log = self._folder / f"operator-{self.namespace}-{number}.log"
@@ -257,7 +262,7 @@ def new_life(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
 @pytest.fixture(scope="session")
 def installed(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with the operator's namespace, account and rights; its Deployment has nowhere to run."""
-    control_plane.kubectl("apply", "-f", str(ROOT / "manifests" / "operator.yaml"))
+    install(control_plane)
     control_plane.nodes.create("cluster-node")
     return control_plane
 

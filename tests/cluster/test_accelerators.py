@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed import ControlPlane, Options
 from testbed.binaries import binary
+from testbed.installation import install
 from testbed.kwok import STAGES, start_kwok
 
 GPU = "cloud.google.com/gke-accelerator"
@@ -69,7 +69,7 @@ def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: N
         pytest.fail(absent) if os.environ.get("CI") else pytest.skip(absent)
     folder = tmp_path_factory.mktemp("scheduled")
     with ControlPlane(folder, Options(scheduler=True)) as started, start_kwok(started):
-        started.kubectl("apply", "-f", str(Path(__file__).parents[2] / "manifests" / "operator.yaml"))
+        install(started)
         yield started
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from testbed import ControlPlane, Exit
+from testbed.installation import install
 from testbed.rest import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mptrainingjobs.mp
 def own(tmp_path: Path, new_life: Any) -> Iterator[Any]:
     """A control plane of its own: with the resource all its jobs go."""
     with ControlPlane(tmp_path) as started:
-        started.kubectl("apply", "-f", str(ROOT / "manifests" / "operator.yaml"))
+        install(started)
         started.nodes.create("resource-node")
         life = new_life(started, "resource", relistSeconds=600).with_kubelet()
         try:

@@ -33,7 +33,9 @@ from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.status import Condition, JobStatus, Phase
+from mptraining_operator.chart_values import ChartValues
 from mptraining_operator.settings import OperatorSettings
+from mptraining_operator.waiting import NAMESPACE_FULL
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
@@ -76,7 +78,7 @@ class Block:
 
     @property
     def on_a_cluster(self) -> bool:
-        return self.language == "bash" and any(words[0] == "kubectl" for words in self.commands)
+        return self.language == "bash" and any(words[0] in ("kubectl", "helm") for words in self.commands)
 
     @property
     def trains(self) -> bool:
@@ -162,8 +164,24 @@ def test_every_command_exists(block: Block) -> None:
             _parse(arguments)
         elif program == "kubectl":
             _look_at_kubectl(block, arguments)
+        elif program == "helm":
+            _look_at_helm(arguments)
         else:
             assert program == "export", f"{program} is not run by this test"
+
+
+def _look_at_helm(arguments: list[str]) -> None:
+    """The chart is there, and so is every value that is set."""
+    verb, release, *rest = arguments
+    assert verb in ("install", "upgrade", "test", "uninstall")
+    assert release == "mptraining"
+    for word in rest:
+        if word.startswith("--set="):
+            _find(ChartValues, word.removeprefix("--set=").split("=")[0].split("."))
+        elif not word.startswith("--"):
+            assert (ROOT / word / "Chart.yaml").exists()
+        else:
+            assert word.split("=")[0] in ("--namespace", "--create-namespace", "--take-ownership"), word
 
 
 def _parse(arguments: list[str]) -> None:
@@ -242,7 +260,7 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
 
 def test_the_guide_names_every_reason_to_wait() -> None:
     source = (ROOT / "operator" / "mptraining_operator" / "waiting.py").read_text(encoding="utf-8")
-    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source)}
+    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source), NAMESPACE_FULL}
     told = {row[0].strip("`") for row in _table("docs/guide.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
 
@@ -281,6 +299,12 @@ def test_mistakes_in_kubectl_are_noticed(line: str) -> None:
     block = next(block for block in ALL if block.on_a_cluster)
     with pytest.raises((AssertionError, InvalidSpec)):
         _look_at_kubectl(block, shlex.split(line))
+
+
+def test_mistakes_in_helm_are_noticed() -> None:
+    for line in ("install mptraining charts/nowhere", "install mptraining --set=settings.cpuFalback=true"):
+        with pytest.raises(AssertionError):
+            _look_at_helm(line.split())
 
 
 def test_unknown_options_are_noticed() -> None:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from mptraining_api.job import MPTrainingJob
+from mptraining_api.job_limits import JobLimits
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.status import JobStatus
 from mptraining_operator import standing
@@ -107,7 +108,12 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
         pod_refusals=MappingProxyType(refusals),
         findings=Findings(**findings),
-        limits=Limits(cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False))),
+        limits=Limits(
+            cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False)),
+            jobs=JobLimits.parse(document.get("limits", {})),
+            operator_namespace=document.get("operatorNamespace", ""),
+        ),
+        nodes_beside=document.get("nodesBeside", 0),
         reports_since=None if (since := document.get("reportsSince", 0)) is None else BASE + since,
     )
 

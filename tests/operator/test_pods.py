@@ -13,6 +13,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_operator.children import Owner
 from mptraining_operator.environment import PodSettings
+from mptraining_operator.mounts import Authorities
 from mptraining_operator.pods import indexed_job
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
@@ -267,3 +268,41 @@ def test_a_mount_elsewhere_is_the_job_s_own(path: str) -> None:
 def test_a_job_without_an_image_is_told_so() -> None:
     with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.image: no image"):
         pod(cluster=ClusterSettings())
+
+
+def test_what_the_settings_give_every_pod_stands_below_what_a_job_says() -> None:
+    settings = PodSettings(
+        image_pull_secrets=("ours",),
+        authorities=Authorities("corporate", "root.pem"),
+        priority_class_name="batch",
+        labels={"team": "platform", "cost": "7"},
+        https_proxy="http://proxy:3128",
+        no_proxy="internal.example",
+    )
+    source = {"configMap": {"name": "code"}, "requirements": "requirements.txt"}
+    program = {"function": {"entryPoint": "m:build"}}
+    own = {"imagePullSecrets": [{"name": "mine"}], "labels": {"team": "a"}}
+    job = built(settings=settings, source=source, program=program, podTemplate=own, training={"epochs": 1})
+    template = job["spec"]["template"]
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["labels"]["cost"] == "7"
+    spec = template["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "mine"}, {"name": "ours"}]
+    assert spec["priorityClassName"] == "batch"
+    for container in (*spec["initContainers"], *spec["containers"]):
+        found = environment(container)
+        assert found["HTTPS_PROXY"] == found["https_proxy"] == "http://proxy:3128"
+        assert found["no_proxy"].endswith("metadata.google.internal,169.254.169.254,internal.example")
+        assert "HTTP_PROXY" not in found
+        assert found["SSL_CERT_FILE"] == found["REQUESTS_CA_BUNDLE"] == "/etc/mptraining-ca/root.pem"
+        assert {"name": "mptraining-ca", "mountPath": "/etc/mptraining-ca", "readOnly": True} in container[
+            "volumeMounts"
+        ]
+    assert {"name": "mptraining-ca", "configMap": {"name": "corporate"}} in spec["volumes"]
+    # A job's own variable of that name is the one that counts.
+    theirs = {"env": [{"name": "https_proxy", "value": "http://mine"}], "imagePullSecrets": [{"name": "ours"}]}
+    spec = built(settings=settings, podTemplate=theirs, scheduling={"priorityClassName": "high"})["spec"]["template"][
+        "spec"
+    ]
+    assert environment(spec["containers"][0])["https_proxy"] == "http://mine"
+    assert (spec["imagePullSecrets"], spec["priorityClassName"]) == ([{"name": "ours"}], "high")

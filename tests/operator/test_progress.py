@@ -453,8 +453,8 @@ for _ in sys.stdin:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_all_connections_together_fit_into_half_of_the_pods_memory() -> None:
     bound, held = 64 * 1024, 200
-    documents = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "operator.yaml").read_text())
-    deployment = next(each for each in documents if each["kind"] == "Deployment")
+    documents = yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / "install.yaml").read_text())
+    deployment = next(each for each in documents if each and each["kind"] == "Deployment")
     limit = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     assert limit == "512Mi"
     assert progress.MOST_CONNECTIONS * bound <= 256 * 2**20

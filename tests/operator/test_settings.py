@@ -14,7 +14,8 @@ from mptraining_operator.settings import Identity, OperatorSettings
 def test_without_a_file_the_defaults_hold() -> None:
     settings = OperatorSettings.load(None)
     assert settings == OperatorSettings()
-    assert settings.image.startswith("mptraining/trainer:")
+    assert settings.image("cpu").startswith("mptraining/trainer:")
+    assert settings.image("gpu") == settings.image("cpu") + "-gpu"
     assert settings.lease.duration_seconds == 10
 
 
@@ -39,6 +40,8 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("workers: many", "workers"),
         ("workers: 0", "workers"),
         ("lease: {durationSeconds: 1}", "lease.durationSeconds"),
+        ("limits: {accelerators: [t5]}", "limits.accelerators[0]"),
+        ("trainerImages: {fpga: a}", "trainerImages.fpga"),
         ("[", "not YAML"),
     ],
 )
@@ -59,13 +62,23 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_plans_get_what_they_depend_on() -> None:
     settings = OperatorSettings.parse({"trainerImage": "t:1", "settleSeconds": 1, "restart": {"programSeconds": 3}})
-    found = limits(settings)
+    found = limits(settings, Identity(name="op-0", namespace="ops", service_account="op"))
+    assert (found.operator_namespace, found.operator_account) == ("ops", "op")
     assert (found.settle, found.program_backoff, found.infrastructure_backoff, found.stuck_pod) == (1, 3, 2.0, 30.0)
-    assert found.cluster.default_image == "t:1"
+    assert found.cluster.image("gpu") == "t:1"
+
+
+def test_images_by_accelerator_and_outputs_by_namespace() -> None:
+    text = {"trainerImage": "t:1", "trainerImages": {"gpu": "g:1"}, "defaultOutputs": {"a": "gs://a/"}}
+    cluster = OperatorSettings.parse({**text, "defaultOutput": "gs://all"}).cluster()
+    assert [cluster.image(kind) for kind in ("cpu", "gpu", "tpu")] == ["t:1", "g:1", "t:1"]
+    assert [cluster.output(namespace) for namespace in ("a", "b", None)] == ["gs://a/", "gs://all/b", "gs://all"]
+    assert OperatorSettings.parse(text).cluster().output("b") is None
 
 
 def test_who_this_is_comes_from_the_pod() -> None:
-    found = Identity.from_environment({"POD_NAME": "op-0", "POD_NAMESPACE": "ops"}, host="laptop")
-    assert (found.name, found.namespace) == ("op-0", "ops")
+    given = {"POD_NAME": "op-0", "POD_NAMESPACE": "ops", "POD_SERVICE_ACCOUNT": "op"}
+    found = Identity.from_environment(given, host="laptop")
+    assert (found.name, found.namespace, found.service_account) == ("op-0", "ops", "op")
     found = Identity.from_environment({}, host="laptop")
     assert (found.name, found.namespace) == ("laptop", "mptraining-system")

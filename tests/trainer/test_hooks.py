@@ -228,9 +228,11 @@ def test_they_are_told_what_fit_tells(train: Train, generation: str) -> None:
 
 
 def test_fused_steps_tell_the_number_of_the_last_batch(train: Train) -> None:
-    done = train("telling", training={"epochs": 1, "stepsPerExecution": 3})
+    done = train("telling", training={"epochs": 3, "stepsPerExecution": 3})
     told = [each[1] for each in sys.modules["keras_program"].TOLD if each[0] == "batch ends"]
-    assert told == [2, 4]
+    # The first executions are single steps, until it is known how long they take.
+    assert told[-2:] == [2, 4]
+    assert told.count(EPOCH - 1) == 3
     assert "stepsPerExecution: 1" in done.notices["BatchCallbacks"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +13,14 @@ from mptraining_trainer.pace import LIMIT, Boundaries, Pace
 every = st.none() | st.integers(1, 50)
 
 
-@given(st.lists(st.floats(1e-6, 30.0), max_size=20))
-def test_a_call_never_takes_more_than_about_a_second(step_seconds: list[float]) -> None:
+@given(st.none() | st.integers(1, 5000), st.lists(st.floats(1e-300, 30.0), max_size=20))
+def test_a_call_never_takes_more_than_about_a_second(named: int | None, step_seconds: list[float]) -> None:
     """As measured last; a step that is slow by itself is never fused with another."""
-    pace = Pace.begin(None)
+    pace = Pace.begin(named)
+    assert pace.steps == 1, "nothing is known of a step before the first"
     for seconds in step_seconds:
         before, pace = pace, pace.after(seconds)
-        assert 1 <= pace.steps <= min(LIMIT, before.steps * 8), "few steps are a noisy measurement"
+        assert 1 <= pace.steps <= min(named or LIMIT, before.steps * 8), "few steps are a noisy measurement"
         assert pace.steps == 1 or pace.steps * seconds <= 1.0
 
 
@@ -30,18 +33,36 @@ def test_the_pace_settles_at_a_quarter_of_a_second() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_a_measurement_the_pace_stays(seconds: float) -> None:
-    assert Pace(8, fixed=False).after(seconds) == Pace(8, fixed=False)
+    pace = replace(Pace.begin(None), steps=8)
+    assert pace.after(seconds) == pace
 
 
-def test_a_pace_that_the_job_names_is_kept() -> None:
-    assert Pace.begin(32).after(10.0).steps == 32
+@pytest.mark.parametrize(("step_seconds", "steps"), [(0.001, 32), (0.03, 32), (0.1, 10), (10.0, 1)])
+def test_a_pace_that_the_job_names_is_kept_up_to_a_second(step_seconds: float, steps: int) -> None:
+    pace = Pace.begin(32)
+    for _ in range(3):
+        pace = pace.after(step_seconds)
+    assert pace.steps == steps
+    said = pace.shortened(step_seconds)
+    assert (said is None) == (steps == 32)
+    assert said is None or said.startswith("32 steps, as stepsPerExecution says, take longer than 1 s")
+    assert Pace.begin(None).shortened(step_seconds) is None, "nobody asked for another number"
 
 
-@given(st.integers(1, 400), st.integers(1, 60), every, every, st.integers(1, 70), st.integers(-90, 90))
+pauses = st.lists(st.integers(0, 410), max_size=3).map(tuple)
+
+
+@given(st.integers(1, 400), st.integers(1, 60), every, every, st.integers(1, 70), st.integers(-90, 90), pauses)
 def test_boundaries_are_hit_exactly(
-    total: int, per_epoch: int, validation: int | None, checkpoint: int | None, fused: int, offset: int
+    total: int,
+    per_epoch: int,
+    validation: int | None,
+    checkpoint: int | None,
+    fused: int,
+    offset: int,
+    pauses: tuple[int, ...],
 ) -> None:
-    ends = Boundaries(total, per_epoch, validation, checkpoint, offset)
+    ends = Boundaries(total, per_epoch, validation, checkpoint, offset, pauses)
     step, stops = 0, []
     while step < total:
         steps = min(fused, ends.until_next(step))
@@ -50,7 +71,7 @@ def test_boundaries_are_hit_exactly(
         stops.append(step)
     assert step == total
     for one in range(1, total + 1):
-        if ends.saves(one) or ends.validates(one) or ends.epoch_begins(one):
+        if ends.saves(one) or ends.validates(one) or ends.epoch_begins(one) or one in pauses:
             assert one in stops
     assert ends.saves(total), "the last step is always saved"
     assert ends.validates(total) == (validation is not None)

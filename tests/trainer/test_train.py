@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from mptraining_api import events, outcomes
 from mptraining_api.job import MPTrainingJob
@@ -358,3 +359,25 @@ def test_a_function_program_keeps_what_it_compiled_with(
     assert whole.finished.metrics["val_accuracy"] > 0.55
     train("parts", sections=program, epochs=None, totalSteps=20)
     assert same(train("parts", sections=program, epochs=3), whole)
+
+
+def test_a_profile_holds_the_steps_it_was_asked_for(train: RunJob) -> None:
+    """TensorFlow's own profiler; its file names the steps that were marked."""
+    done = train(sections={"profile": {"firstStep": 6, "lastStep": 9}}, stepsPerExecution=1)
+    assert done.outcome == outcomes.SUCCEEDED
+    (recorded,) = (done.folder / "tensorboard").rglob("*.xplane.pb")
+    assert recorded.relative_to(done.folder / "tensorboard").as_posix() == (
+        "plugins/profile/1-steps-6-9/worker-0.xplane.pb"
+    )
+    (notice,) = [event for event in done.all(events.Notice) if event.topic == "Profiled"]
+    assert str(recorded) in notice.message
+    space = xplane_pb2.XSpace.FromString(recorded.read_bytes())
+    marks = [
+        event
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+        if plane.event_metadata[event.metadata_id].name.startswith("train")
+    ]
+    assert len(marks) == 4
+    assert sum(len(line.events) for plane in space.planes for line in plane.lines) > 100, "what the steps are made of"

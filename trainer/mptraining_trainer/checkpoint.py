@@ -29,9 +29,9 @@ from mptraining_api.events import Saved
 from mptraining_api.model import Model
 from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
-from mptraining_trainer import replica_values
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.replica_values import ReplicaValues, fits
 from mptraining_trainer.telemetry import Telemetry
 
 STATE = "state.json"
@@ -116,7 +116,7 @@ class Checkpointer:
         strategy: Any = None,
     ) -> None:
         """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
-        self._strategy = strategy or tf.distribute.get_strategy()
+        self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -183,13 +183,13 @@ class Checkpointer:
         return None
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
-        arrays = replica_values.read(self._strategy, variables)
+        arrays = self._values.read(variables)
         names = (variable.name for variable in variables)
         return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
 
     def _assign(self, uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
         _require_fit(uri, name, variables, arrays)
-        replica_values.assign(self._strategy, variables, arrays)
+        self._values.assign(variables, arrays)
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
         began = self._telemetry.now()
@@ -268,7 +268,7 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         what = f"{len(arrays)} variables where this {name} has {len(variables)}"
     else:
         pairs = zip(variables, arrays, strict=True)
-        differing = next((pair for pair in pairs if not replica_values.fits(pair[0], pair[1].shape)), None)
+        differing = next((pair for pair in pairs if not fits(pair[0], pair[1].shape)), None)
         if differing is None:
             return
         variable, array = differing

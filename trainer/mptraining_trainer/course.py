@@ -12,11 +12,13 @@ from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
 from mptraining_trainer.loop import Execution, Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Worker
@@ -50,6 +52,8 @@ class Course:
         self._batching = batching
         self._boundaries = boundaries
         self._pace = Pace.begin(training.steps_per_execution)
+        self._profiling = Profiling(worker)
+        self._devices = DeviceMeter(worker.job)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
@@ -88,34 +92,28 @@ class Course:
         recent = 0.0
         if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
             metrics = self._caught_up(iterator, step)
-        stop = hooks.stopped
-        while step < ends.total_steps and not stop:
+        over = hooks.stopped
+        while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = min(self._pace.steps, ends.until_next(step))
             hooks.execution_begins(step)
+            self._profiling.before(step)
             before = now()
-            execution = self._loop.execute(iterator, steps, stop=self._worker.preemption.asked(), step_seconds=recent)
+            with self._profiling.step(step):
+                stop = self._worker.preemption.asked()
+                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent)
             took = now() - before
             self.training_seconds += took
             step += steps
+            self._profiling.after(step)
             position = self._batching.advance(position, steps)
             self._check(execution, step)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
             hooks.execution_ends(step, trained)
-            # The first execution traces and compiles; what it took says nothing about a step.
-            if self._warm_since is not None:
-                recent = took / steps
-                self._recent.add(took, execution.waited_seconds)
-                self._steady.add(took, execution.waited_seconds)
-                self._step_seconds.append((recent, steps))
-                if steps == self._pace.steps:
-                    self._pace = self._pace.after(execution.step_seconds)
-            else:
-                self._warm_since = now(), step
-                self._recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
+            recent = self._timed(execution, took, steps, step)
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
@@ -130,14 +128,29 @@ class Course:
                 )
             validated = self._validated() if ends.validates(step) else {}
             metrics |= validated
-            stop = hooks.turn(step, trained, validated)
-            if stop and not ends.saves(step):
+            over = hooks.turn(step, trained, validated)
+            if over and not ends.saves(step):
                 self._checkpointer.save(self._state(step, position))
-            if validated or stop or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
+            if validated or over or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
                 self._say(step, metrics, execution, now)
+        self._profiling.finish(step)
         self.last_step = step
         hooks.end(metrics)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _timed(self, execution: Execution, took: float, steps: int, step: int) -> float:
+        """Takes the time of an execution into account; returns the seconds of one of its steps."""
+        # The first execution traces and compiles; what it took says nothing about a step.
+        if self._warm_since is None:
+            self._warm_since = self._worker.telemetry.now(), step
+            self._recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
+            return 0.0
+        self._recent.add(took, execution.waited_seconds)
+        self._steady.add(took, execution.waited_seconds)
+        self._step_seconds.append((took / steps, steps))
+        if steps == self._pace.steps:
+            self._pace = self._pace.after(execution.step_seconds)
+        return took / steps
 
     def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
@@ -210,9 +223,12 @@ class Course:
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             peak_memory_bytes=peak_memory_bytes(),
+            **self._devices.read(),
         )
         self._recent = InputSince.begin(self._meter)
         self._advise()
+        if speed is not None and (text := self._pace.shortened(speed)):
+            self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
     def input_bound_percent(self) -> float | None:

@@ -14,10 +14,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from mptraining_api.run_folder import Best
 from mptraining_trainer.agreement import sum_over_workers
 from mptraining_trainer.best_weights import BestWeights, best_weights
 from mptraining_trainer.callback_files import CallbackFiles
 from mptraining_trainer.callbacks import Callbacks
+from mptraining_trainer.checkpoint import CheckpointState
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.pace import Boundaries
@@ -45,20 +47,24 @@ class Hooks:
         """Whether a callback ended the training."""
         return self._stopped
 
+    @property
+    def chosen(self) -> Best | None:
+        """Whose weights are exported; None for the last."""
+        return self.best.best if self.best is not None else None
+
     def begin(
         self,
         boundaries: Boundaries,
-        step: int,
-        state: Mapping[str, JsonValue],
+        resumed: CheckpointState | None,
         weights: Mapping[str, Sequence[Any]],
         *,
         fence: Fence | None,
-        resumed: bool,
     ) -> None:
-        """Before the first step. `state` and `weights` are those of the checkpoint that it is `resumed` from.
+        """Before the first step. `weights` are those that the checkpoint holds which training is `resumed` from.
 
         `fence` is the chief's, in whose folder the callbacks' files are published.
         """
+        step, state = (resumed.step, resumed.callbacks) if resumed else (0, {})
         self._ends = ends = boundaries
         kept: Any = state.get(_TRAINING)
         if kept:

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Long enough that the host's part of a call (about a millisecond) is lost in it, short enough that a preempted
 # worker saves well within its grace: a call must never take more than about a second.
 TARGET_SECONDS = 0.25
 LIMIT = 4096
+# What the job names is kept up to here: a worker that is taken away has 15 s for the call under way and the save.
+LONGEST_SECONDS = 1.0
 # A measurement of few steps is a noisy one: trust it this far only.
 _GROWTH = 8
 
 
 @dataclass(frozen=True)
 class Pace:
-    """`steps` to fuse next; `fixed` when the job says how many."""
+    """`steps` to fuse next, at most `limit` and so many that a call takes about `seconds`.
+
+    It begins with one step, which compiles, and grows with what is measured.
+    """
 
     steps: int
-    fixed: bool
+    limit: int
+    seconds: float
 
     @classmethod
     def begin(cls, steps_per_execution: int | None) -> Pace:
-        return cls(steps_per_execution or 1, steps_per_execution is not None)
+        """Measured, or as many as the job names, where a call of them takes no longer than LONGEST_SECONDS."""
+        if steps_per_execution is None:
+            return cls(1, LIMIT, TARGET_SECONDS)
+        return cls(1, steps_per_execution, LONGEST_SECONDS)
 
     def after(self, step_seconds: float) -> Pace:
         """The pace after a call whose steps took `step_seconds` each (averaged over the workers, so that all agree)."""
-        if self.fixed or step_seconds <= 0:
+        if step_seconds <= 0:
             return self
-        wanted = int(TARGET_SECONDS / step_seconds)
-        return Pace(max(1, min(wanted, self.steps * _GROWTH, LIMIT)), False)
+        wanted = int(min(LIMIT, self.seconds / step_seconds))
+        return replace(self, steps=max(1, min(wanted, self.steps * _GROWTH, self.limit)))
+
+    def shortened(self, step_seconds: float) -> str | None:
+        """What to say when the job names more steps than a call may take at `step_seconds` each."""
+        if self.seconds != LONGEST_SECONDS or self.limit * step_seconds <= LONGEST_SECONDS:
+            return None
+        return (
+            f"{self.limit} steps, as stepsPerExecution says, take longer than {LONGEST_SECONDS:g} s; calls are kept "
+            "shorter, so that a machine that is taken away has time to save"
+        )
 
 
 @dataclass(frozen=True)
@@ -44,10 +62,12 @@ class Boundaries:
     validation_every: int | None
     checkpoint_every: int | None
     offset: int = 0
+    # Single steps after which an execution ends.
+    pauses: tuple[int, ...] = ()
 
     def until_next(self, step: int) -> int:
         """Steps from `step` to the nearest boundary after it."""
-        ends = [self.total_steps - step]
+        ends = [self.total_steps - step, *(pause - step for pause in self.pauses if pause > step)]
         for every in (self.steps_per_epoch, self.validation_every, self.checkpoint_every):
             if every is not None:
                 ends.append(every - (step - self.offset) % every)

@@ -46,6 +46,10 @@ class Preemption:
         """Whether this process has been told to leave."""
         return self._asked.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Waits so long, or until this process is told to leave; whether it has been."""
+        return self._asked.wait(seconds)
+
     def _wait(self) -> None:
         signal.sigwait({signal.SIGTERM})
         self._heard()

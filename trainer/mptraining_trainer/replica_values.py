@@ -2,7 +2,7 @@
 
 A metric's sums are such: each replica adds up its own examples, and only a read adds the replicas. Restored as one sum,
 the replicas would go on from other numbers than they had, and float32 sums end in other last digits.
-Every worker must call these functions, because the values of the others come by a collective operation.
+The values of other workers come by a collective operation, in which all of them take part.
 """
 
 from __future__ import annotations
@@ -25,43 +25,67 @@ def kept_apart(variable: Any) -> bool:
     )
 
 
-def read(strategy: Any, variables: Sequence[Any]) -> list[Any]:
-    """Copies of all values as NumPy arrays; of those kept apart with one more dimension in front, [replicas, …]."""
-    apart = [variable for variable in variables if kept_apart(variable)]
-    of_replicas = iter(_gathered(strategy, apart))
-    # A copy: the array of a variable on the CPU may be the very memory that the next step writes to.
-    return [
-        next(of_replicas) if kept_apart(variable) else np.array(variable.numpy(), copy=True, order="C")
-        for variable in variables
-    ]
+class ReplicaValues:
+    """Reads and assigns variables that were made under one strategy; every worker must call the same."""
 
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        # Traced once: a save must not wait for it each time.
+        self._gather: dict[tuple[int, ...], Any] = {}
 
-def assign(strategy: Any, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Gives every variable its value, and each replica its own where there are as many as were saved.
+    def read(self, variables: Sequence[Any]) -> list[Any]:
+        """Copies of all values as NumPy arrays; of those kept apart with one more dimension in front, [replicas, …]."""
+        apart = [variable for variable in variables if kept_apart(variable)]
+        of_replicas = iter(self._of_all(apart) if self._several_workers else map(self._of_this_worker, apart))
+        # `numpy` is documented to copy, and a copy it must be: the next step writes to a variable's memory on the CPU.
+        return [
+            next(of_replicas) if kept_apart(variable) else np.asarray(variable.numpy(), order="C")
+            for variable in variables
+        ]
 
-    Another number of replicas shares what they had together: by sum or mean, as the variable is read.
-    """
-    apart, values = [], []
-    for variable, array in zip(variables, arrays, strict=True):
-        if array.ndim == len(variable.shape):
-            variable.assign(array)
-        elif kept_apart(variable) and len(array) == strategy.num_replicas_in_sync:
-            apart.append(variable)
-            values.append(array)
-        elif kept_apart(variable):
-            apart.append(variable)
-            values.append(_spread(variable, array, strategy.num_replicas_in_sync))
-        else:
-            variable.assign(_together(variable, array))
-    if not apart:
-        return
+    def assign(self, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
+        """Gives every variable its value, and each replica its own where there are as many as were saved.
 
-    def on_replica() -> None:
-        number = tf.distribute.get_replica_context().replica_id_in_sync_group
-        for variable, array in zip(apart, values, strict=True):
-            variable.assign(tf.gather(tf.constant(array), number))
+        Another number of replicas shares what they had together: by sum or mean, as the variable is read.
+        """
+        replicas = self._strategy.num_replicas_in_sync
+        apart = {}
+        for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
+            if array.ndim == len(variable.shape):
+                variable.assign(array)
+            elif kept_apart(variable):
+                apart[number] = array if len(array) == replicas else _spread(variable, array, replicas)
+            else:
+                variable.assign(_together(variable, array))
+        if not apart:
+            return
 
-    strategy.run(on_replica)
+        def on_replica() -> None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for number, array in apart.items():
+                variables[number].assign(tf.gather(tf.constant(array), replica))
+
+        self._strategy.run(on_replica)
+
+    @property
+    def _several_workers(self) -> bool:
+        return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+    def _of_this_worker(self, variable: Any) -> Any:
+        return np.stack([each.numpy() for each in self._strategy.experimental_local_results(variable)])
+
+    def _of_all(self, variables: Sequence[Any]) -> list[Any]:
+        if not variables:
+            return []
+
+        def words() -> Any:
+            return tf.concat([_words(variable.read_value()) for variable in variables], axis=0)[tf.newaxis]
+
+        def gather() -> Any:
+            return self._strategy.gather(self._strategy.run(words), axis=0)
+
+        traced = self._gather.setdefault(tuple(map(id, variables)), tf.function(gather))
+        return _cut(traced().numpy(), variables)
 
 
 def fits(variable: Any, shape: Sequence[int]) -> bool:
@@ -70,21 +94,15 @@ def fits(variable: Any, shape: Sequence[int]) -> bool:
     return list(shape) == own or (_adds_up(variable) is not None and list(shape[1:]) == own)
 
 
-def _gathered(strategy: Any, variables: Sequence[Any]) -> list[Any]:
-    if not variables:
-        return []
-
-    def words() -> Any:
-        return tf.concat([_words(variable.read_value()) for variable in variables], axis=0)[tf.newaxis]
-
-    rows = tf.function(lambda: strategy.gather(strategy.run(words), axis=0))().numpy()
+def _cut(rows: Any, variables: Sequence[Any]) -> list[Any]:
+    """The arrays [replicas, …] of the variables from the words of all replicas, [replicas, words]."""
     arrays, first = [], 0
     for variable in variables:
-        dtype, shape = variable.dtype.as_numpy_dtype, [len(rows), *variable.shape]
-        count = int(np.prod(variable.shape, dtype=np.int64)) * max(1, np.dtype(dtype).itemsize // _WORD)
+        dtype = np.dtype(variable.dtype.as_numpy_dtype)
+        count = int(np.prod(variable.shape, dtype=np.int64)) * max(1, dtype.itemsize // _WORD)
         cut = np.ascontiguousarray(rows[:, first : first + count])
-        whole = cut.view(dtype) if np.dtype(dtype).itemsize >= _WORD else cut.astype(np.uint8).view(dtype)
-        arrays.append(whole.reshape(shape))
+        whole = cut.view(dtype) if dtype.itemsize >= _WORD else cut.astype(np.uint8).view(dtype)
+        arrays.append(whole.reshape([len(rows), *variable.shape]))
         first += count
     return arrays
 

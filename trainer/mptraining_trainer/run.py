@@ -44,7 +44,7 @@ def run(
     try:
         refuse_foreign_folder(worker)
         worker = replace(worker, job=precision.decided(job, telemetry.notice))
-        _say_what_is_not_there_yet(job, telemetry)
+        _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if seat.is_chief:
@@ -90,14 +90,12 @@ def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) 
     return reporter
 
 
-def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
+def _say_what_has_no_effect(job: ResolvedJob, telemetry: Telemetry) -> None:
     if job.export.checkpoint == "Best" and job.program.script is not None:
         message = (
             "export.checkpoint: Best: a script's last model is exported; let its own ModelCheckpoint keep the best"
         )
         telemetry.notice("NotBest", message, level="Warning")
-    if job.profile is not None:
-        telemetry.notice("NotProfiled", "profile is not there yet; no step is recorded", level="Warning")
 
 
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:

@@ -35,7 +35,9 @@ from mptraining_trainer.optimizer import scale_learning_rate
 from mptraining_trainer.pace import Boundaries
 from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
+from mptraining_trainer.profiling import pauses
 from mptraining_trainer.publish import publish
+from mptraining_trainer.rendezvous import wait_for_peers
 from mptraining_trainer.runtime import ground, make_strategy
 from mptraining_trainer.script_run import train_script
 from mptraining_trainer.skipped import SkippedRecords
@@ -44,11 +46,14 @@ from mptraining_trainer.worker import Trained, Worker
 from mptraining_trainer.xla import compiles
 
 
-def train(  # noqa: PLR0915 - sections to be read from top to bottom
+def train(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
     worker: Worker, environment: MutableMapping[str, str]
 ) -> Trained:
     """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
     job, telemetry = worker.job, worker.telemetry
+
+    if job.processes > 1:
+        wait_for_peers(worker.seat, now=telemetry.now, wait=worker.preemption.wait, notice=telemetry.notice)
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
@@ -184,9 +189,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
     )
 
     # Training
-    hooks.begin(
-        boundaries, step, state.callbacks if state else {}, checkpointer.held, fence=worker.fence, resumed=bool(state)
-    )
+    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     course = Course(
         worker, loop, scaler, checkpointer, skipped, batching, boundaries, job.training, opened.meter, hooks
@@ -214,7 +217,7 @@ def train(  # noqa: PLR0915 - sections to be read from top to bottom
         input=opened.meter,
         skipped_records=len(skipped.all),
         message=hooks.ended(first_step=step, last_step=course.last_step),
-        best=hooks.best.best if hooks.best else None,
+        best=hooks.chosen,
     )
 
 
@@ -248,6 +251,7 @@ def _boundaries(
         validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
+        pauses=pauses(job.profile),
     )
 
 

@@ -1,0 +1,98 @@
+"""What is done to a worker: a signal at a moment, or a checkpoint that leaves something out.
+
+Nothing is simulated: the signal is sent by the kernel, from a thread that does not wait for the steps.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+Mutation = Literal["", "position", "seed", "replicas"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`signal` of the system so many seconds after the first Progress at or past `step`; 0: no signal.
+
+    `mutation` is what every checkpoint of this worker leaves out: the position in the data, the seed generators of
+    the model, or what each replica keeps apart.
+    """
+
+    signal: int = 0
+    step: int = 0
+    delay: float = 0.0
+    mutation: Mutation = ""
+
+    def to_document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> Self:
+        return cls(**document)
+
+    def arm(self) -> None:
+        """To be called in the worker's process, before it trains."""
+        if self.signal:
+            _signal_at(self)
+        if self.mutation:
+            _leave_out(self.mutation)
+
+    def __str__(self) -> str:
+        return f"{signal.Signals(self.signal).name} at step {self.step} + {self.delay * 1000:.0f} ms"
+
+
+def _signal_at(fault: Fault) -> None:
+    from mptraining_api import events
+    from mptraining_trainer.telemetry import Telemetry
+
+    say = Telemetry.say
+    sent = threading.Event()
+
+    def send() -> None:
+        os.kill(os.getpid(), fault.signal)
+
+    def watched(self: Any, kind: Any, **fields: Any) -> None:
+        say(self, kind, **fields)
+        if kind is events.Progress and fields["step"] >= fault.step and not sent.is_set():
+            sent.set()
+            threading.Timer(fault.delay, send).start()
+
+    Telemetry.say = watched  # type: ignore[method-assign]
+
+
+def _leave_out(what: Mutation) -> None:
+    from mptraining_trainer.checkpoint import Checkpointer, Contents
+    from mptraining_trainer.replica_values import ReplicaValues, kept_apart
+
+    if what == "position":
+        save = Checkpointer.save
+
+        def without_position(self: Any, state: Any) -> None:
+            save(self, state.model_copy(update={"epoch": 0, "examples": 0}))
+
+        Checkpointer.save = without_position  # type: ignore[method-assign]
+    elif what == "seed":
+        variables = Contents.variables
+
+        def without_seeds(self: Any) -> dict[str, list[Any]]:
+            files = {name: list(of_file) for name, of_file in variables(self).items() if name != "random"}
+            files["model"] = [each for each in files["model"] if "seed_generator" not in each.name]
+            return files
+
+        Contents.variables = without_seeds  # type: ignore[method-assign]
+    else:
+        assign = ReplicaValues.assign
+
+        def together(self: Any, variables: Any, arrays: Any) -> None:
+            # As one sum, which `variable.assign` deals out to the replicas equally.
+            summed = [
+                array.sum(axis=0) if kept_apart(variable) else array
+                for variable, array in zip(variables, arrays, strict=True)
+            ]
+            assign(self, variables, summed)
+
+        ReplicaValues.assign = together  # type: ignore[method-assign]

@@ -1,0 +1,29 @@
+"""The table of the matrix in docs/reliability.md, between two markers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+BEGIN, END = "<!-- made by `make soak` -->", "<!-- until here -->"
+
+
+def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, seed: int) -> str:
+    """`rows`: by configuration, runs that were disturbed, kill points in them, and runs that ended otherwise."""
+    lines = [
+        f"Seed {seed}, {where}. {parts} digests of each run were compared.",
+        "",
+        "| configuration | runs killed and resumed | kill points | runs that ended otherwise |",
+        "|---|---|---|---|",
+        *(f"| {name} | {runs} | {kills} | {other} |" for name, (runs, kills, other) in rows.items()),
+    ]
+    return "\n".join(lines)
+
+
+def put(document: Path, text: str) -> None:
+    """Replaces what stands between the markers. Raises ValueError for a document without them."""
+    before, found, rest = document.read_text().partition(BEGIN)
+    _, closed, after = rest.partition(END)
+    if not (found and closed):
+        raise ValueError(f"{document}: no lines {BEGIN!r} and {END!r} in it")
+    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")

@@ -1,0 +1,103 @@
+"""Names of images mean what they mean to a container runtime."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.image_reference import ImageReference, lies_in, matches, parse_image, parse_location
+
+DIGEST = "sha256:" + "0" * 64
+OTHER = "sha256:" + "1" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "repository", "tag", "digest"),
+    [
+        ("nginx", "docker.io/library/nginx", "", ""),
+        ("team/trainer:1", "docker.io/team/trainer", "1", ""),
+        ("docker.io/nginx", "docker.io/library/nginx", "", ""),
+        ("index.docker.io/team/trainer", "docker.io/team/trainer", "", ""),
+        ("localhost/trainer", "localhost/trainer", "", ""),
+        ("localhost:5000/a/b:v", "localhost:5000/a/b", "v", ""),
+        ("GCR.io/p/trainer", "gcr.io/p/trainer", "", ""),
+        (f"gcr.io/p/trainer:1@{DIGEST}", "gcr.io/p/trainer", "", DIGEST),
+    ],
+)
+def test_an_image_is_taken_apart(text: str, repository: str, tag: str, digest: str) -> None:
+    assert parse_image(text) == ImageReference(repository, tag, digest)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "https://gcr.io/p/trainer", "gcr.io/", "Trainer", "a b", "gcr.io/p/../q", "a:", "a@sha256:0", "a\n"]
+)
+def test_what_is_no_image(text: str) -> None:
+    with pytest.raises(ValueError, match="is no image"):
+        parse_image(text)
+
+
+@pytest.mark.parametrize("text", ["", "https://gcr.io", "gcr.io/p:1", "gcr.io//p", "*", "gcr.io/*"])
+def test_what_is_no_registry(text: str) -> None:
+    with pytest.raises(ValueError, match="is no registry"):
+        parse_location(text)
+
+
+@pytest.mark.parametrize(
+    ("image", "location", "inside"),
+    [
+        ("gcr.io/p/trainer", "gcr.io", True),
+        ("gcr.io/p/trainer", "gcr.io/p", True),
+        ("gcr.io/p/trainer", "gcr.io/p/", True),
+        ("gcr.io/pirate/trainer", "gcr.io/p", False),
+        ("gcr.io.evil.org/p/trainer", "gcr.io", False),
+        ("evil.org/gcr.io/p/trainer", "gcr.io/p", False),
+        ("nginx", "docker.io", True),
+        ("nginx", "index.docker.io", True),
+        ("gcr.io:443/p/trainer", "gcr.io", False),
+    ],
+)
+def test_an_image_lies_in_a_registry(image: str, location: str, inside: bool) -> None:
+    assert lies_in(parse_image(image), parse_location(location)) is inside
+
+
+@pytest.mark.parametrize(
+    ("image", "allowed", "same"),
+    [
+        ("gcr.io/p/trainer:2", "gcr.io/p/trainer", True),
+        ("gcr.io/p/trainer", "gcr.io/p/trainer:latest", True),
+        ("gcr.io/p/trainer:1", "gcr.io/p/trainer:1", True),
+        ("gcr.io/p/trainer:2", "gcr.io/p/trainer:1", False),
+        ("gcr.io/p/trainer2", "gcr.io/p/trainer", False),
+        (f"gcr.io/p/trainer@{DIGEST}", "gcr.io/p/trainer", True),
+        (f"gcr.io/p/trainer@{DIGEST}", f"gcr.io/p/trainer:1@{DIGEST}", True),
+        (f"gcr.io/p/trainer@{OTHER}", f"gcr.io/p/trainer@{DIGEST}", False),
+        ("gcr.io/p/trainer:1", f"gcr.io/p/trainer:1@{DIGEST}", False),
+        pytest.param(f"gcr.io/p/trainer:1@{OTHER}", "gcr.io/p/trainer:1", False, id="the digest decides, not the tag"),
+    ],
+)
+def test_an_image_is_the_allowed_one(image: str, allowed: str, same: bool) -> None:
+    assert matches(parse_image(image), parse_image(allowed)) is same
+
+
+hosts = st.sampled_from(["", "gcr.io", "localhost", "docker.io", "r.example:5000"])
+paths = st.lists(st.sampled_from(["p", "team", "library", "a-b"]), min_size=1, max_size=3).map("/".join)
+
+
+@given(hosts, paths)
+def test_a_repository_in_full_means_itself(host: str, path: str) -> None:
+    full = parse_image(f"{host}/{path}" if host else path).repository
+    assert parse_image(full).repository == full
+    assert lies_in(parse_image(full), parse_location(full.rpartition("/")[0]))
+    assert not lies_in(parse_image(full), parse_location(full)), "an image is not inside itself"
+
+
+@given(st.text(alphabet="aA1.:/@-_ *%\n", max_size=30))
+def test_any_text_is_an_image_or_refused(text: str) -> None:
+    try:
+        image = parse_image(text)
+    except ValueError:
+        return
+    assert "/" in image.repository
+    assert "//" not in image.repository
+    assert not image.repository.endswith("/")

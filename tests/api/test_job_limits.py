@@ -1,0 +1,136 @@
+"""The administrator's limits: what is refused, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.job_limits import JobLimits, refuse
+from mptraining_api.problems import InvalidSpec, OutsideLimits
+from mptraining_api.resolve import ClusterSettings, resolve
+
+SPEC: dict[str, Any] = {
+    "accelerator": {"type": "nvidia-tesla-t4"},
+    "nodes": 3,
+    "program": {"application": {"name": "cnn", "classes": 2}},
+    "data": {"train": ["gs://bucket/train"]},
+    "training": {"batchSize": {"global": 96}},
+}
+TPU = {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "4x4"}, "nodes": None, "keras": None}
+
+
+def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool = False, **spec: Any) -> str:
+    """What is said against the job; empty when it is allowed."""
+    document = {"metadata": {"name": "flowers", "namespace": namespace}, "spec": {**SPEC, **spec}}
+    job = MPTrainingJob.parse(document)
+    resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback, experimental_multi_host_tpu=True))
+    try:
+        refuse(
+            job, resolved, JobLimits.parse(limits), operator_namespace="mptraining-system", operator_account="operator"
+        )
+    except OutsideLimits as problem:
+        return str(problem)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "spec"),
+    [
+        ({}, {}),
+        ({"accelerators": ["t4", "cpu"]}, {}),
+        ({"registries": ["gcr.io"]}, {}),
+        ({"registries": ["gcr.io"]}, {"podTemplate": {"image": "gcr.io/p/trainer:1"}}),
+        ({"images": ["team/trainer"], "registries": ["gcr.io"]}, {"podTemplate": {"image": "team/trainer:9"}}),
+        ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}]}}),
+        ({"nodesPerJob": 3, "nodesPerNamespace": 3}, {}),
+        ({}, {"podTemplate": {"serviceAccountName": "trainer"}}),
+    ],
+)
+def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None:
+    assert answer(limits, **spec) == ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "spec", "said"),
+    [
+        (
+            {"accelerators": ["v100", "cpu"]},
+            {},
+            "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits.accelerators; expected one of "
+            "nvidia-tesla-v100, cpu. Ask whoever runs the operator.",
+        ),
+        (
+            {"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
+            {"podTemplate": {"image": "team/trainer:2"}},
+            "spec.podTemplate.image: 'team/trainer:2' is outside limits.images (docker.io/team/trainer:1) and "
+            "limits.registries (gcr.io/team). Ask whoever runs the operator.",
+        ),
+        (
+            {"registries": ["gcr.io"]},
+            {"podTemplate": {"volumes": [{"name": "a", "image": {"reference": "evil.org/data"}}]}},
+            "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside limits.registries (gcr.io). "
+            "Ask whoever runs the operator.",
+        ),
+        (
+            {"registries": ["gcr.io"]},
+            {"podTemplate": {"image": "gcr.io/a b"}},
+            "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
+            "Mend the name.",
+        ),
+        (
+            {"nodesPerJob": 2},
+            {},
+            "spec.nodes: 3 nodes are more than limits.nodesPerJob allows; expected at most 2. "
+            "Ask whoever runs the operator.",
+        ),
+        (
+            {"nodesPerNamespace": 2},
+            {},
+            "spec.nodes: 3 nodes are more than limits.nodesPerNamespace allows; expected at most 2. "
+            "Ask whoever runs the operator.",
+        ),
+        (
+            {},
+            {"podTemplate": {"serviceAccountName": "operator"}},
+            "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
+            "Name an account made for this job's data.",
+        ),
+    ],
+)
+def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, Any], said: str) -> None:
+    assert answer(limits, **spec) == said
+
+
+def test_a_slice_is_as_many_nodes_as_it_has_machines() -> None:
+    assert answer({"nodesPerJob": 4}, **TPU) == ""
+    assert answer({"nodesPerJob": 3}, **TPU).startswith("spec.accelerator.topology: 4 nodes are more than limits.")
+
+
+def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:
+    assert answer({"accelerators": ["t4"]}, cpu_fallback=True) == ""
+    assert "'nvidia-tesla-t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
+
+
+def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
+    assert answer({}, namespace="mptraining-system") == (
+        "metadata.namespace: 'mptraining-system' is the operator's own, with its account and its certificate. "
+        "Make the job in another namespace."
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({"accelerators": ["t5"]}, "accelerators[0]"),
+        ({"images": ["https://gcr.io/a"]}, "images[0]"),
+        ({"registries": ["gcr.io/a:1"]}, "registries[0]"),
+        ({"nodesPerJob": 0}, "nodesPerJob"),
+        ({"nodesPerNamspace": 1}, "nodesPerNamspace"),
+    ],
+)
+def test_a_limit_that_says_nothing_is_named(limits: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        JobLimits.parse(limits)
+    assert caught.value.where == field

@@ -1,0 +1,213 @@
+"""What values make of the chart: names, images, rights, settings, and which values are refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_operator.settings import OperatorSettings
+from testbed.chart import Refused, documents, render
+
+CRD = "mptrainingjobs.mptraining.dev"
+
+
+@functools.cache
+def _rendered(values: str, tests: bool) -> list[dict[str, Any]]:
+    return documents(render(json.loads(values), tests=tests))
+
+
+def objects(values: dict[str, Any] | None = None, *, tests: bool = False) -> dict[tuple[str, str], dict[str, Any]]:
+    """Kind and name -> object."""
+    found = _rendered(json.dumps(values or {}), tests)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def pod(values: dict[str, Any] | None = None) -> dict[str, Any]:
+    deployment = objects(values)["Deployment", "mptraining-operator"]
+    template: dict[str, Any] = deployment["spec"]["template"]
+    return template
+
+
+def settings(values: dict[str, Any]) -> OperatorSettings:
+    text = objects(values)["ConfigMap", "mptraining-operator"]["data"]["settings.yaml"]
+    return OperatorSettings.parse(yaml.safe_load(text))
+
+
+def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_images() -> None:
+    chosen = settings({})
+    images = {kind: chosen.image(kind) for kind in ("cpu", "gpu", "tpu")}
+    assert images == {kind: OperatorSettings().image(kind) for kind in images}
+    assert chosen.model_copy(update={"trainer_images": OperatorSettings().trainer_images}) == OperatorSettings()
+    (container,) = pod()["spec"]["containers"]
+    assert container["image"] == OperatorSettings().image("cpu").replace("trainer", "operator")
+
+
+def test_images_come_from_one_registry_unless_something_nearer_is_named() -> None:
+    values: dict[str, Any] = {
+        "global": {"imageRegistry": "mirror.example/k8s/", "imagePullSecrets": [{"name": "pull"}]}
+    }
+    assert pod(values)["spec"]["containers"][0]["image"].startswith("mirror.example/k8s/mptraining/operator:")
+    assert pod(values)["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert settings(values).image("gpu").startswith("mirror.example/k8s/mptraining/trainer:")
+    assert settings(values).image("gpu").endswith("-gpu")
+    nearer = {
+        **values,
+        "image": {"registry": "own.example", "digest": "sha256:" + "0" * 64},
+        "trainer": {"tag": "9", "suffixes": {"gpu": "-cuda"}},
+        "settings": {"trainerImages": {"tpu": "tpu.example/t:1"}},
+    }
+    assert pod(nearer)["spec"]["containers"][0]["image"] == "own.example/mptraining/operator@sha256:" + "0" * 64
+    assert settings(nearer).image("gpu") == "mirror.example/k8s/mptraining/trainer:9-cuda"
+    assert settings(nearer).image("tpu") == "tpu.example/t:1"
+    one = {**values, "settings": {"trainerImage": "all.example/t:1"}}
+    assert {settings(one).image(kind) for kind in ("cpu", "gpu", "tpu")} == {"all.example/t:1"}
+
+
+def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> None:
+    everywhere = objects()
+    assert ("ClusterRoleBinding", "mptraining-operator-jobs") in everywhere
+    some = _rendered(json.dumps({"settings": {"namespaces": ["a", "b"]}}), False)
+    bound = [
+        (each["kind"], each["metadata"].get("namespace"), each["roleRef"]["name"])
+        for each in some
+        if each["kind"].endswith("Binding")
+    ]
+    assert sorted(bound, key=str) == [
+        ("ClusterRoleBinding", None, "mptraining-operator"),
+        ("RoleBinding", "a", "mptraining-operator-jobs"),
+        ("RoleBinding", "b", "mptraining-operator-jobs"),
+        ("RoleBinding", "mptraining-system", "mptraining-operator"),
+    ]
+    rules = {each["metadata"]["name"]: each["rules"] for each in some if each["kind"] == "ClusterRole"}
+    granted = {
+        (group, resource)
+        for rule in rules["mptraining-operator"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert granted == {("authentication.k8s.io", "tokenreviews"), ("", "nodes")}
+
+
+def test_no_rule_is_wider_than_it_must_be() -> None:
+    for (kind, name), each in objects().items():
+        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view")):
+            continue
+        for rule in each["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], name
+            if {"secrets", "leases"} & set(rule["resources"]):
+                assert kind == "Role"
+                assert rule["verbs"] == ["create"] or rule["resourceNames"]
+            assert not {"pods/exec", "roles", "clusterroles", "serviceaccounts/token"} & set(rule["resources"])
+
+
+def test_users_reach_jobs_by_the_roles_they_have() -> None:
+    roles = objects()
+    labels = {name: roles["ClusterRole", name]["metadata"]["labels"] for name in ("mptraining-edit", "mptraining-view")}
+    told = {
+        name: sorted(key.rpartition("/")[2] for key in found if "aggregate" in key) for name, found in labels.items()
+    }
+    assert told == {
+        "mptraining-edit": ["aggregate-to-admin", "aggregate-to-edit"],
+        "mptraining-view": ["aggregate-to-view"],
+    }
+    assert set(roles["ClusterRole", "mptraining-view"]["rules"][0]["verbs"]) == {"get", "list", "watch"}
+    assert ("ClusterRole", "mptraining-edit") not in objects({"rbac": {"userRoles": False}})
+
+
+def test_the_resource_is_upgraded_with_the_chart_and_outlives_it() -> None:
+    found = objects()["CustomResourceDefinition", CRD]
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "annotations" not in objects({"crds": {"keep": False}})["CustomResourceDefinition", CRD]["metadata"]
+    assert ("CustomResourceDefinition", CRD) not in objects({"crds": {"install": False}})
+
+
+def test_names_follow_from_the_release_or_are_given() -> None:
+    other = documents(render({"fullnameOverride": "trainer-op"}, release="two"))
+    names = {(each["kind"], each["metadata"]["name"]) for each in other}
+    assert ("Deployment", "trainer-op") in names
+    assert ("ClusterRole", "trainer-op-jobs") in names
+    assert ("ClusterRole", "two-edit") in names
+    assert ("Deployment", "two-operator") in {
+        (e["kind"], e["metadata"]["name"]) for e in documents(render(release="two"))
+    }
+
+
+def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_to() -> None:
+    values = {
+        "commonLabels": {"team": "platform"},
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
+    }
+    for each in objects(values).values():
+        labels = each["metadata"]["labels"]
+        assert labels["team"] == "platform", each["kind"]
+        assert labels["app.kubernetes.io/instance"] == "mptraining"
+    assert pod(values)["metadata"]["labels"]["team"] == "platform"
+    selector = objects(values)["Deployment", "mptraining-operator"]["spec"]["selector"]["matchLabels"]
+    assert "team" not in selector, "a selector can never be changed"
+
+
+def test_replicas_are_spread_and_one_of_them_stays() -> None:
+    spread = pod()["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert objects()["PodDisruptionBudget", "mptraining-operator"]["spec"]["minAvailable"] == 1
+    # With a single one no node could ever be drained.
+    assert ("PodDisruptionBudget", "mptraining-operator") not in objects({"replicas": 1})
+
+
+def test_a_change_of_settings_starts_the_replicas_anew() -> None:
+    before = pod()["metadata"]["annotations"]["checksum/settings"]
+    assert pod({"settings": {"cpuFallback": True}})["metadata"]["annotations"]["checksum/settings"] != before
+    assert pod({"commonLabels": {"a": "b"}})["metadata"]["annotations"]["checksum/settings"] == before
+
+
+def test_only_workers_and_whoever_reads_metrics_reach_the_replicas() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ingress = objects({"networkPolicy": {"metricsFrom": [peer]}})["NetworkPolicy", "mptraining-operator"]["spec"][
+        "ingress"
+    ]
+    by_port = {rule["ports"][0]["port"]: rule["from"] for rule in ingress}
+    assert by_port["health"] == [peer]
+    workers, test = by_port["progress"]
+    assert workers["podSelector"]["matchExpressions"] == [{"key": "mptraining.dev/job", "operator": "Exists"}]
+    assert test["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "mptraining-test"
+    checked = objects(tests=True)["Pod", "mptraining-operator-test"]["metadata"]["labels"]
+    assert test["podSelector"]["matchLabels"].items() <= checked.items()
+
+
+def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
+    chosen = {"healthPort": 9000, "progress": {"port": 9443, "service": "reports"}, "lease": {"name": "lead"}}
+    found = objects({"settings": chosen})
+    (container,) = pod({"settings": chosen})["spec"]["containers"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"health": 9000, "progress": 9443}
+    assert found["Service", "reports"]["spec"]["ports"][0]["targetPort"] == "progress"
+    named = [name for rule in found["Role", "mptraining-operator"]["rules"] for name in rule.get("resourceNames", ())]
+    assert named == ["lead", "reports-progress"]
+    quiet = objects({"settings": {"progress": {"enabled": False}}})
+    assert ("Service", "mptraining-operator") not in quiet
+    assert not any("secrets" in rule["resources"] for rule in quiet["Role", "mptraining-operator"]["rules"])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"settings": {"cpuFalback": True}}, "cpuFalback"),
+        ({"settings": {"workers": 0}}, "workers"),
+        ({"settings": {"limits": {"nodesPerJob": "many"}}}, "nodesPerJob"),
+        ({"replica": 3}, "replica"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"settings": {"healthPort": 0}}, "healthPort"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        render(values)
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.29"):
+        render(kubernetes="1.28.9")

@@ -1,0 +1,144 @@
+"""What an administrator installs, on a real API server: the rights of one namespace alone, the limits, the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.self_check import findings
+from mptraining_operator.settings import OperatorSettings
+from testbed import ControlPlane, Exit, Refused, Run
+from testbed.binaries import missing
+from testbed.chart import documents, render
+from testbed.installation import SYSTEM
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+ACCOUNT = "narrow-operator"
+BOUND = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount")
+
+
+@pytest.fixture(scope="module")
+def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, new_life: Any) -> Iterator[Any]:
+    """An operator for one namespace, with the rights that the chart gives it there and no others."""
+    absent = missing(["helm"])
+    if absent:
+        pytest.skip(absent)
+    settings = {
+        "namespaces": ["narrow"],
+        "lease": {"name": "operator-narrow"},
+        "progress": {"service": "narrow"},
+        "limits": {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3},
+    }
+    life = new_life(installed, "narrow", progress={"port": 0, "service": "narrow"}, limits=settings["limits"])
+    rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
+    rights = [each for each in rendered if each["kind"] in BOUND]
+    installed.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rights))
+    life.with_kubelet()
+    try:
+        life.operator(account=ACCOUNT)
+        yield life
+    finally:
+        life.close()
+
+
+def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
+    narrow.create("quick", lambda pod: Exit(0))
+    narrow.phase("quick", "Succeeded")
+    assert "orbidden" not in narrow.operators[0].log
+    assert "Traceback" not in narrow.operators[0].log
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "where"),
+    [
+        ("list", "mptrainingjobs.mptraining.dev", "default"),
+        ("list", "pods", "default"),
+        ("create", "jobs.batch", "default"),
+        ("get", "secrets", "narrow"),
+        ("get", "secrets", "kube-system"),
+        ("update", "configmaps", "narrow"),
+        ("create", "pods", "narrow"),
+        ("create", "rolebindings.rbac.authorization.k8s.io", SYSTEM),
+    ],
+)
+def test_and_nothing_else_may_be_done(narrow: Any, verb: str, resource: str, where: str) -> None:
+    account = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+    asked = narrow.control_plane.kubectl("auth", "can-i", verb, resource, "-n", where, f"--as={account}", check=False)
+    assert asked.stdout.strip() == "no"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits."),
+        ({"podTemplate": {"image": "evil.org/a"}}, "spec.podTemplate.image: 'evil.org/a' is outside limits.registries"),
+        ({"nodes": 4}, "spec.nodes: 4 nodes are more than limits.nodesPerJob allows"),
+        ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
+    ],
+)
+def test_a_job_outside_the_limits_fails_with_its_name(narrow: Any, spec: dict[str, Any], said: str) -> None:
+    name = "outside"
+    narrow.create(name, **spec)
+    failed = narrow.phase(name, "Failed")
+    narrow.delete(name)
+    (condition,) = (each for each in failed["conditions"] if each["type"] == "Failed")
+    assert condition["reason"] == "OutsideLimits"
+    assert condition["message"].startswith(said)
+    assert not narrow.batch_jobs(name)
+
+
+def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
+    narrow.create("holds", lambda pod: Run())
+    narrow.running("holds")
+    narrow.create("waits", lambda pod: Exit(0))
+    narrow.until("waits", lambda status: "NamespaceFull" in str(status.get("conditions")))
+    assert not narrow.batch_jobs("waits")
+    narrow.patch("holds", {"spec": {"runPolicy": {"suspend": True}}})
+    narrow.phase("waits", "Succeeded")
+
+
+def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) -> None:
+    kubeconfig = narrow.control_plane.kubeconfig("check", narrow.control_plane.token(SYSTEM, ACCOUNT))
+    cluster = Cluster(narrow.control_plane.client(kubeconfig))
+    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3}}
+    settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
+    reached: list[str] = []
+
+    def reach(host: str, authority: str) -> int:
+        reached.append(host)
+        assert authority.startswith("-----BEGIN CERTIFICATE-----")
+        return 401
+
+    found = list(findings(settings, SYSTEM, cluster, reach=reach, wait=narrow_wait(narrow)))
+    assert [each.good for each in found] == [True, True, True], [str(each) for each in found]
+    assert reached == [f"narrow.{SYSTEM}.svc"]
+    elsewhere = OperatorSettings.parse(
+        {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
+    )
+    found = list(findings(elsewhere, SYSTEM, cluster, reach=reach, wait=lambda seconds: None))
+    assert [each.good for each in found] == [False, False, False]
+    assert all("forbidden" in each.words for each in found)
+
+
+def narrow_wait(life: Any) -> Any:
+    """Until the leader has renewed its Lease, rather than so many seconds."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
+    before = life.rest.get(path)["spec"]["renewTime"]
+    return lambda seconds: life.wait(lambda: life.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
+
+
+def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: str) -> None:
+    """Strictly, and with the resource's rules; nothing is made of them."""
+    for file in sorted(EXAMPLES.glob("*.yaml")):
+        try:
+            done = installed.kubectl(
+                "create", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", str(file)
+            )
+        except (RuntimeError, Refused) as refused:
+            pytest.fail(f"{file.name}: {refused}")
+        assert "mptrainingjob.mptraining.dev/" in done.stdout

@@ -1,0 +1,69 @@
+"""Every example of manifests/examples runs to its end on CPUs, with small records in a bucket of the cluster.
+
+What is changed for that: the size of a step and the number of epochs, the size to which pictures are made, weights that
+would be downloaded, and resources that two cores have not. Programs, strategies, sources and sections stay.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kind import buckets
+
+# 10 minutes on an idle machine with 2 cores: part of `make soak`.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+FOLDER = Path(__file__).parents[2] / "manifests" / "examples"
+EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "digits")
+DIGITS = "/opt/mptraining/digits"
+# Divided by 1, 2 and 3 workers, by two replicas each, and by the accumulated parts of a step.
+BATCH = 24
+
+
+@pytest.fixture(scope="module")
+def storage(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    buckets.start(kind, tmp_path_factory.mktemp("buckets"))
+    for name, file in (("flowers-source", "flowers.py"), ("digits-source", "train.py")):
+        code = {file: (FOLDER / "source" / file).read_text()}
+        kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": code})
+
+
+def small(document: dict[str, Any]) -> dict[str, Any]:
+    """The example as it can be run here."""
+    spec = document["spec"]
+    name = document["metadata"]["name"]
+    if not spec["output"]["uri"].startswith("gs://"):
+        spec["output"]["uri"] = f"gs://my-bucket/runs/{name}"
+    if "data" in spec:
+        spec["training"] |= {"epochs": 1, "batchSize": {"global": BATCH}, "learningRateScaling": {"rule": "None"}}
+        for split in ("train", "validation"):
+            spec["data"][split] = [each.replace("digits/", f"{DIGITS}/", 1) for each in spec["data"][split]]
+    if "application" in spec["program"]:
+        spec["program"]["application"].pop("weights", None)
+        for feature in spec.get("data", {}).get("features", ()):
+            if "resize" in feature:
+                feature["resize"] = [32, 32]
+    pods = spec.setdefault("podTemplate", {})
+    pods["env"] = [{"name": "STORAGE_EMULATOR_HOST", "value": buckets.ADDRESS}]
+    pods.pop("resources", None)
+    return document
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_to_its_end(kind: Any, storage: None, path: Path) -> None:
+    document = small(yaml.safe_load(path.read_text(encoding="utf-8")))
+    name = document["metadata"]["name"]
+    kind.apply(document)
+    try:
+        status = kind.finished(name, seconds=600)
+        assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+        said = [json.loads(line) for line in kind.logs(name).splitlines() if line.startswith('{"mptraining"')]
+        (last,) = (each for each in said if each["kind"] == "Finished" and each["worker"] == 0)
+        assert last["reason"] == "Succeeded"
+    finally:
+        kind.kubectl("delete", "-n", kind.namespace, f"mptj/{name}", "--timeout=120s")

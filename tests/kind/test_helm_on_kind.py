@@ -1,0 +1,128 @@
+"""An administrator's day: installed over what was there, upgraded while a job trains, uninstalled, installed again.
+
+`charts/mptraining-0.0.9.tgz` is frozen: the chart of the day it was made, with an older CustomResourceDefinition. Its
+image is this checkout's operator under an older name, since no older release was ever published.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.images import VERSION, engine_of_cluster
+from cluster.nodes import NODES
+from testbed.binaries import binary
+from testbed.chart import CHART, RELEASE
+from tests.kind.conftest import KUBECONFIG, SYSTEM
+
+OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
+OLD = "0.0.9"
+ROOT = Path(__file__).parents[2]
+VALUES = ["--set", "settings.cpuFallback=true", "--set", "commonLabels.test=helm"]
+# Trains until somebody makes the file.
+SCRIPT = """
+import os, time
+import keras
+import numpy as np
+
+class UntilTold(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        time.sleep(0.5)
+        self.model.stop_training = os.path.exists("/tmp/enough")
+
+x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, x.sum(axis=1), epochs=100_000, verbose=0, callbacks=[UntilTold()])
+"""
+
+
+def helm(*arguments: str) -> str:
+    command = [str(binary("helm")), f"--kubeconfig={KUBECONFIG}", f"--namespace={SYSTEM}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def definition(kind: Any) -> dict[str, Any]:
+    """The spec of the CustomResourceDefinition as it is installed, without what the API server adds."""
+    found = json.loads(kind.kubectl("get", "crd", "mptrainingjobs.mptraining.dev", "-o", "json"))
+    schema: dict[str, Any] = found["spec"]["versions"][0]["schema"]
+    return schema
+
+
+def pods(kind: Any, job: str) -> set[str]:
+    """The uids of a job's pods."""
+    return {each["metadata"]["uid"] for each in kind.get("pods", "-l", f"mptraining.dev/job={job}")["items"]}
+
+
+def operator_image(kind: Any) -> str:
+    found = kind.kubectl("get", "deploy/mptraining-operator", "-n", SYSTEM, "-o", "json")
+    return str(json.loads(found)["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+@pytest.fixture
+def old_image(kind: Any) -> None:
+    engine = engine_of_cluster()
+    name = "docker.io/mptraining/{}:{}"
+    for node in NODES:
+        for target in ("operator",):
+            tagged = ("tag", "--force", name.format(target, VERSION), name.format(target, OLD))
+            engine("exec", node, "ctr", "--namespace", "k8s.io", "images", *tagged)
+
+
+def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(kind: Any, old_image: None) -> None:
+    helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
+    # What `kubectl apply -f install.yaml` made is taken over, the resource with its jobs included.
+    trainer = ["--set", f"trainer.tag={VERSION}"]
+    helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=3m", *VALUES, *trainer)
+    assert operator_image(kind).endswith(f":{OLD}")
+    current = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text())["spec"]["versions"][0]["schema"]
+    assert definition(kind) != current
+
+    kind.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "told"}, "data": {"train.py": SCRIPT}},
+    )
+    kind.job(
+        "upgraded",
+        accelerator={"type": "nvidia-tesla-t4"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "told"}},
+    )
+    kind.until("upgraded", lambda status: (status.get("progress") or {}).get("epoch", 0) >= 1)
+    before = pods(kind, "upgraded")
+    assert len(before) == 1
+
+    helm("upgrade", RELEASE, str(CHART), "--wait", "--timeout=3m", *VALUES)
+    assert operator_image(kind).endswith(f":{VERSION}")
+    assert definition(kind) == current
+    assert pods(kind, "upgraded") == before
+    said = helm("test", RELEASE)
+    assert "Phase:          Succeeded" in said
+
+    helm("uninstall", RELEASE, "--wait")
+    assert kind.status("upgraded")["phase"] == "Running"
+    assert pods(kind, "upgraded") == before
+    # Its users may still make jobs; nobody starts them.
+    kind.job(
+        "later",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "told"}},
+        runPolicy={"suspend": True},
+    )
+    # It ends while nobody looks.
+    (pod,) = kind.get("pods", "-l", "mptraining.dev/job=upgraded")["items"]
+    kind.kubectl("exec", "-n", kind.namespace, pod["metadata"]["name"], "-c", "trainer", "--", "touch", "/tmp/enough")
+
+    helm("install", RELEASE, str(CHART), "--wait", "--timeout=3m", *VALUES)
+    status = kind.finished("upgraded")
+    assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
+    assert pods(kind, "upgraded") == before
+    kind.until("later", lambda status: status.get("phase") == "Suspended")

@@ -1,0 +1,104 @@
+"""What `helm test` says: each finding in words; the endpoint is asked over real TLS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mptraining_operator.__main__ import app
+from mptraining_operator.certificate import Certificate, issue, to_secret
+from mptraining_operator.cluster import LEASES, SECRETS, ApiProblem, Raw, Resource
+from mptraining_operator.progress import ProgressServer
+from mptraining_operator.self_check import findings, reach
+from mptraining_operator.settings import OperatorSettings, ProgressSettings
+
+CERTIFICATE = issue(("localhost",), time.time())
+
+
+class ApiServer:
+    """Leases that are renewed at each look, unless `dead`; `problem` is what it answers to everything."""
+
+    def __init__(self, *, holder: str = "op-0", dead: bool = False, problem: ApiProblem | None = None) -> None:
+        self.holder, self.dead, self.problem = holder, dead, problem
+        self.looks = 0
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
+        if self.problem:
+            raise self.problem
+        if resource == LEASES:
+            self.looks += 1
+            return {"spec": {"holderIdentity": self.holder, "renewTime": "" if self.dead else str(self.looks)}}
+        assert resource == SECRETS
+        return to_secret(CERTIFICATE, name)
+
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
+        if self.problem:
+            raise self.problem
+        yield [{}, {}], 7
+
+
+def said(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> list[str]:
+    def answer(host: str, authority: str) -> int:
+        assert host == "mptraining-operator.ops.svc"
+        assert authority.encode() == CERTIFICATE.ca_pem
+        if isinstance(status, OSError):
+            raise status
+        return status
+
+    chosen = OperatorSettings.parse(settings)
+    return [str(each) for each in findings(chosen, "ops", server, reach=answer, wait=lambda seconds: None)]
+
+
+def test_an_operator_that_works() -> None:
+    assert said(ApiServer()) == [
+        "ok: MPTrainingJobs in all namespaces can be listed: 2 on the first page",
+        "ok: op-0 leads and renews its Lease",
+        "ok: https://mptraining-operator.ops.svc:8443 takes progress reports, and refuses who has no token",
+    ]
+    assert len(said(ApiServer(), namespaces=["a", "b"], progress={"enabled": False})) == 3
+
+
+@pytest.mark.parametrize(
+    ("server", "status", "words"),
+    [
+        (ApiServer(holder=""), 401, "FAILED: Lease ops/mptraining-operator: nobody holds it"),
+        (ApiServer(dead=True), 401, "FAILED: Lease ops/mptraining-operator: op-0 has not renewed it for 10 s"),
+        (ApiServer(), 404, "FAILED: https://mptraining-operator.ops.svc:8443: 404 to a caller without a token"),
+        (ApiServer(), OSError("refused"), "FAILED: https://mptraining-operator.ops.svc:8443: refused. Look at Service"),
+        (ApiServer(problem=ApiProblem(404, "NotFound", "no")), 401, "FAILED: the resource MPTrainingJob is not inst"),
+        (ApiServer(problem=ApiProblem(403, "Forbidden", "not you")), 401, "in all namespaces: not you. Look at the ch"),
+    ],
+)
+def test_what_does_not_work_is_named(server: ApiServer, status: Any, words: str) -> None:
+    assert any(words in line for line in said(server, status=status))
+
+
+class Keeper:
+    current: Certificate = CERTIFICATE
+
+    def refresh(self) -> bool:
+        return False
+
+
+def test_the_endpoint_is_asked_over_tls_that_its_own_authority_signed() -> None:
+    server = ProgressServer(ProgressSettings(port=0), None, None, None, Keeper(), host="127.0.0.1")  # type: ignore[arg-type]
+    server.start()
+    try:
+        assert reach("localhost", CERTIFICATE.ca_pem.decode(), port=server.port) == 401
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            reach("localhost", issue(("localhost",), time.time()).ca_pem.decode(), port=server.port)
+    finally:
+        server.stop()
+
+
+def test_without_a_cluster_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 2
+    assert "kubeconfig" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,128 @@
+"""What is said of GPUs: by TensorFlow's allocator and by NVML, of which a fake stands in for the hardware."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from mptraining_api.events import Progress
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.device_meter import DeviceMeter
+
+
+class Nvml:
+    """Three GPUs of 16 GB; the n-th is n x 10 % busy and holds n GB. Names and errors are the real package's."""
+
+    NVMLError = pynvml.NVMLError
+
+    def __init__(self, *, absent: bool = False, utilization: bool = True) -> None:
+        self._absent, self._utilization = absent, utilization
+
+    def nvmlInit(self) -> None:
+        if self._absent:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index > 2:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:
+        return {"GPU-c": 2}[name]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=handle * 10**9, total=16 * 10**9)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        if not self._utilization:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=handle * 10, memory=1)
+
+
+def job(kind: str = "nvidia-tesla-t4", count: int = 2) -> ResolvedJob:
+    spec = {
+        "accelerator": {"type": kind, "countPerNode": count},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "data": {"train": ["a.tfrecord"]},
+    }
+    return resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+
+
+def memory_info(name: str) -> dict[str, int]:
+    return {"current": 1, "peak": {"GPU:0": 5, "GPU:1": 7}[name]}
+
+
+def read(nvml: Any, visible: str | None = None, **named: Any) -> dict[str, Any]:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    given = {"memory_info": memory_info} | named
+    return DeviceMeter(job(), nvml=lambda: nvml, environment=environment, **given).read()
+
+
+@pytest.mark.parametrize(
+    ("visible", "used", "percent"),
+    [
+        # Two of the machine's three are ours: the first two, or those that CUDA is told to show, in its order.
+        (None, 1, 5.0),
+        ("2,0,1", 2, 10.0),
+        ("GPU-c, 1", 2, 15.0),
+    ],
+)
+def test_the_fullest_gpu_and_the_mean_of_how_busy_they_are(visible: str | None, used: int, percent: float) -> None:
+    found = read(Nvml(), visible)
+    assert found == {
+        "device_memory_peak_bytes": 7,
+        "device_memory_used_bytes": used * 10**9,
+        "device_memory_total_bytes": 16 * 10**9,
+        "device_utilization_percent": percent,
+    }
+    told = Progress(time=1, attempt=1, incarnation="a", worker=0, step=1, epoch=1, metrics={}, **found)
+    assert told.device_utilization_percent == percent
+
+
+def test_a_gpu_that_tells_of_memory_alone() -> None:
+    assert read(Nvml(utilization=False)).keys() == {
+        "device_memory_peak_bytes",
+        "device_memory_used_bytes",
+        "device_memory_total_bytes",
+    }
+
+
+@pytest.mark.parametrize("nvml", [Nvml(absent=True), "a number that no GPU has"])
+def test_without_the_driver_the_allocators_figures_are_left(nvml: Any) -> None:
+    visible = None if isinstance(nvml, Nvml) else "7"
+    assert read(nvml if isinstance(nvml, Nvml) else Nvml(), visible) == {"device_memory_peak_bytes": 7}
+
+
+def test_without_the_package_too() -> None:
+    def absent() -> Any:
+        raise ImportError
+
+    meter = DeviceMeter(job(), nvml=absent, memory_info=memory_info, environment={})
+    assert meter.read() == {"device_memory_peak_bytes": 7}
+
+
+def test_a_device_that_the_allocator_does_not_know_is_left_out() -> None:
+    def unknown(name: str) -> dict[str, int]:
+        raise ValueError(name)
+
+    assert "device_memory_peak_bytes" not in read(Nvml(), memory_info=unknown)
+
+
+def test_a_cpu_job_asks_nobody() -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    assert DeviceMeter(job("cpu", 1), nvml=never, memory_info=never).read() == {}
+
+
+def test_the_real_package_without_a_gpu_says_nothing() -> None:
+    meter = DeviceMeter(job(), environment={})
+    assert "device_memory_used_bytes" not in meter.read()

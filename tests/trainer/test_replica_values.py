@@ -1,0 +1,106 @@
+"""Values that every replica keeps apart: saved apart, restored apart, shared anew among another number of replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mptraining_trainer.replica_values import ReplicaValues, fits, kept_apart
+from mptraining_trainer.running_sum import RunningSum
+
+pytestmark = pytest.mark.training
+
+SUM, MEAN = tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN
+
+
+def mirrored(replicas: int) -> Any:
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
+
+
+def variable(strategy: Any, aggregation: Any, dtype: str = "float32") -> Any:
+    """Each replica has [its number + 1, 0.1]."""
+    with strategy.scope():
+        made = tf.Variable(
+            np.zeros(2, dtype),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=aggregation,
+        )
+
+    def fill() -> None:
+        context = tf.distribute.get_replica_context()
+        own = tf.stack([tf.cast(context.replica_id_in_sync_group + 1, dtype), tf.cast(0.1, dtype)])
+        made.assign(own)
+
+    strategy.run(fill)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_each_replica_gets_its_own_back(dtype: str) -> None:
+    strategy = mirrored(2)
+    saved = variable(strategy, SUM, dtype)
+    values = ReplicaValues(strategy)
+    (array,) = values.read([saved])
+    assert array.dtype == dtype
+    assert array.tolist() == np.array([[1, 0.1], [2, 0.1]]).astype(dtype).tolist()
+    with strategy.scope():
+        fresh = tf.Variable(
+            tf.zeros(2, dtype), synchronization=tf.VariableSynchronization.ON_READ, aggregation=SUM, trainable=False
+        )
+    values.assign([fresh], [array])
+    assert np.array_equal(values.read([fresh])[0], array)
+
+
+def test_an_ordinary_variable_is_read_as_it_is() -> None:
+    strategy = mirrored(2)
+    with strategy.scope():
+        plain = tf.Variable([1.0, 2.0])
+    assert not kept_apart(plain)
+    (array,) = ReplicaValues(strategy).read([plain])
+    assert array.tolist() == [1.0, 2.0]
+    plain.assign([3.0, 4.0])
+    assert array.tolist() == [1.0, 2.0], "a copy"
+
+
+@pytest.mark.parametrize(("aggregation", "together"), [(SUM, [3.0, 0.2]), (MEAN, [1.5, 0.1])])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_another_number_of_replicas_shares_what_there_was(
+    aggregation: Any, together: list[float], replicas: int
+) -> None:
+    two = mirrored(2)
+    (array,) = ReplicaValues(two).read([variable(two, aggregation)])
+    others = mirrored(replicas)
+    fresh = variable(others, aggregation)
+    ReplicaValues(others).assign([fresh], [array])
+    assert fresh.numpy() == pytest.approx(together)
+    alone = tf.Variable([0.0, 0.0], aggregation=aggregation, synchronization=tf.VariableSynchronization.ON_READ)
+    ReplicaValues(tf.distribute.get_strategy()).assign([alone], [array])
+    assert alone.numpy() == pytest.approx(together)
+
+
+def test_what_fits() -> None:
+    apart = variable(mirrored(2), SUM)
+    plain = tf.Variable([1.0, 2.0])
+    assert [fits(apart, shape) for shape in ([2], [5, 2], [2, 3], [3])] == [True, True, False, False]
+    assert [fits(plain, shape) for shape in ([2], [5, 2])] == [True, False]
+
+
+def test_a_running_sum_is_exact_and_the_same_however_it_is_cut() -> None:
+    """A million times 0.1 in float32 ends at 100,958; the error that is kept beside it says so."""
+
+    @tf.function
+    def add(running: RunningSum, count: Any) -> None:
+        for _ in tf.range(count):
+            running.add(tf.constant(0.1))
+
+    whole, cut = RunningSum("whole"), RunningSum("cut")
+    add(whole, 300_000)
+    for count in (1, 99_999, 200_000):
+        add(cut, count)
+    assert whole.numpy() == cut.numpy()
+    assert whole.numpy() == pytest.approx(300_000 * float(np.float32(0.1)), rel=1e-9)
+    assert float(whole.variables[0].numpy()) != pytest.approx(whole.numpy(), rel=1e-4), "float32 alone is not enough"

@@ -1,0 +1,109 @@
+"""Are all workers there? Asked before TensorFlow waits for them, which does so without end and without a word.
+
+Each worker listens on its own port until it has reached every other one. A port that takes connections is a worker that
+waits here too, or one that went on and whose TensorFlow has the port by now.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from mptraining_api.launch import INDEX, Seat
+from mptraining_api.problems import PeerLost, Preempted
+
+# As long as pods may wait for a machine (runPolicy.pendingTimeoutSeconds' default), on which their names depend.
+DEADLINE_SECONDS = 1800.0
+# Workers start some seconds apart; who waits for longer than that says for whom.
+_SAY_AFTER, _SAY_EVERY = 10.0, 30.0
+_BETWEEN_LOOKS, _LOOK_SECONDS = 0.5, 5.0
+_AT_ONCE = 16
+_NAMED = 5
+
+Look = Callable[[str], str | None]
+
+
+def wait_for_peers(
+    seat: Seat,
+    *,
+    now: Callable[[], float],
+    wait: Callable[[float], bool],
+    notice: Callable[[str, str], None],
+    deadline: float = DEADLINE_SECONDS,
+    look: Look | None = None,
+) -> None:
+    """Returns when every other worker of `seat.hosts` takes connections.
+
+    `wait(seconds)` returns early, with True, when this worker is told to leave: then Preempted is raised. PeerLost is
+    raised after `deadline` seconds, with the index, the host name and the trouble of each worker that is missing; and
+    at once when this worker's own port is taken. `notice` hears of them while they are waited for.
+    """
+    began = now()
+    say_at = began + _SAY_AFTER
+    missing = {index: "not looked for yet" for index in range(len(seat.hosts)) if index != seat.index}
+    with _listening(seat), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rendezvous") as pool:
+        while True:
+            found = pool.map(look or trouble, [seat.hosts[index] for index in missing])
+            missing = {index: said for index, said in zip(list(missing), found, strict=True) if said is not None}
+            if not missing:
+                return
+            if now() - began >= deadline:
+                raise PeerLost(
+                    INDEX,
+                    f"after {deadline:.0f} s {absent(missing, seat.hosts)}",
+                    expected=f"all {len(seat.hosts)} workers",
+                    next_step="Look at that pod's events and log; names need the job's headless Service, and its "
+                    "NetworkPolicy must let the workers reach each other.",
+                )
+            if now() >= say_at:
+                say_at = now() + _SAY_EVERY
+                notice("WaitingForWorkers", f"waiting for {absent(missing, seat.hosts)}")
+            if wait(_BETWEEN_LOOKS):
+                raise Preempted("", f"told to leave while waiting for {absent(missing, seat.hosts)}")
+
+
+def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
+    """A line that names the missing workers, the first few of many."""
+    named = [f"worker {index} ({hosts[index]}): {missing[index]}" for index in sorted(missing)[:_NAMED]]
+    more = len(missing) - len(named)
+    return "; ".join(named) + (f"; and {more} more" if more else "")
+
+
+def trouble(address: str) -> str | None:
+    """Why nobody can be reached at host:port, or None when somebody can."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS).close()
+    except socket.gaierror:
+        return "its name is not known to DNS"
+    except ConnectionRefusedError:
+        return "its machine answers, the worker does not listen yet"
+    except TimeoutError:
+        return f"no answer within {_LOOK_SECONDS:.0f} s"
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+@contextmanager
+def _listening(seat: Seat) -> Iterator[None]:
+    address = seat.hosts[seat.index]
+    several = socket.has_dualstack_ipv6()
+    try:
+        listener = socket.create_server(
+            ("", int(address.rpartition(":")[2])),
+            family=socket.AF_INET6 if several else socket.AF_INET,
+            # One connection of each other worker; nobody needs to take them.
+            backlog=max(128, len(seat.hosts)),
+            dualstack_ipv6=several,
+        )
+    except OSError as error:
+        raise PeerLost(
+            f"worker {seat.index} ({address})",
+            f"its port cannot be listened on: {error.strerror or error}",
+            next_step="Another process of this machine has it; hostNetwork needs a port for each job.",
+        ) from error
+    with listener:
+        yield
