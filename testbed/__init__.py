@@ -20,10 +20,10 @@ tests/conftest.py and the marker `cluster`. Start several seconds of servers onl
 Reading order: `control_plane` (the servers and how to reach them), `access` (namespaces, rights, tokens),
 `installation` (the operator's), `pods` and
 `nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same by script), `kwok` (thousands of pods),
-`faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the API server was asked); beneath them `rest` (JSON
-over HTTP, watches), `credentials`, `processes` and `binaries`. For storage: `object_server` (buckets), `storage_proxy`
-(a slow network before it that fails on demand), `storage_faults` (what it can do), `storage_server`
-and `storage_books` (how it does it).
+`node_server` (logs and exec of their pods), `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the
+API server was asked); beneath them `rest` (JSON over HTTP, watches), `credentials`, `processes` and `binaries`. For
+storage: `object_server` (buckets), `storage_proxy` (a slow network before it that fails on demand), `storage_faults`
+(what it can do), `storage_server` and `storage_books` (how it does it).
 """
 
 from testbed.audit import Request
@@ -42,6 +42,7 @@ from testbed.behaviours import (
 from testbed.binaries import binary, missing
 from testbed.control_plane import CONTROLLERS, ControlPlane, Options
 from testbed.kubelet import Kubelet
+from testbed.node_server import NodeServer
 from testbed.nodes import Nodes
 from testbed.pods import Pod, Pods
 from testbed.processes import NotStarted, Server
@@ -55,6 +56,7 @@ __all__ = [
     "Exit",
     "Kubelet",
     "Lost",
+    "NodeServer",
     "Nodes",
     "NotStarted",
     "Options",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from testbed.node_server import NodeServer
 from testbed.rest import Object, Rest
 
 _ROOM = {"cpu": "256", "memory": "1Ti", "pods": "100000", "ephemeral-storage": "10Ti"}
@@ -25,8 +26,12 @@ class Nodes:
         capacity: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, str]] = (),
         kwok: bool = False,
+        server: NodeServer | None = None,
     ) -> None:
-        """A Ready node with plenty of cpu and memory, and `capacity` such as {"nvidia.com/gpu": "4"} beside it."""
+        """A Ready node with plenty of cpu and memory, and `capacity` such as {"nvidia.com/gpu": "4"} beside it.
+
+        `server` answers for logs and exec of its pods; without one there are none.
+        """
         metadata: Object = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         if kwok:
             metadata["annotations"] = {KWOK_ANNOTATION: "fake"}
@@ -34,9 +39,11 @@ class Nodes:
         # Admission taints a new node not-ready; the controller that would take it away does not run.
         self._rest.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [dict(each) for each in taints] or None}})
         room = _ROOM | dict(capacity or {})
-        self._rest.patch(
-            f"/api/v1/nodes/{name}/status", {"status": {"capacity": room, "allocatable": room, **_ready(True)}}
-        )
+        status = {"capacity": room, "allocatable": room, **_ready(True)}
+        if server is not None:
+            status["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+            status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": server.port}}
+        self._rest.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def set_ready(self, name: str, ready: bool) -> None:
         """What the node lifecycle controller writes when a kubelet is not heard of, or is again."""

@@ -7,5 +7,7 @@ catalogue), `resolve` (every default decided, with reasons, by `devices`, `polic
 `placement`) giving `resolved`; `advice` on it, and a `model_report` on what the trainer `inspected`; what an
 administrator allows, `job_limits` (with `image_reference`); `run_policy` for the operator. `launch` (the processes),
 `events` (what they say), `run_folder` (what they leave), `outcomes` (how they end), `status` (what the operator
-says). `model` is the base of all values, `problems` is how errors speak, `crd` writes the CRD.
+says), `labels` (what its objects are called). `machine_configs` and `inside_job` are what tensorflow-cloud's users
+know, for the client and for the same program in the job. `model` is the base of all values, `problems` is how errors
+speak, `crd` writes the CRD.
 """

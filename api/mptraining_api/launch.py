@@ -34,12 +34,18 @@ PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
 # Bytes that the pod may write to its scratch space, where it has a limit.
 EPHEMERAL_STORAGE = "MPTRAINING_EPHEMERAL_STORAGE_BYTES"
 TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
+# Seconds that worker 0 keeps a model which has no run folder, until somebody fetches it; the topic of its Notice.
+MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
+MODEL_WAITS = "ModelWaits"
 # Tracebacks of users' mistakes too.
 DEBUG = "MPTRAINING_DEBUG"
 
 TRAINER_PORT = 2222
 COMMAND = ("python", "-m", "mptraining_trainer", "train")
 SOURCE_COMMAND = ("python", "-m", "mptraining_trainer", "source")
+# What a client runs in worker 0's pod: the kept model as a tar, and the word that it has arrived.
+MODEL_COMMAND = ("python", "-m", "mptraining_trainer", "model")
+MODEL_FETCHED_COMMAND = ("python", "-m", "mptraining_trainer", "model-fetched")
 
 
 class Launch(Model):

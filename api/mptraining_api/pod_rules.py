@@ -12,7 +12,12 @@ from mptraining_api.spec_pods import PodTemplate, Resources
 _SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS")
 _PREFIX = "MPTRAINING_"
 # Settings of the trainer that are for people, whom its errors name them to.
-_SETTINGS = ("MPTRAINING_DEBUG", "MPTRAINING_GCS_ANONYMOUS", "MPTRAINING_STORAGE_RETRY_SECONDS")
+_SETTINGS = (
+    "MPTRAINING_DEBUG",
+    "MPTRAINING_GCS_ANONYMOUS",
+    "MPTRAINING_MODEL_WAIT_SECONDS",
+    "MPTRAINING_STORAGE_RETRY_SECONDS",
+)
 _DEVICES = ("nvidia.com/gpu", "google.com/tpu")
 _SELECTORS = (
     "cloud.google.com/gke-accelerator",

@@ -45,6 +45,10 @@ class Problem(Exception):
             line += f". {self.next_step}"
         return " ".join(line.split())
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InvalidSpec(Problem):
     reason = "InvalidSpec"

@@ -46,19 +46,26 @@ class Program(Model):
     script: Script | None = Field(None, description="A training script of your own.")
 
 
+# The entry of a ConfigMap that holds an archive; its keys have no slashes, so folders need one.
+CONFIG_MAP_ARCHIVE = "source.tgz"
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+
+
 class ConfigMapSource(Model):
-    """Source files in a ConfigMap of the job's namespace."""
+    """Source files in a ConfigMap of the job's namespace: its entries, or an archive in its entry source.tgz."""
 
     name: Name = Field(description="Name of the ConfigMap.")
+    sha256: Sha256 | None = Field(
+        None, description="SHA-256 of the archive in its entry source.tgz. Absent: its entries are the files."
+    )
 
 
 class Archive(Model):
     """Source files in an archive, verified before it is unpacked."""
 
     uri: Uri = Field(description="gs://bucket/<sha256>.tgz")
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)] = Field(
-        description="SHA-256 of the archive, in hexadecimal."
-    )
+    sha256: Sha256 = Field(description="SHA-256 of the archive, in hexadecimal.")
 
 
 class Source(Model):

@@ -6,6 +6,20 @@ their ends mean) and `guard` (who ends them when this program is gone); `display
 (the same on a terminal) and `ending` (the last lines); `check` (what was decided for a job, and why) and `deep_check`
 (what its model is like); `runs` (a run folder as a value), `compare` (runs side by side), `compare_page` and `curves`
 (the same as a page).
+
+What is shipped: `shipping` turns a script, a notebook, a folder or a function into a `package`, by `source_folder`
+(which files), `notebook_cells` and `notebook_program` (a notebook as a program) with `pip_lines` (what it installs),
+`function_source` and `local_modules` (what a function needs).
+
+From a notebook: `tensorflow_cloud` and `colab`, over `run_arguments` (checked), `run_document` (a job made of them) and
+`run_program` (shipped and started, here by `local_backend`); `tensorflow_cloud_seams` redirects the real package.
+
+On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, whose refusals are `cluster_problems`;
+`submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes
+says of it. `following` a job takes its status and the `pod_logs` as they come, `waiting` draws them on one of the
+`displays` (`notebook_display` in a cell). `model_fetch` brings the model here, by `pod_exec` from a pod that keeps it;
+`trained_model` opens it. `cluster_commands` are the verbs of `mptj` with the `place_options`,
+`submit_command` with its `submit_flags` one of them; `kubectl_completion` is what kubectl asks.
 """
 
 from __future__ import annotations
@@ -14,11 +28,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mptraining.cluster import Where
     from mptraining.compare import Comparison, compare
+    from mptraining.job import Job, attach
     from mptraining.local import run_local
     from mptraining.runs import Run, load_run
+    from mptraining.submission import submit
 
-__all__ = ["Comparison", "Run", "compare", "load_run", "run_local"]
+__all__ = ["Comparison", "Job", "Run", "Where", "attach", "compare", "load_run", "run_local", "submit"]
 
 # A notebook's `import mptraining` costs nothing until a name is used.
 _HOME = {
@@ -27,6 +44,10 @@ _HOME = {
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
     "run_local": "mptraining.local",
+    "Job": "mptraining.job",
+    "attach": "mptraining.job",
+    "Where": "mptraining.cluster",
+    "submit": "mptraining.submission",
 }
 
 

@@ -1,7 +1,8 @@
 """`mptj`: what can be typed. Commands import what they need when they run, so that `--help` is quick.
 
-Exit codes: 0; 2 for a mistake of the user, told in one line; 130 after Ctrl-C; `mptj run` mirrors the worker
-that failed (outcomes) or gives 128 and the number of a signal, as a shell does.
+Exit codes: 0; 2 for a mistake of the user, told in one line; 75 when the cluster does not answer; 130 after Ctrl-C;
+`mptj run` and `mptj wait` mirror the worker that failed (outcomes); 124 when the time to wait is over, 128 and the
+number of a signal after a signal, as a shell does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining import records_commands
+from mptraining import cluster_commands, records_commands, submit_command
+from mptraining.place_options import Cluster, Context, Location, Namespace, Project
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
 
@@ -27,13 +29,14 @@ if TYPE_CHECKING:
 # Without markup the help is plain text: rich would triple the time it takes.
 app = typer.Typer(
     name="mptj",
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Mixed-precision Keras training jobs: on this machine or on Kubernetes.",
 )
 app.add_typer(records_commands.app, name="records")
+app.command()(submit_command.submit)
+cluster_commands.add_to(app)
 
 
 def _version(asked: bool) -> None:
@@ -71,17 +74,12 @@ def run(
     """
     if not local:
         step = f"Train on this machine with: mptj run {file} --local"
-        found = "submitting to a cluster is `mptj submit`, which this version does not have yet"
+        found = f"a cluster takes it with: mptj submit {file}"
         raise InvalidSpec("", found, next_step=step)
-    from mptraining.display import Display, PlainDisplay
+    from mptraining.displays import display_here
     from mptraining.local import run_local
 
-    display: Display = PlainDisplay()
-    if sys.stdout.isatty() and not plain:
-        from mptraining.progress_bar import TerminalDisplay
-
-        display = TerminalDisplay()
-    raise typer.Exit(run_local(file, output=output, display=display))
+    raise typer.Exit(run_local(file, output=output, display=display_here(plain=plain)))
 
 
 @app.command()
@@ -130,15 +128,19 @@ def _look_deep(file: str, console: Console, *, quiet: bool) -> Report:
 
 @app.command()
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://.", metavar="RUN...")],
+    runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    project: Project = None,
+    location: Location = None,
+    cluster: Cluster = None,
 ) -> None:
     """Show finished and unfinished runs side by side."""
-    from mptraining.compare import compare as load
     from mptraining.compare import table
 
-    comparison = load(runs)
+    comparison = cluster_commands.comparison(runs, context, namespace, project, location, cluster)
     if html is not None:
         from mptraining.compare_page import page
 
@@ -168,7 +170,8 @@ def _wide(console: Console) -> Console:
 def _tell(problem: Problem, *, prefix: str = "") -> int:
     """One line on standard error; returns the exit code."""
     typer.echo(f"mptj: {prefix}{problem}", err=True)
-    return outcomes.by_reason(problem.reason).exit_code
+    code = getattr(problem, "exit_code", None)
+    return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -41,7 +41,7 @@ class Words:
 def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
     """`command` starts the same run again; `folder` is the run folder as the user may type it."""
     if verdict.exit_code == 0:
-        return Words(_success(story.finished.get(0), folder))
+        return Words(success(story.finished.get(0), folder))
     where = f"`{command}` goes on from step {story.saved}" if story.saved else f"`{command}` starts anew"
     if verdict.decided_by is None:
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
@@ -53,7 +53,8 @@ def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder
     return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
 
 
-def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
+def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
+    """The lines after a success; `folder` is None for a job of a cluster that has no run folder."""
     if finished is None:
         return ("Ended without a word about the result.",)
     first = "Succeeded"
@@ -61,7 +62,10 @@ def _success(finished: Finished | None, folder: str) -> tuple[str, ...]:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("data", _data(finished)), ("run folder", folder)]
+    rows = [("metrics", metrics(finished.metrics)), ("data", _data(finished))]
+    if folder is None:
+        return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+    rows.append(("run folder", folder))
     if finished.model is not None:
         below = "://" not in finished.model and not finished.model.startswith("/")
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))

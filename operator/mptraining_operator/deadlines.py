@@ -11,6 +11,9 @@ from mptraining_api.status import JobStatus
 from mptraining_operator import standing
 from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
+# The trainer's own default; a job that asks it for more has a deadline that is too short.
+MODEL_WAIT_SECONDS = 600
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -71,5 +74,8 @@ def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, standing.seconds(progress.step_time))
+        if progress.percent_complete == 100:
+            # All steps are done: worker 0 exports, and may keep the model to be fetched.
+            began += MODEL_WAIT_SECONDS
     message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
     return Deadline(began + limit, outcomes.NO_PROGRESS, message)

@@ -7,24 +7,38 @@ a job's name has at most 50.
 from __future__ import annotations
 
 from mptraining_api.job import GROUP
+from mptraining_api.labels import (
+    ATTEMPT,
+    COMPLETION_INDEX,
+    JOB,
+    JOB_UID,
+    SOURCE_CONTAINER,
+    TRAINER_CONTAINER,
+    config_map,
+)
 from mptraining_api.launch import TRAINER_PORT
 
-JOB = f"{GROUP}/job"
-JOB_UID = f"{GROUP}/job-uid"
-ATTEMPT = f"{GROUP}/attempt"
+__all__ = [
+    "ATTEMPT",
+    "COMPLETION_INDEX",
+    "JOB",
+    "JOB_UID",
+    "MANAGED_BY",
+    "OPERATOR",
+    "SOURCE_CONTAINER",
+    "TRAINER_CONTAINER",
+    "attempt_labels",
+    "audience",
+    "batch_job",
+    "config_map",
+    "hosts",
+    "job_labels",
+    "network_policy",
+    "service",
+]
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
-# Kubernetes' own, on the pods of an Indexed Job.
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-
-# The container that trains, and the one before it that unpacks the source.
-TRAINER_CONTAINER = "trainer"
-SOURCE_CONTAINER = "source"
-
-
-def config_map(job: str) -> str:
-    """The immutable ConfigMap that keeps `job.json` for all attempts."""
-    return f"{job}-job"
 
 
 def service(job: str) -> str:

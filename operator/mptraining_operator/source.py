@@ -3,6 +3,7 @@
     spec.source                                   /source/files
     a ConfigMap                                   the ConfigMap itself, read only
     a ConfigMap, for a script                     a copy: a script may write beside itself
+    a ConfigMap with an archive                   unpacked, once its SHA-256 is verified
     an archive                                    unpacked, once its SHA-256 is verified
     any of them with requirements                 unpacked or copied; the packages in /source/packages
     requirements alone                            nothing: the code and the file are in the image
@@ -50,7 +51,8 @@ def source_parts(job: ResolvedJob) -> SourceParts:
     if source is None or not (source.config_map or source.archive or source.requirements):
         return SourceParts()
     config_map = {"name": source.config_map.name} if source.config_map else None
-    if config_map and not source.requirements and not job.program.script:
+    packed = source.config_map is not None and source.config_map.sha256 is not None
+    if config_map and not packed and not source.requirements and not job.program.script:
         return SourceParts(
             volumes=({"name": VOLUME, "configMap": config_map},),
             trainer_mounts=({"name": VOLUME, "mountPath": FILES, "readOnly": True},),

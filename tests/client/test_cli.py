@@ -75,7 +75,7 @@ def test_help_and_version(environment: Environment) -> None:
         ),
         (
             ("run", "none.yaml"),
-            "mptj: submitting to a cluster is `mptj submit`, which this version does not have yet. "
+            "mptj: a cluster takes it with: mptj submit none.yaml. "
             "Train on this machine with: mptj run none.yaml --local",
         ),
         (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import Behaviour, ControlPlane, Kubelet, Run, Script
+from testbed import Behaviour, ControlPlane, Kubelet, NodeServer, Run, Script
 from testbed.installation import OPERATOR, SYSTEM, grant_lease, install
 from testbed.pods import Pod
 from testbed.processes import Server
@@ -260,10 +260,17 @@ def new_life(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
 
 
 @pytest.fixture(scope="session")
-def installed(control_plane: ControlPlane) -> ControlPlane:
+def node_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeServer]:
+    """Answers for logs and exec of all pods."""
+    with NodeServer(tmp_path_factory.mktemp("node-server")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def installed(control_plane: ControlPlane, node_server: NodeServer) -> ControlPlane:
     """The control plane with the operator's namespace, account and rights; its Deployment has nowhere to run."""
     install(control_plane)
-    control_plane.nodes.create("cluster-node")
+    control_plane.nodes.create("cluster-node", server=node_server)
     return control_plane
 
 

@@ -132,6 +132,17 @@ def narrow_wait(life: Any) -> Any:
     return lambda seconds: life.wait(lambda: life.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
 
 
+def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:
+    built = documents(control_plane.kubectl("kustomize", str(EXAMPLES.parent)).stdout)
+    plain = documents((EXAMPLES.parent / "install.yaml").read_text(encoding="utf-8"))
+
+    def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+    # In another order of kinds and keys.
+    assert by_name(built) == by_name(plain)
+
+
 def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: str) -> None:
     """Strictly, and with the resource's rules; nothing is made of them."""
     for file in sorted(EXAMPLES.glob("*.yaml")):

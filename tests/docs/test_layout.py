@@ -96,5 +96,7 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 
 def test_public_names() -> None:
-    assert sorted(mptraining.__all__) == ["Comparison", "Run", "compare", "load_run", "run_local"]
+    assert sorted(mptraining.__all__) == sorted(
+        [*("Comparison", "Job", "Run", "Where"), *("attach", "compare", "load_run", "run_local", "submit")]
+    )
     assert all(hasattr(mptraining, name) for name in mptraining.__all__)

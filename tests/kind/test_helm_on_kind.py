@@ -102,6 +102,11 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     assert operator_image(kind).endswith(f":{VERSION}")
     assert definition(kind) == current
     assert pods(kind, "upgraded") == before
+    for role in ("view", "edit", "admin"):
+        # Kubernetes' own roles, which have taken in those of the chart.
+        verbs = {"view": "get", "edit": "create", "admin": "delete"}[role]
+        rules = json.loads(kind.kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
+        assert any("mptrainingjobs" in rule.get("resources", ()) and verbs in rule["verbs"] for rule in rules), role
     said = helm("test", RELEASE)
     assert "Phase:          Succeeded" in said
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cluster.images import VERSION
+
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 
 DIGITS = {
@@ -143,6 +145,7 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any) -> None:
         accelerator={"type": "cpu"},
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "code"}},
+        podTemplate={"env": [{"name": "MPTRAINING_MODEL_WAIT_SECONDS", "value": "0"}]},
     )
     kind.finished("script")
     assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
@@ -193,7 +196,8 @@ def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
     capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
-    kind.operator(cpuFallback=False)
+    # Of the images for GPUs the cluster has none.
+    kind.operator(cpuFallback=False, trainerImage=f"mptraining/trainer:{VERSION}")
     try:
         kind.job(
             "promised",

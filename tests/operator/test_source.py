@@ -14,6 +14,7 @@ from mptraining_operator.source import SourceParts, source_parts
 FUNCTION = {"function": {"entryPoint": "flowers:build"}}
 SCRIPT = {"script": {"path": "train.py"}}
 CONFIG_MAP = {"configMap": {"name": "code"}}
+PACKED = {"configMap": {"name": "code", "sha256": "0" * 64}}
 ARCHIVE = {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}}
 REQUIREMENTS = {"requirements": "requirements.txt"}
 
@@ -42,6 +43,7 @@ def test_a_config_map_is_mounted_as_it_is() -> None:
     [
         (CONFIG_MAP, SCRIPT, {SOURCE_FOLDER, CONFIG_MAP_FOLDER}),
         (CONFIG_MAP | REQUIREMENTS, FUNCTION, {SOURCE_FOLDER, CONFIG_MAP_FOLDER, PACKAGES_FOLDER}),
+        (PACKED, FUNCTION, {SOURCE_FOLDER, CONFIG_MAP_FOLDER}),
         (ARCHIVE, FUNCTION, {SOURCE_FOLDER}),
         (ARCHIVE | REQUIREMENTS, SCRIPT, {SOURCE_FOLDER, PACKAGES_FOLDER}),
         (REQUIREMENTS, FUNCTION, {PACKAGES_FOLDER}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ from mptraining_api.launch import (
     ATTEMPT,
     INCARNATION,
     INDEX,
+    MODEL_COMMAND,
+    MODEL_FETCHED_COMMAND,
+    MODEL_WAITS,
     PROGRESS_SECONDS,
     SOURCE_FOLDER,
     TERMINATION_LOG,
@@ -376,3 +381,24 @@ def test_without_a_job_the_trainer_says_how_it_is_started() -> None:
         assert asked.returncode == 2
         assert asked.stderr.startswith(f"error: {said}")
         assert asked.stderr.count("\n") == 1
+
+
+def test_without_a_run_folder_the_chief_keeps_the_model(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    done = start(TWO_WORKERS | {"output": None})
+    assert done.processes[1].wait(PATIENCE) == 0, done.errors(1)
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "tmp" / "mptraining-model.json").exists():
+        assert done.processes[0].poll() is None, done.errors()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert any(event.topic == MODEL_WAITS for event in done.all(events.Notice))
+    assert done.finished().reason == "Succeeded"
+    sent = subprocess.run([sys.executable, *MODEL_COMMAND[1:]], capture_output=True, check=True, timeout=60)
+    with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
+        assert {"model.json", "weights.npz", "rebuild.py"} <= set(tar.getnames())
+    subprocess.run([sys.executable, *MODEL_FETCHED_COMMAND[1:]], check=True, timeout=60)
+    assert done.wait(20) == [0, 0]

@@ -132,6 +132,36 @@ def test_a_config_map_is_copied_as_the_kubelet_mounts_it(tmp_path: Path) -> None
     (tmp_path / "files" / "train.py").write_text("may be written")
 
 
+@pytest.fixture
+def mounted(tmp_path: Path) -> dict[str, str]:
+    """A mounted ConfigMap with CODE as its archive."""
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted" / "source.tgz").write_bytes(tgz(CODE))
+    return {
+        launch.SOURCE_FOLDER: str(tmp_path / "files"),
+        launch.CONFIG_MAP_FOLDER: str(tmp_path / "mounted"),
+    }
+
+
+def test_an_archive_in_a_config_map_is_unpacked(tmp_path: Path, mounted: dict[str, str]) -> None:
+    digest = hashlib.sha256(tgz(CODE)).hexdigest()
+    said = prepare(resolved(configMap={"name": "code", "sha256": digest}), mounted)
+    assert files(tmp_path / "files") == CODE
+    assert said == f"3 files, {sum(map(len, CODE.values()))} bytes from source.tgz in ConfigMap code"
+
+
+def test_another_archive_in_the_config_map_is_not_unpacked(tmp_path: Path, mounted: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec, match=r"^spec.source.configMap.sha256: source.tgz in ConfigMap code has"):
+        prepare(resolved(configMap={"name": "code", "sha256": "0" * 64}), mounted)
+    assert not (tmp_path / "files").exists()
+
+
+def test_a_config_map_without_the_archive(tmp_path: Path, mounted: dict[str, str]) -> None:
+    (tmp_path / "mounted" / "source.tgz").unlink()
+    with pytest.raises(InvalidSpec, match=r"ConfigMap 'code' has no entry 'source.tgz'"):
+        prepare(resolved(configMap={"name": "code", "sha256": "0" * 64}), mounted)
+
+
 def test_a_place_that_is_not_told(tmp_path: Path) -> None:
     job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
     with pytest.raises(InvalidSpec, match="MPTRAINING_SOURCE_FOLDER: not set"):

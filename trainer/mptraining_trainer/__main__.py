@@ -1,6 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
 `train` trains; `source` prepares the source before it, in an init container; `inspect` says what the model is like.
+`keep`, `model` and `model-fetched` hand over a model that has no run folder.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mptraining_api import events, launch, outcomes
+from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
-    "usage: python -m mptraining_trainer train|source|inspect   "
+    "usage: python -m mptraining_trainer train|source|inspect|model|model-fetched   "
     "(the job comes from the environment: mptraining_api.launch)"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Runs one verb; returns the exit code of `outcomes`."""
-    verbs = {"train": _train, "source": _source, "inspect": _inspect}
+    verbs = {"train": _train, "source": _source, "inspect": _inspect, "model": _model, "model-fetched": _model_fetched}
+    if len(arguments) == 3 and arguments[0] == "keep":
+        return _keep(arguments[1], float(arguments[2]))
     if len(arguments) != 1 or arguments[0] not in verbs:
         print(_USAGE, file=sys.stderr)
         return 2
@@ -47,10 +50,13 @@ def _train(environment: MutableMapping[str, str]) -> int:
     preemption.watch()
 
     with _quiet_start():
-        from mptraining_trainer import run
+        from mptraining_trainer import hand_over, run
 
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, seat, folder, preemption, environment)
+    wait = hand_over.seconds(job, seat, environment) if outcome == outcomes.SUCCEEDED else 0.0
+    if wait and Path(folder, run_folder.MODEL).is_dir():
+        hand_over.keep(folder, wait)
     _leave(outcome, several=job.processes > 1)
     return outcome.exit_code
 
@@ -88,6 +94,35 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
     outcome = outcomes.SUCCEEDED
     telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message="nothing was trained")
     return outcome.exit_code
+
+
+def _keep(folder: str, seconds: float) -> int:
+    from mptraining_trainer import hand_over
+
+    hand_over.wait_here(folder, seconds)
+    return outcomes.SUCCEEDED.exit_code
+
+
+def _model(_: MutableMapping[str, str]) -> int:
+    from mptraining_trainer import hand_over
+
+    try:
+        print(hand_over.send(sys.stdout.buffer), file=sys.stderr)
+    except Problem as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return outcomes.by_reason(problem.reason).exit_code
+    return outcomes.SUCCEEDED.exit_code
+
+
+def _model_fetched(_: MutableMapping[str, str]) -> int:
+    from mptraining_trainer import hand_over
+
+    try:
+        hand_over.let_go()
+    except Problem as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return outcomes.by_reason(problem.reason).exit_code
+    return outcomes.SUCCEEDED.exit_code
 
 
 def _taken_away(*_: object) -> None:

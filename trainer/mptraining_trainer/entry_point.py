@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_api import inside_job
 from mptraining_api.problems import InvalidProgram, nearest
 
 # The standard library and, for an editable TensorFlow, its own folder.
@@ -25,6 +26,8 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
     Raises InvalidProgram naming `where`, the module or attribute that is not there, and the nearest that is.
     """
     name, _, attribute = entry_point.partition(":")
+    # The module may submit itself by tensorflow_cloud, when it is run where it was written.
+    sys.modules.setdefault("tensorflow_cloud", inside_job)
     try:
         module = importlib.import_module(name)
     except Exception as error:

@@ -15,7 +15,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
 from mptraining_records.contact import contact
-from mptraining_trainer import precision
+from mptraining_trainer import hand_over, precision
 from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
@@ -42,11 +42,14 @@ def run(
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
+        wait = hand_over.seconds(job, seat, environment)
         refuse_foreign_folder(worker)
         worker = replace(worker, job=precision.decided(job, telemetry.notice))
         _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
+        if trained.model is not None and wait:
+            hand_over.announce(telemetry, job, wait)
         if seat.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event

@@ -20,10 +20,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from mptraining_api import inside_job
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
 from mptraining_trainer.keras_generation import Keras, load
+from mptraining_trainer.notebook_place import place_of
 
 _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
@@ -195,6 +197,10 @@ def _build_from(model: Any, data: Any) -> None:
 @contextlib.contextmanager
 def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
     before = list(sys.argv), list(sys.path), Path.cwd()
+    real = sys.modules.get("tensorflow_cloud")
+    # A program that submits itself by tensorflow_cloud must not do so once more from inside the job.
+    sys.modules["tensorflow_cloud"] = inside_job
+    os.environ[inside_job.RUNNING_REMOTELY] = "1"
     sys.argv = [str(path), *(script.arguments or ())]
     sys.path[:0] = list(dict.fromkeys([str(path.parent), str(folder)]))
     os.chdir(folder)
@@ -203,6 +209,11 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
     finally:
         sys.argv, sys.path[:] = before[0], before[1]
         os.chdir(before[2])
+        os.environ.pop(inside_job.RUNNING_REMOTELY, None)
+        if real is None:
+            del sys.modules["tensorflow_cloud"]
+        else:
+            sys.modules["tensorflow_cloud"] = real
 
 
 def _failed(script: Script, folder: Path, error: Exception) -> Problem:
@@ -215,5 +226,5 @@ def _failed(script: Script, folder: Path, error: Exception) -> Problem:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     print("Traceback (most recent call last):\n" + "".join(lines), file=sys.stderr, end="", flush=True)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else script.path
+    place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
     return Problem(place, f"{type(error).__name__}: {error}")

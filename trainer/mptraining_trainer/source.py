@@ -14,7 +14,7 @@ from pathlib import Path
 from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved import ResolvedJob
-from mptraining_api.spec_program import Archive
+from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
 from mptraining_records import files, storage
 from mptraining_trainer.requirements import install
 from mptraining_trainer.unpack import MOST_ARCHIVE_BYTES, unpack
@@ -30,7 +30,8 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
     if source.archive is not None:
         said.append(_fetch(source.archive, _target(environment)))
     elif source.config_map is not None:
-        said.append(_copy(Path(_needed(environment, CONFIG_MAP_FOLDER)), _target(environment)))
+        mounted = Path(_needed(environment, CONFIG_MAP_FOLDER))
+        said.append(_take(source.config_map, mounted, _target(environment)))
     if source.requirements is not None:
         install(source.requirements, folder, Path(_needed(environment, PACKAGES_FOLDER)))
         said.append(f"{source.requirements} installed")
@@ -61,22 +62,37 @@ def _fetch(archive: Archive, folder: Path) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         local = Path(scratch, "archive")
         storage.download(archive.uri, local)
-        _verify(archive, local)
-        unpacked = unpack(local, folder, archive.uri)
-    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {archive.uri}"
+        return _unpack(local, folder, archive.uri, archive.sha256, field="spec.source.archive.sha256")
 
 
-def _verify(archive: Archive, local: Path) -> None:
-    """Before anything is unpacked: who may write to the bucket must not thereby run code in the job."""
+def _take(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
+    if config_map.sha256 is None:
+        return _copy(mounted, folder)
+    local = mounted / CONFIG_MAP_ARCHIVE
+    if not local.is_file():
+        raise InvalidSpec(
+            "spec.source.configMap.name",
+            f"ConfigMap {config_map.name!r} has no entry {CONFIG_MAP_ARCHIVE!r}",
+            expected="the archive whose sha256 the job names",
+            next_step="Put it under binaryData, or leave sha256 out if the entries are the files themselves.",
+        )
+    where = f"{CONFIG_MAP_ARCHIVE} in ConfigMap {config_map.name}"
+    return _unpack(local, folder, where, config_map.sha256, field="spec.source.configMap.sha256")
+
+
+def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
+    """Verifies before anything is unpacked: who may write to the bucket must not thereby run code in the job."""
     with files.explained(local), local.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != archive.sha256:
+    if digest != sha256:
         raise InvalidSpec(
-            "spec.source.archive.sha256",
-            f"{archive.uri} has {digest}",
-            expected=archive.sha256,
+            field,
+            f"{where} has {digest}",
+            expected=sha256,
             next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
         )
+    unpacked = unpack(local, folder, where)
+    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {where}"
 
 
 def _copy(mounted: Path, folder: Path) -> str:

@@ -1,0 +1,138 @@
+"""tensorflow-cloud's machines: the words in which its users say what to train on, and what the catalogue makes of them.
+
+Shared by the client, which submits, and the trainer, in which the same program runs once more. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+
+class AcceleratorType(enum.Enum):
+    """Types of accelerators: tensorflow-cloud's own, then those that came after it."""
+
+    NO_ACCELERATOR = "CPU"
+    NVIDIA_TESLA_K80 = "K80"
+    NVIDIA_TESLA_P100 = "P100"
+    NVIDIA_TESLA_V100 = "V100"
+    NVIDIA_TESLA_P4 = "P4"
+    NVIDIA_TESLA_T4 = "T4"
+    TPU_V2 = "TPU_V2"
+    TPU_V3 = "TPU_V3"
+    NVIDIA_L4 = "L4"
+    NVIDIA_TESLA_A100 = "A100"
+    NVIDIA_A100_80GB = "A100_80GB"
+    NVIDIA_H100_80GB = "H100"
+    TPU_V5E = "TPU_V5E"
+    TPU_V6E = "TPU_V6E"
+
+    @classmethod
+    def all(cls) -> tuple[AcceleratorType, ...]:
+        return tuple(cls)
+
+    @classmethod
+    def validate(cls, key: object) -> None:
+        if not isinstance(key, cls):
+            raise ValueError(f"Invalid accelerator key provided: {key}.")
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.value.startswith("TPU_")
+
+
+# The catalogue's names. What is missing here is offered no more.
+CATALOGUE = {
+    AcceleratorType.NO_ACCELERATOR: "cpu",
+    AcceleratorType.NVIDIA_TESLA_V100: "nvidia-tesla-v100",
+    AcceleratorType.NVIDIA_TESLA_T4: "nvidia-tesla-t4",
+    AcceleratorType.TPU_V3: "tpu-v3-device",
+    AcceleratorType.NVIDIA_L4: "nvidia-l4",
+    AcceleratorType.NVIDIA_TESLA_A100: "nvidia-tesla-a100",
+    AcceleratorType.NVIDIA_A100_80GB: "nvidia-a100-80gb",
+    AcceleratorType.NVIDIA_H100_80GB: "nvidia-h100-80gb",
+    AcceleratorType.TPU_V5E: "tpu-v5-lite-podslice",
+    AcceleratorType.TPU_V6E: "tpu-v6e-slice",
+}
+
+# By memory and speed: K80 12 GB and P4 8 GB below T4's 16 GB, P100 16 GB as V100 (NVIDIA's data sheets). All of them
+# have a compute capability below 7.0, without the units that mixed precision is for.
+NEAREST = {
+    AcceleratorType.NVIDIA_TESLA_K80: AcceleratorType.NVIDIA_TESLA_T4,
+    AcceleratorType.NVIDIA_TESLA_P4: AcceleratorType.NVIDIA_TESLA_T4,
+    AcceleratorType.NVIDIA_TESLA_P100: AcceleratorType.NVIDIA_TESLA_V100,
+    AcceleratorType.TPU_V2: AcceleratorType.TPU_V3,
+}
+
+
+@dataclass(eq=False)
+class MachineConfig:
+    """One machine: CPU cores, memory in GB, accelerators. `"auto"` is a T4."""
+
+    cpu_cores: int | None = 8
+    memory: float | None = 30
+    accelerator_type: AcceleratorType | Literal["auto"] = "auto"
+    accelerator_count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.accelerator_type == "auto":
+            self.accelerator_type = AcceleratorType.NVIDIA_TESLA_T4
+        self.validate()
+
+    @property
+    def accelerator(self) -> AcceleratorType:
+        """The type, once `"auto"` is decided."""
+        assert isinstance(self.accelerator_type, AcceleratorType)
+        return self.accelerator_type
+
+    def validate(self) -> None:
+        """Raises ValueError for what can be no machine. Which counts there are says the catalogue, when it is used."""
+        AcceleratorType.validate(self.accelerator_type)
+        count = self.accelerator_count
+        positive = [each for each in (self.cpu_cores, self.memory) if each is not None]
+        if (
+            type(count) is not int
+            or count < 0
+            or any(not isinstance(each, (int, float)) or each <= 0 for each in positive)
+        ):
+            raise ValueError(
+                f"Invalid machine configuration: cpu_cores:{self.cpu_cores}, memory:{self.memory}, "
+                f"accelerator_type:{self.accelerator_type}, accelerator_count:{count}."
+            )
+
+
+def _gpus(kind: AcceleratorType, *counts: int) -> dict[str, MachineConfig]:
+    """Twice the CPU cores and memory for each doubling, as tensorflow-cloud has it."""
+    sizes = {1: (8, 30), 2: (16, 60), 4: (16, 60), 8: (32, 120)}
+    return {f"{kind.value}_{count}X": MachineConfig(*sizes[count], kind, count) for count in counts}
+
+
+COMMON_MACHINE_CONFIGS = {
+    "CPU": MachineConfig(4, 15, AcceleratorType.NO_ACCELERATOR, 0),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_K80, 1, 4, 8),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_P100, 1, 4),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_P4, 1, 4),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_V100, 1, 4),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_T4, 1, 4),
+    "TPU": MachineConfig(None, None, AcceleratorType.TPU_V3, 8),
+    **_gpus(AcceleratorType.NVIDIA_L4, 1, 2, 4),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_A100, 1, 2, 4, 8),
+    **_gpus(AcceleratorType.NVIDIA_H100_80GB, 8),
+}
+
+
+class DockerConfig:
+    """What tensorflow-cloud asks about images. None is built here; `run` says what becomes of each part."""
+
+    def __init__(
+        self,
+        image: str | None = None,
+        parent_image: str | None = None,
+        cache_from: str | None = None,
+        image_build_bucket: str | None = None,
+    ) -> None:
+        self.image = image
+        self.parent_image = parent_image
+        self.cache_from = cache_from or image
+        self.image_build_bucket = image_build_bucket

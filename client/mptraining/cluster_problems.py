@@ -1,0 +1,172 @@
+"""What stands between a user and their cluster, said so that they know what to do next.
+
+ClusterProblem              the API server said no; `status` is its HTTP code
+├── NoCluster               nobody said which cluster, or what was said names none
+├── NotLoggedIn             the credentials are not accepted
+├── NotAllowed              they are, but the role is missing
+├── NotInstalled            the cluster does not know MPTrainingJob
+├── NotFound                no job, or no namespace, of that name
+├── AlreadyExists           the name is taken
+└── Unreachable             no answer at all; may heal by itself
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mptraining_api.problems import Problem
+
+INSTALL = "kubectl apply -f manifests/install.yaml"
+_USER = re.compile(r'User "([^"]+)"')
+_INVALID = re.compile(r'^MPTrainingJob\.\S+ "[^"]*" is invalid: ')
+
+
+class ClusterProblem(Problem):
+    """As InvalidSpec the user's to mend: `mptj` leaves with 2 unless the class says otherwise."""
+
+    reason = "InvalidSpec"
+    exit_code: ClassVar[int] = 2
+    status: int = 0
+
+
+class NoCluster(ClusterProblem):
+    pass
+
+
+class NotLoggedIn(ClusterProblem):
+    pass
+
+
+class NotAllowed(ClusterProblem):
+    pass
+
+
+class NotInstalled(ClusterProblem):
+    pass
+
+
+class NotFound(ClusterProblem):
+    pass
+
+
+class AlreadyExists(ClusterProblem):
+    pass
+
+
+class Unreachable(ClusterProblem):
+    # EX_TEMPFAIL of sysexits.h, as for storage that does not answer: the same command may work in a minute.
+    exit_code = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked of the API server: `verb` as roles name it, `resource` as `pods/log`, `cluster` for people."""
+
+    verb: str
+    resource: str
+    group: str
+    namespace: str | None
+    name: str
+    cluster: str
+
+
+def explained(request: Request, status: int, reason: str, message: str, *, named: str = "") -> ClusterProblem:
+    """The answer as a problem. `status` 0 is no answer; `named` is the kind that the server's details name."""
+    problem = _explained(request, status, reason, message, named)
+    problem.status = status
+    return problem
+
+
+def _explained(request: Request, status: int, reason: str, message: str, named: str) -> ClusterProblem:
+    message = " ".join(message.split())
+    job = request.resource.startswith("mptrainingjobs")
+    if status == 0:
+        return Unreachable(
+            request.cluster,
+            f"the API server does not answer: {message}",
+            next_step="Is the cluster running, and this machine in a network that reaches it (VPN, proxy)? "
+            "Try: kubectl cluster-info",
+        )
+    if status == 401:
+        return NotLoggedIn(
+            request.cluster,
+            "the API server does not accept these credentials",
+            next_step="Log in again, as you did for this cluster's kubeconfig; in Colab: "
+            "google.colab.auth.authenticate_user()",
+        )
+    if status == 404:
+        return _absent(request, named, job=job)
+    if status == 403 and not (job and "cannot" not in message):
+        return _forbidden(request, message)
+    if job and status in (400, 403, 409, 422):
+        return _job_refused(request, reason, message)
+    return ClusterProblem(request.cluster, f"{request.verb} {request.resource}: HTTP {status} {reason}: {message}")
+
+
+def _forbidden(request: Request, message: str) -> ClusterProblem:
+    """By roles, or by what the namespace allows at all, such as a quota."""
+    if "cannot" in message:
+        return NotAllowed(request.cluster, _refusal(request, message), next_step=_grant(request, message))
+    return ClusterProblem(
+        request.cluster,
+        f"refused to {request.verb} {request.resource} in namespace {request.namespace!r}: {message}",
+        next_step="Ask who looks after the namespace, or name another with --namespace.",
+    )
+
+
+def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:
+    if reason == "AlreadyExists":
+        return AlreadyExists(
+            request.name,
+            f"a job of this name exists in namespace {request.namespace!r}",
+            next_step=f"Look at it with `mptj status {request.name}`; delete it with `mptj cancel {request.name}`, "
+            "or choose another name.",
+        )
+    return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Mend the job and submit it again.")
+
+
+def _absent(request: Request, named: str, *, job: bool) -> ClusterProblem:
+    """The kind, the namespace or the object is not there: the details of the answer tell which."""
+    if job and not named:
+        return NotInstalled(
+            request.cluster,
+            "this cluster does not know MPTrainingJob: mptraining is not installed there",
+            next_step=f"An administrator installs it once, from a copy of the project: {INSTALL}",
+        )
+    if named == "namespaces":
+        return NotFound(
+            request.cluster,
+            f"there is no namespace {request.namespace!r}",
+            next_step=f"Name another with --namespace, or make it: kubectl create namespace {request.namespace}",
+        )
+    what = "job" if job else request.resource
+    return NotFound(
+        request.name,
+        f"no {what} of this name in namespace {request.namespace!r} of {request.cluster}",
+        next_step="`mptj list` shows those that exist; another namespace: --namespace NAME." if job else "",
+    )
+
+
+def _refusal(request: Request, message: str) -> str:
+    found = _USER.search(message)
+    who = found[1] if found else "this account"
+    where = f"in namespace {request.namespace!r}" if request.namespace else "in the cluster"
+    return f"{who} may not {request.verb} {request.resource} {where}"
+
+
+def _grant(request: Request, message: str) -> str:
+    """The command that an administrator types; `edit` holds mptraining-edit by aggregation, `view` mptraining-view."""
+    found = _USER.search(message)
+    user = found[1] if found else "USER"
+    if request.namespace is None:
+        role = f"one with the verb {request.verb} on {request.resource}"
+        return f"An administrator binds a ClusterRole, {role}, to {user!r}."
+    role = "view" if request.verb in ("get", "list", "watch") and request.resource != "pods/exec" else "edit"
+    subject = f"--user={user}"
+    if user.startswith("system:serviceaccount:"):
+        subject = f"--serviceaccount={user.removeprefix('system:serviceaccount:')}"
+    name = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[-40:].strip("-")
+    command = f"kubectl create rolebinding {name}-{role} --clusterrole={role} {subject} --namespace={request.namespace}"
+    return f"An administrator grants the role {role!r}, which holds mptraining-{role}: {command}"

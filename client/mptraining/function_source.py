@@ -1,0 +1,111 @@
+"""The source of one function with what it stands on, cut out of the program or notebook that defines it.
+
+Kept are the top-level statements that bind a name which the function needs, and what those need in turn. All other
+lines become empty ones, so that a line has the same number as in the user's file.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import warnings
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from mptraining_api.problems import InvalidProgram, nearest
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def refuse_nameless(function: Callable[..., Any]) -> None:
+    """Raises InvalidProgram for a lambda, a function inside a function, or another callable without source text."""
+    name = getattr(function, "__qualname__", "")
+    if not name or "<" in name or not hasattr(function, "__code__"):
+        what = (
+            "a lambda" if name.endswith("<lambda>") else "defined inside a function" if "<" in name else "no function"
+        )
+        raise InvalidProgram(
+            "entry_point",
+            f"{name or function!r} is {what}",
+            expected="a function defined by `def` at the top of a module or a cell",
+            next_step="Its source is shipped as text; give it a `def` of its own.",
+        )
+
+
+def cut(text: str, name: str, where: str) -> str:
+    """`text` with only the statements that the function `name` needs. Raises InvalidProgram when it is not defined."""
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise InvalidProgram(f"{where}, line {error.lineno}", error.msg) from error
+    binds = [set(_bound(statement)) for statement in statements]
+    defined = {each for statement in statements if isinstance(statement, _DEFINITIONS) for each in (statement.name,)}
+    if name not in defined:
+        hint = nearest(name, sorted(defined)) or "Define it with `def` at the top of a cell or of the file."
+        raise InvalidProgram("entry_point", f"{where} does not define {name!r}", next_step=hint)
+    kept: set[int] = set()
+    needed, waiting = {name}, [name]
+    while waiting:
+        wanted = waiting.pop()
+        for index, bound in enumerate(binds):
+            if index in kept or not (wanted in bound or "*" in bound):
+                continue
+            kept.add(index)
+            new = _loaded(statements[index]) - needed
+            needed |= new
+            waiting += sorted(new)
+    return _blanked(text, [statements[index] for index in sorted(kept)])
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The module's names that a statement binds; `*` when it may be any."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield statement.name
+            return
+        case ast.ImportFrom(module="__future__"):
+            yield "*"
+            return
+    # A walk finds names of functions inside `if` and `try` too, and some that are theirs alone: kept needlessly.
+    for node in ast.walk(statement):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Name(ctx=ast.Store()):
+                yield node.id
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    yield alias.asname or alias.name.partition(".")[0]
+
+
+def _loaded(statement: ast.stmt) -> set[str]:
+    """The module's names that a statement, or a function in it, reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        # `from __future__ import annotations` in this module must not leak into theirs.
+        code = compile(ast.Module([statement], []), "<shipped>", "exec", dont_inherit=True)
+    return set(_names(code))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        # Local names have other instructions, so that a variable `model` inside needs no `model` outside.
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _blanked(text: str, kept: list[ast.stmt]) -> str:
+    lines = text.split("\n")
+    numbers: set[int] = set()
+    for statement in kept:
+        first = statement.lineno
+        if isinstance(statement, _DEFINITIONS):
+            first = min([first, *(decorator.lineno for decorator in statement.decorator_list)])
+        numbers.update(range(first, (statement.end_lineno or statement.lineno) + 1))
+    return "\n".join(
+        line if number in numbers or line.startswith("# %% ") else "" for number, line in enumerate(lines, start=1)
+    )

@@ -1,0 +1,96 @@
+"""What `tensorflow_cloud.run` does once its arguments are checked: ship the program, make the job, start it."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mptraining import shipping
+from mptraining.notebook_cells import shell
+from mptraining.package import Package
+from mptraining.run_arguments import InvalidArgument, RunArguments
+from mptraining.run_document import document, job_name
+
+if TYPE_CHECKING:
+    from mptraining.cluster import Where
+    from mptraining.job import Job
+    from mptraining.local_backend import LocalJob
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a job goes, and what of it tensorflow-cloud has no argument for. `name` None: made from the program's."""
+
+    name: str | None
+    output: str | None
+    spec: Mapping[str, Any]
+    where: Where | None
+    backend: Literal["cluster", "local"]
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("cluster", "local"):
+            found = repr(self.backend)
+            raise InvalidArgument(f"Invalid `backend` input. Expected 'cluster' or 'local'. Received {found}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """The package, a word for the job's name, and whether it is the running script that submits itself."""
+
+    package: Package
+    stem: str
+    from_itself: bool = False
+
+
+def ship(
+    entry_point: str | Callable[..., Any] | None, arguments: RunArguments, *, folder: str | None, target: Target
+) -> Shipped:
+    """The package of what `entry_point` names. Raises Problem."""
+    root = Path(folder) if folder is not None else None
+    requirements = Path(arguments.requirements) if arguments.requirements else None
+    words = arguments.entry_point_args
+    if callable(entry_point):
+        if words:
+            raise InvalidArgument("Invalid `entry_point_args` input. Expected None for a function. Received a list.")
+        # With data the function returns a model, which the trainer trains; else it trains by itself.
+        alone = "data" not in target.spec
+        made = shipping.ship_function(entry_point, folder=root, requirements=requirements, trains_itself=alone)
+        return Shipped(made, entry_point.__name__)
+    if entry_point is None and shell() is not None:
+        made = shipping.ship_running_notebook(folder=root, requirements=requirements, arguments=words)
+        return Shipped(made, "notebook")
+    file = Path(entry_point if entry_point is not None else sys.argv[0])
+    made = shipping.ship_file(file, folder=root, requirements=requirements, arguments=words)
+    return Shipped(made, file.stem, from_itself=entry_point is None)
+
+
+def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_logs: bool) -> Job | LocalJob:
+    """Starts the job and says its name. Raises Problem."""
+    body = document(
+        arguments,
+        name=target.name or job_name(shipped.stem, secrets.token_hex(3)),
+        program=shipped.package.program,
+        output=target.output,
+        spec=target.spec,
+    )
+    for note in (*arguments.notes, *shipped.package.notes):
+        print(f"note: {note}")
+    if target.backend == "local":
+        from mptraining.local_backend import train_here
+
+        return train_here(body, shipped.package)
+    from mptraining.cluster import HERE
+    from mptraining.submission import submit
+
+    bucket = arguments.bucket
+    archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
+    job: Any = submit(body, package=shipped.package, where=target.where or HERE, archives=archives)
+    print("Job submitted successfully.")
+    print("Your job ID is: ", job["job_id"])
+    if stream_logs:
+        job.logs(follow=True)
+    return job  # type: ignore[no-any-return]

@@ -1,0 +1,169 @@
+"""`tensorflow_cloud` without its service: the same calls make an MPTrainingJob in your cluster.
+
+    import mptraining.tensorflow_cloud as tfc
+
+    job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
+
+`run` has tensorflow-cloud's arguments, defaults and messages. Where it is another, the guide says so ("Moving from
+tensorflow-cloud"). Nothing is built: the program is shipped as text and runs in the trainer's image.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from mptraining_api import inside_job
+from mptraining_api.inside_job import InsideJob, remote
+from mptraining_api.machine_configs import COMMON_MACHINE_CONFIGS, AcceleratorType, DockerConfig, MachineConfig
+
+if TYPE_CHECKING:
+    from mptraining.cluster import Where
+    from mptraining.job import Job
+    from mptraining.local_backend import LocalJob
+
+__all__ = [
+    "COMMON_MACHINE_CONFIGS",
+    "AcceleratorType",
+    "DockerConfig",
+    "MachineConfig",
+    "install",
+    "remote",
+    "run",
+    "run_cloudtuner",
+]
+
+# The last release of tensorflow-cloud, whose behaviour this is.
+__version__ = "0.1.16"
+
+_MISSING = {
+    "CloudTuner": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own tuners in the script",
+    "CloudOracle": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own oracles in the script",
+}
+
+
+def run(
+    entry_point: str | Callable[..., Any] | None = None,
+    requirements_txt: str | None = None,
+    docker_config: DockerConfig | Literal["auto"] = "auto",
+    distribution_strategy: Literal["auto"] | None = "auto",
+    chief_config: MachineConfig | Literal["auto"] = "auto",
+    worker_config: MachineConfig | Literal["auto"] = "auto",
+    worker_count: int = 0,
+    entry_point_args: list[str] | None = None,
+    stream_logs: bool = False,
+    job_labels: Mapping[str, str] | None = None,
+    service_account: str | None = None,
+    *,
+    name: str | None = None,
+    output: str | None = None,
+    folder: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    where: Where | None = None,
+    backend: Literal["cluster", "local"] = "cluster",
+    **kwargs: Any,
+) -> Job | LocalJob | InsideJob:
+    """Submits a program as an MPTrainingJob and returns the job, which is also tensorflow-cloud's dict.
+
+    tensorflow-cloud's arguments:
+
+    entry_point: path of a script or notebook below the current folder; None for the running notebook or script; also
+        a function, which is called in the job. A script is shipped with its folder.
+    requirements_txt: path of a requirements file of pip's, installed beside what the trainer's image has.
+    docker_config: no image is built. parent_image is the image of the pods, if it has the trainer in it;
+        image_build_bucket is where a package goes that is too large for a ConfigMap; the rest is not used.
+    distribution_strategy: "auto", or None if the program makes its own strategy.
+    chief_config, worker_config, worker_count: one node more than worker_count, all alike; "auto" is a T4. For a TPU
+        worker_config alone, with worker_count=1.
+    entry_point_args: command line arguments of the program.
+    stream_logs: shows the job's log until it ends; Ctrl-C leaves the job running.
+    job_labels: labels of the job and its pods.
+    service_account: a Google service account; the pods run under the Kubernetes account of the name before its @.
+
+    Beyond it: `name` (default: the program's, with a random ending), `output` (the run folder, gs://…), `folder`
+    (shipped instead of the program's own), `spec` (any other fields of the job, which win), `where` (which cluster),
+    `backend="local"` (trains here, in processes of this machine).
+
+    Returns an empty InsideJob when it is called in the job. A script that submits itself ends here, as with
+    tensorflow-cloud. Raises ValueError in tensorflow-cloud's words, TypeError for an unknown keyword, and Problem.
+    """
+    if remote():
+        return InsideJob()
+    docker_base_image = kwargs.pop("docker_base_image", None)
+    docker_image_bucket_name = kwargs.pop("docker_image_bucket_name", None)
+    if kwargs:
+        raise TypeError(f"Unknown keyword arguments: {kwargs.keys()}")
+    from mptraining import run_program
+    from mptraining.run_arguments import checked
+
+    arguments = checked(
+        entry_point=entry_point,
+        requirements_txt=requirements_txt,
+        docker_config=docker_config,
+        distribution_strategy=distribution_strategy,
+        chief_config=chief_config,
+        worker_config=worker_config,
+        worker_count=worker_count,
+        entry_point_args=entry_point_args,
+        stream_logs=stream_logs,
+        job_labels=job_labels,
+        service_account=service_account,
+        docker_base_image=docker_base_image,
+        docker_image_bucket_name=docker_image_bucket_name,
+    )
+    target = run_program.Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
+    shipped = run_program.ship(entry_point, arguments, folder=folder, target=target)
+    job = run_program.launch(arguments, shipped, target, stream_logs=stream_logs)
+    if shipped.from_itself:
+        # What follows in the script is the job's to do.
+        sys.exit(0)
+    return job
+
+
+def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
+    """Submits the same job `num_jobs` times, each with a KERASTUNER_TUNER_ID of its own in its environment.
+
+    Takes `run`'s arguments. Returns a dict of `job_ids` and `docker_image`, and the jobs themselves under `jobs`.
+    """
+    if remote():
+        return InsideJob()
+    if num_jobs < 1:
+        raise ValueError("num_jobs must be greater than 0.")
+    jobs: list[Any] = []
+    name, spec = kwargs.pop("name", None), dict(kwargs.pop("spec", None) or {})
+    template = dict(spec.get("podTemplate") or {})
+    for number in range(num_jobs):
+        tuner = {"name": "KERASTUNER_TUNER_ID", "value": f"TUNER_ID_{secrets.token_hex(16)}"}
+        spec["podTemplate"] = {**template, "env": [*(template.get("env") or ()), tuner]}
+        jobs.append(run(**kwargs, name=f"{name}-{number}" if name else None, spec=spec))
+    return {"job_ids": [job["job_id"] for job in jobs], "docker_image": jobs[0]["docker_image"], "jobs": jobs}
+
+
+def install(
+    *,
+    output: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    where: Where | None = None,
+    backend: Literal["cluster", "local"] = "cluster",
+) -> None:
+    """Makes the real tensorflow-cloud package, where it is installed, submit to your cluster instead of AI Platform.
+
+    The arguments are `run`'s, for every job. Raises InvalidProgram when the package is not installed.
+    """
+    if remote():
+        return
+    from mptraining.run_program import Target
+    from mptraining.tensorflow_cloud_seams import redirect
+
+    redirect(Target(name=None, output=output, spec=spec or {}, where=where, backend=backend))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MISSING:
+        raise AttributeError(f"mptraining.tensorflow_cloud has no {name}: {_MISSING[name]}")
+    raise AttributeError(f"module 'mptraining.tensorflow_cloud' has no attribute {name!r}")
+
+
+assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

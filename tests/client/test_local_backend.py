@@ -1,0 +1,77 @@
+"""`backend="local"`: the package unpacked, trained by processes of this machine, its run folder in hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mptraining.tensorflow_cloud as tfc
+from mptraining.local_backend import train_here
+from mptraining.package import SourceFile, package
+from mptraining_api.problems import InvalidProgram
+
+PROGRAM = {"script": {"path": "pkg/train.py"}}
+DOCUMENT: dict[str, Any] = {
+    "apiVersion": "mptraining.dev/v1alpha1",
+    "kind": "MPTrainingJob",
+    "metadata": {"name": "flowers"},
+    "spec": {"accelerator": {"type": "cpu"}, "program": PROGRAM},
+}
+FILES = [SourceFile("pkg/train.py", b"print('hello')"), SourceFile("run.sh", b"", executable=True)]
+
+
+def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = stub(
+        "folder = os.environ['MPTRAINING_SOURCE_FOLDER']\n"
+        "found = sorted(os.path.relpath(os.path.join(p, n), folder) for p, _, ns in os.walk(folder) for n in ns)\n"
+        "print(found, os.access(os.path.join(folder, 'run.sh'), os.X_OK), file=open('found.txt', 'w'))\n"
+        "job = json.load(open(os.environ['MPTRAINING_JOB_FILE']))\n"
+        "print(job['output'], file=open('output.txt', 'w'))\n"
+        "finish('Succeeded', 0)\n"
+    )
+    job = train_here(DOCUMENT, package(FILES, program=PROGRAM), command=command)
+    assert (tmp_path / "found.txt").read_text() == "['pkg/train.py', 'run.sh'] True\n"
+    assert (tmp_path / "output.txt").read_text().strip() == str(tmp_path / "runs" / "flowers") == job.folder
+    assert (job["job_id"], job["docker_image"], job.wait()) == ("flowers", None, 0)
+
+
+def test_a_failure_says_where_to_look(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "output": {"uri": "here"}}}
+    shipped = package(FILES, program=PROGRAM, requirements="reqs.txt")
+    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. The lines above say why.* in {tmp_path}/here"):
+        train_here(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
+    assert "note: reqs.txt is not installed here" in capsys.readouterr().out
+
+
+SCRIPT = """\
+import sys
+import numpy as np
+import keras
+import tensorflow_cloud as tfc
+
+assert tfc.remote()
+job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 3), "float32"), np.ones((8, 1), "float32"), epochs=2, batch_size=4, verbose=0)
+job.model()
+sys.exit("not reached")
+"""
+
+
+@pytest.mark.training
+def test_a_script_of_tensorflow_cloud_s_trains_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job: Any = tfc.run("train.py", backend="local", name="flowers")
+    assert job["job_id"] == "flowers"
+    assert len(job.history["loss"]) >= 1
+    assert job.status().succeeded
+    assert (tmp_path / "runs" / "flowers" / "model" / "model.keras").exists()
+    assert job.history["loss"][-1] < 3

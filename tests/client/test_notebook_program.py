@@ -1,0 +1,213 @@
+"""A notebook as a program: what becomes of magics, what is installed, and in which cell a mistake is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining import notebook_program
+from mptraining.notebook_cells import Cell, Notebook, code_cells, read_notebook
+from mptraining.notebook_program import NotebookProgram, program
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import notebook_shell
+from mptraining_trainer.notebook_place import place_of
+
+
+def made(*sources: str) -> NotebookProgram:
+    cells = (Cell(number, source) for number, source in enumerate(sources, start=1))
+    return program(Notebook("train.ipynb", tuple(cells)))
+
+
+def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program as a job would, without IPython: its import fails."""
+    (folder / "IPython.py").write_text("raise ImportError('there is no IPython in a job')")
+    (folder / "program.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "program.py"], cwd=folder, capture_output=True, check=False, text=True, timeout=60
+    )
+
+
+def test_cells_become_one_program_in_their_order(tmp_path: Path) -> None:
+    text = made("x = 1", "", "print(x + 1)").text
+    assert (
+        text
+        == "# %% train.ipynb, cell 1\nx = 1\n\n# %% train.ipynb, cell 2\n\n\n# %% train.ipynb, cell 3\nprint(x + 1)\n"
+    )
+    assert run(text, tmp_path).stdout == "2\n"
+
+
+def test_what_is_inside_a_text_stays(tmp_path: Path) -> None:
+    # tensorflow-cloud deletes lines that begin with #, % or !, wherever they stand.
+    source = "text = '''\n# title\n%percent\n!shout\n'''\nprint(text)"
+    assert run(made(source).text, tmp_path).stdout == "\n# title\n%percent\n!shout\n\n"
+
+
+def test_shell_commands_are_run_where_they_stand(tmp_path: Path) -> None:
+    # tensorflow-cloud makes a SyntaxError of the first.
+    done = run(
+        made(
+            "if True:\n    !echo inside; exit 3",
+            "name = 'roses'\nlines = !echo {name}; echo $name\nprint(lines)",
+            "!echo ${HOME:+home} $name",
+            "%env COLOUR=red\n!echo $COLOUR\nprint(get_ipython().run_line_magic('env', 'COLOUR'))",
+            "%%bash\nfor i in 1 2; do echo bash $i; done",
+            "%mkdir below\n%cd below\nx = %pwd\nprint(x.endswith('below'))",
+        ).text,
+        tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "inside", "['roses', 'roses']", "home roses", "red", "red", "bash 1", "bash 2", "True",
+    ]  # fmt: skip
+
+
+def test_written_files_are_files_and_not_code(tmp_path: Path) -> None:
+    # tensorflow-cloud runs their content.
+    sources = ("%%writefile flowers.py\nCOLOUR = 'red'\n", "%%writefile -a flowers.py\nSIZE = 3\n")
+    done = run(made(*sources, "import flowers\nprint(flowers.COLOUR, flowers.SIZE)").text, tmp_path)
+    assert (done.stdout, done.stderr) == ("red 3\n", "")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["%%time\nx = 2", "%time x = 2", "%%capture out\nx = 2", "x = %time 1 + 1", "%timeit x = 2", "\n\n%%time\nx = 2"],
+)
+def test_timed_code_is_code(source: str, tmp_path: Path) -> None:
+    assert run(made(source, "print(x)").text, tmp_path).stdout == "2\n"
+
+
+def test_what_is_for_the_eye_is_passed_over(tmp_path: Path) -> None:
+    sources = (
+        "%matplotlib inline",
+        "%load_ext tensorboard\n%tensorboard --logdir logs",
+        "?print",
+        "print?",
+        "%%html\n<b>",
+    )
+    found = made(*sources, "print(1)")
+    assert found.notes == ()
+    done = run(found.text, tmp_path)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    found = made("%store x\n%%R\nplot(1)", "%%R\nplot(1)", "print(1)")
+    assert found.notes[-1] == "train.ipynb, cell 2: %%R is not known in the job; the cell is passed over there"
+    assert found.notes[0] == "train.ipynb, cell 1: %store is not known in the job, and is passed over there"
+    done = run(made("%store x", "%%R\nplot(1)", "print(1)").text, tmp_path)
+    assert done.stdout == "1\n"
+    assert done.stderr == "%store is not known here, and is passed over\n%%R is not known here, and is passed over\n"
+
+
+def test_client_and_trainer_know_the_same_magics() -> None:
+    shell = Path(notebook_shell.__file__).read_text(encoding="utf-8")
+    silent = notebook_program.SILENT_LINES | notebook_program.SILENT_CELLS
+    assert silent == notebook_shell._SILENT
+    known = notebook_program.KNOWN_LINES | notebook_program.KNOWN_CELLS
+    assert {name for name in known if f'"{name}"' not in shell} == set()
+
+
+def test_installed_packages_become_requirements(tmp_path: Path) -> None:
+    found = made(
+        "!pip install -q einops>=0.8 tensorflow-cloud",
+        "%pip install -U 'tensorflow==2.15' wordcloud",
+        "if True:\n    !pip install seaborn && pip3 install einops>=0.8",
+        "!python -m pip install git+https://example.com/x.git --extra-index-url https://example.com/simple",
+        "version = 3\n!pip install thing=={version} ./local --frobnicate",
+        "!apt-get -q install cowsay || true",
+    )
+    assert found.requirements == (
+        "einops>=0.8", "wordcloud", "seaborn", "git+https://example.com/x.git",
+        "--extra-index-url https://example.com/simple",
+    )  # fmt: skip
+    assert found.notes == (
+        "train.ipynb, cell 1: pip install tensorflow-cloud: the trainer's image has its own tensorflow-cloud",
+        "train.ipynb, cell 2: pip install tensorflow==2.15: the trainer's image has its own tensorflow",
+        "train.ipynb, cell 5: pip install thing=={version}: known only when the notebook runs; not installed",
+        "train.ipynb, cell 5: pip install ./local: a local folder is not shipped; not installed",
+        "train.ipynb, cell 5: pip's --frobnicate is not known in the job, and is passed over",
+    )
+    assert run(made("!pip install nothing-of-this-name\n%pip install x").text, tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [
+        (["x = 1", "y = (\n"], "train.ipynb, cell 2, line 1: '(' was never closed: y = ("),
+        (["", "x = 1\n\n  y = 2"], "train.ipynb, cell 2, line 3: unexpected indent: y = 2"),
+        (["\n\nfor"], "train.ipynb, cell 1, line 3: invalid syntax: for"),
+        (["await f()"], "train.ipynb, cell 1, line 1: 'await' outside function"),
+        (["return 3"], "train.ipynb, cell 1, line 1: 'return' outside function"),
+        (["x = '\0'"], "train.ipynb, cell 1: source code string cannot contain null bytes"),
+    ],
+)
+def test_a_mistake_names_its_cell_and_line(sources: list[str], told: str) -> None:
+    with pytest.raises(InvalidProgram) as caught:
+        made(*sources)
+    assert str(caught.value).startswith(told)
+
+
+def test_a_notebook_s_await_has_a_next_step() -> None:
+    with pytest.raises(InvalidProgram, match=r"write asyncio\.run"):
+        made("import asyncio\nawait asyncio.sleep(0)")
+
+
+def test_an_odd_escape_is_no_mistake() -> None:
+    assert "\\d" in made("x = '\\d'").text
+
+
+def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
+    text = made("x = 1\n", "!true", "\n\nx = 2\nprint(1 / 0)").text
+    done = run(text, tmp_path)
+    line = int(done.stderr.partition('program.py", line ')[2].partition(",")[0])
+    assert place_of(str(tmp_path / "program.py"), line) == "train.ipynb, cell 3, line 4"
+    assert place_of(str(tmp_path / "program.py"), 1) == f"{tmp_path / 'program.py'}:1"
+    assert place_of(str(tmp_path / "nowhere.py"), 3) == f"{tmp_path / 'nowhere.py'}:3"
+
+
+def test_future_imports_stand_first(tmp_path: Path) -> None:
+    text = made("x = 1", "from __future__ import annotations\ndef f(a: Unknown): return a\nprint(f(x))").text
+    assert text.startswith("from __future__ import annotations\n")
+    assert run(text, tmp_path).stdout == "1\n"
+
+
+def test_without_ipython_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython.core.inputtransformer2", None)
+    with pytest.raises(InvalidProgram, match=r"pip install 'mptraining\[notebook\]'"):
+        made("x = 1")
+
+
+# The file.
+
+
+def ipynb(*cells: tuple[str, Any]) -> dict[str, Any]:
+    return {"nbformat": 4, "cells": [{"cell_type": kind, "source": source} for kind, source in cells]}
+
+
+def test_a_file_s_code_cells_are_counted(tmp_path: Path) -> None:
+    document = ipynb(
+        ("markdown", "# Title"), ("code", ["x = 1\n", "y = 2"]), ("code", []), ("raw", "raw"), ("code", "z")
+    )
+    (tmp_path / "a.ipynb").write_text(json.dumps(document))
+    assert read_notebook(tmp_path / "a.ipynb").cells == (Cell(1, "x = 1\ny = 2"), Cell(2, ""), Cell(3, "z"))
+    assert code_cells({"cells": [{"cell_type": "code"}]}, "a") == (Cell(1, ""),)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("not json", "not a notebook"),
+        ("[]", "it has no list of cells; expected a notebook of format 4. Open it in Jupyter and save it"),
+        ('{"worksheets": [], "nbformat": 3}', "it has no list of cells"),
+    ],
+)
+def test_what_is_no_notebook(content: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_text(content)
+    with pytest.raises(InvalidProgram) as caught:
+        read_notebook(tmp_path / "a.ipynb")
+    assert told in str(caught.value)

@@ -1,0 +1,257 @@
+"""`mptraining.tensorflow_cloud`: what a call makes of its arguments, and what the same call does inside the job."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mptraining.tensorflow_cloud as tfc
+from mptraining import notebook_cells, run_program, shipping, submission
+from mptraining_api import inside_job
+from mptraining_api.problems import InvalidProgram
+
+Environment = Callable[..., dict[str, str]]
+
+# tensorflow-cloud 0.1.16's own.
+ARGUMENTS = {
+    "entry_point": None, "requirements_txt": None, "docker_config": "auto", "distribution_strategy": "auto",
+    "chief_config": "auto", "worker_config": "auto", "worker_count": 0, "entry_point_args": None, "stream_logs": False,
+    "job_labels": None, "service_account": None,
+}  # fmt: skip
+
+
+class Job(dict[str, Any]):
+    def __init__(self, document: Mapping[str, Any], **given: Any) -> None:
+        super().__init__(job_id=document["metadata"]["name"], docker_image=None)
+        self.document, self.given = document, given
+        self.shown = False
+
+    def logs(self, *, follow: bool) -> None:
+        self.shown = follow
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, and a cluster that takes everything; outside of a job and of a notebook."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(submission, "submit", Job)
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    return tmp_path
+
+
+def test_its_arguments_are_tensorflow_cloud_s_and_stand_in_their_order() -> None:
+    parameters = list(inspect.signature(tfc.run).parameters.values())
+    first = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert {each.name: each.default for each in first} == ARGUMENTS
+    assert [each.name for each in first] == list(ARGUMENTS)
+    assert next(iter(inspect.signature(tfc.run_cloudtuner).parameters)) == "num_jobs"
+
+
+def test_a_script_becomes_a_job(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tfc.COMMON_MACHINE_CONFIGS["V100_4X"]
+    job: Any = tfc.run("train.py", chief_config=config, entry_point_args=["--lr=0.1"], job_labels={"team": "vision"})
+    assert job.document["spec"] == {
+        "accelerator": {"type": "nvidia-tesla-v100", "countPerNode": 4},
+        "program": {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}},
+        "podTemplate": {"labels": {"team": "vision"}},
+    }
+    assert job["job_id"].startswith("train-")
+    assert job["docker_image"] is None
+    assert [file.path for file in job.given["package"].files] == ["train.py"]
+    assert job.given["archives"] is None
+    assert capsys.readouterr().out == f"Job submitted successfully.\nYour job ID is:  {job['job_id']}\n"
+    assert not job.shown
+
+
+def test_what_tensorflow_cloud_has_no_argument_for(here: Path) -> None:
+    where = object()
+    job: Any = tfc.run(
+        "train.py",
+        name="mine",
+        output="gs://bucket/run",
+        spec={"keras": "Legacy"},
+        where=where,  # type: ignore[arg-type]
+        stream_logs=True,
+        docker_config=tfc.DockerConfig(image_build_bucket="builds"),
+    )
+    assert job["job_id"] == "mine"
+    assert job.document["spec"]["output"] == {"uri": "gs://bucket/run"}
+    assert job.document["spec"]["keras"] == "Legacy"
+    assert job.given["where"] is where
+    assert job.given["archives"] == "gs://builds/mptraining/source"
+    assert job.shown
+
+
+def test_two_jobs_of_a_script_have_two_names(here: Path) -> None:
+    assert tfc.run("train.py")["job_id"] != tfc.run("train.py")["job_id"]
+
+
+def test_unknown_keywords(here: Path) -> None:
+    with pytest.raises(TypeError, match=r"Unknown keyword arguments: dict_keys\(\['accelerators'\]\)"):
+        tfc.run("train.py", accelerators=4)
+    with pytest.raises(ValueError, match="Invalid `backend` input"):
+        tfc.run("train.py", backend="moon")  # type: ignore[arg-type]
+
+
+def test_a_script_that_submits_itself_ends_there(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(here / "train.py")])
+    with pytest.raises(SystemExit) as caught:
+        tfc.run()
+    assert caught.value.code == 0
+
+
+def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shell:
+        input_hist_raw = ("", "import tensorflow_cloud as tfc", "tfc.run()")
+        user_ns: Mapping[str, str] = {}
+
+    shell = Shell()
+    shell.history_manager = shell  # type: ignore[attr-defined]
+    for module in (notebook_cells, shipping, run_program):
+        monkeypatch.setattr(module, "shell", lambda: shell)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    job: Any = tfc.run()
+    assert job["job_id"].startswith("notebook-")
+    assert job.document["spec"]["program"] == {"script": {"path": "notebook_program.py"}}
+
+
+def test_functions(here: Path) -> None:
+    job: Any = tfc.run(run_program.launch)
+    assert job.document["spec"]["program"] == {"script": {"path": "run_launch.py"}}
+    spec = {"data": {"train": ["gs://b/x"]}}
+    job = tfc.run(run_program.launch, spec=spec)
+    assert job.document["spec"]["program"] == {"function": {"entryPoint": "mptraining.run_program:launch"}}
+    assert job.document["spec"]["data"] == spec["data"]
+    with pytest.raises(ValueError, match=r"`entry_point_args` input\. Expected None for a function"):
+        tfc.run(run_program.launch, entry_point_args=["a"])
+
+
+def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
+    spec = {"podTemplate": {"env": [{"name": "A", "value": "b"}]}}
+    found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search")
+    assert found["job_ids"] == ["search-0", "search-1"]
+    assert found["docker_image"] is None
+    # Not as an argument, which breaks a script's argparse.
+    assert all("arguments" not in job.document["spec"]["program"]["script"] for job in found["jobs"])
+    environments = [job.document["spec"]["podTemplate"]["env"] for job in found["jobs"]]
+    assert [env[0]["name"] for env in environments] == ["A", "A"]
+    ids = [env[1]["value"] for env in environments]
+    assert len({*ids}) == 2
+    assert all(each.startswith("TUNER_ID_") for each in ids)
+    assert spec["podTemplate"]["env"] == [{"name": "A", "value": "b"}]
+    with pytest.raises(ValueError, match=r"num_jobs must be greater than 0\."):
+        tfc.run_cloudtuner(0, entry_point="train.py")
+
+
+def test_what_needs_a_service_that_is_gone() -> None:
+    with pytest.raises(AttributeError, match="has no CloudTuner: it needs AI Platform Vizier"):
+        _ = tfc.CloudTuner
+    with pytest.raises(AttributeError, match="has no attribute 'ruin'"):
+        _ = tfc.ruin
+
+
+def test_without_the_package_there_is_nothing_to_redirect(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", None)
+    with pytest.raises(InvalidProgram, match=r"tensorflow_cloud: cannot be imported.*mptraining.tensorflow_cloud"):
+        tfc.install()
+
+
+# Inside the job.
+
+
+@pytest.mark.parametrize("name", ["TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE"])
+def test_inside_a_job_nothing_is_submitted(here: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert not tfc.remote()
+    monkeypatch.setenv(name, "1")
+    assert tfc.remote()
+    assert not tfc.run("nowhere.py", of_a_later_version=True)
+    assert not tfc.run_cloudtuner(-1)
+    tfc.install()
+
+
+def test_every_name_is_there_in_the_job_too() -> None:
+    assert {*tfc.__all__} <= {*inside_job.__all__}
+    assert not inside_job.run(3, x=4)
+    assert not inside_job.run_cloudtuner(num_jobs=2)
+    inside_job.install()
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda job: job["job_id"], "['job_id']"),
+        (lambda job: job.wait(), ".wait"),
+        (lambda job: job.model().predict(1), ".model"),
+    ],
+)
+def test_a_use_of_the_result_ends_the_program_in_the_job(
+    use: Callable[[Any], object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        use(inside_job.run())
+    assert caught.value.code == 0
+    assert capsys.readouterr().err == f"the job's own {said} is for the notebook: the program ends here\n"
+    assert repr(inside_job.run()) == "{}"
+    assert not hasattr(inside_job.run(), "__private__")
+
+
+# As processes.
+
+HEAVY = (
+    "tensorflow",
+    "kopf",
+    "kubernetes",
+    "obstore",
+    "google.cloud.storage",
+    "pyarrow",
+    "numpy",
+    "rich",
+    "pydantic",
+    "IPython",
+)
+
+
+def python(code: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=60)
+
+
+def test_a_notebook_s_import_line_stays_and_costs_little(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import mptraining.colab, tensorflow_cloud as tfc, os, sys, json\n"
+        "import tensorflow_cloud\n"
+        "spent = os.times()\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "cores = tfc.COMMON_MACHINE_CONFIGS['T4_1X'].cpu_cores\n"
+        "print(json.dumps([tfc.__name__, heavy, spent.user + spent.system, cores]))"
+    )
+    done = python(code, environment(), tmp_path)
+    name, heavy, seconds, cores = json.loads(done.stdout)
+    assert (name, heavy, cores) == ("mptraining.tensorflow_cloud", [], 8)
+    assert seconds < 0.5
+
+
+def test_a_mistake_in_a_script_that_submits_itself(environment: Environment, tmp_path: Path) -> None:
+    script = "import mptraining.tensorflow_cloud as tfc\ntfc.run(requirements_txt='requirments.txt')\nprint('here')\n"
+    (tmp_path / "requirements.txt").touch()
+    done = python(script, environment(), tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.rstrip().endswith("Received: requirments.txt. Did you mean 'requirements.txt'?")
+
+
+def test_the_job_s_own_process_trains_on(environment: Environment, tmp_path: Path) -> None:
+    script = "import mptraining.colab\nimport tensorflow_cloud as tfc\njob = tfc.run()\nprint('trained')\n"
+    script += "job.wait()\nprint('not reached')\n"
+    done = python(script, {**environment(), "TF_KERAS_RUNNING_REMOTELY": "1"}, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "for the notebook" in done.stderr

@@ -1,0 +1,354 @@
+"""Every verb of `mptj` against the real API server, with the operator and a kubelet that is played.
+
+Logs and exec go the real way, from the API server to the node; what answers there is `testbed.node_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mptraining
+from mptraining.cli import main
+from mptraining_api.events import Finished, Notice, Progress, Started
+from testbed import Behaviour, Exit, NodeServer, Run
+from testbed.pods import Pod
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Mptj = Callable[..., Done]
+
+
+@pytest.fixture
+def mptj(life: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Mptj:
+    """Types a command in the namespace of `life`; what `main` leaves with and what it printed."""
+    kubeconfig = life.control_plane.kubeconfig("mptj", life.rest.token, namespace=life.namespace)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return Done(int(left.value.code or 0), said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def submitted(life: Any) -> Iterator[Callable[[str, Any], None]]:
+    """Says what the pods of a job are going to do that `mptj` submits."""
+    names: list[str] = []
+
+    def script(name: str, behaviour: Callable[[Pod], Behaviour]) -> None:
+        life.scripts[name] = behaviour
+        names.append(name)
+
+    yield script
+    for name in names:
+        life.scripts.pop(name, None)
+
+
+def write(folder: Path, document: dict[str, Any]) -> str:
+    path = folder / f"{document['metadata']['name']}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def said(index: int, attempt: int, *kinds: Any) -> list[str]:
+    """A worker's log: a line of the program, then events of an attempt."""
+    common: dict[str, Any] = {"attempt": attempt, "incarnation": "x", "worker": index}
+    told: list[Any] = [
+        Started(
+            time=1.0, strategy="MultiWorkerMirrored", precision="float32", keras="Keras3", tensorflow="2.21.0",
+            devices=("CPU:0",), workers=2, replicas_in_sync=2, global_batch_size=64, total_steps=20, **common,
+        ),
+        *(
+            Progress(
+                time=1.0 + step, step=step, total_steps=20, epoch=1, metrics={"loss": 1 / step, "val_loss": 2 / step},
+                examples_per_second=100.0, step_seconds=0.64, **common,
+            )
+            for step in (10, 20)
+        ),
+        *(each(time=30.0, **common) for each in kinds),
+    ]  # fmt: skip
+    return [f"worker {index} loads flowers", *(each.to_json() for each in told)]
+
+
+def finished(**fields: Any) -> Finished:
+    return Finished(reason="Succeeded", exit_code=0, message="", step=20, metrics={"loss": 0.05}, **fields)
+
+
+@pytest.fixture
+def talking(node_server: NodeServer) -> Callable[..., Callable[[Pod], Behaviour]]:
+    """Pods that say an attempt's events and then do `then`."""
+
+    def make(then: Callable[[Pod], Behaviour] = lambda pod: Exit(0, after=0.5), *kinds: Any) -> Any:
+        def script(pod: Pod) -> Behaviour:
+            log = node_server.log(pod.namespace, pod.name)
+            log.say(*said(pod.index or 0, int(pod.job.rpartition("-")[2]), *kinds))
+            log.close()
+            return then(pod)
+
+        return script
+
+    return make
+
+
+def test_submit_list_status_wait_and_logs(life: Any, mptj: Mptj, submitted: Any, talking: Any, tmp_path: Path) -> None:
+    """One job through the verbs of every day."""
+    submitted("everyday", talking(lambda pod: Exit(0, after=1.0), finished))
+    document = life.document("everyday", output={"uri": "/runs/everyday"})
+    made = mptj("submit", write(tmp_path, document), "--output", "name")
+    assert (made.code, made.out) == (0, "mptrainingjob.mptraining.dev/everyday\n"), made.err
+    # As kubectl prints it, a name may be passed on.
+    ended = mptj("wait", "mptrainingjob.mptraining.dev/everyday", "--plain")
+    assert ended.code == 0, ended.err
+    for text in ("training starts: MultiWorkerMirrored on 2 workers", "step 20/20  epoch 1  loss 0.05", "Succeeded"):
+        assert text in ended.out
+    assert "mptj compare /runs/everyday" in ended.out
+
+    listed = mptj("list")
+    (row,) = [line for line in listed.out.splitlines() if line.startswith("everyday ")]
+    assert listed.out.splitlines()[0].split() == ["NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE"]
+    assert row.split()[1:5] == ["Succeeded", "1", "x", "cpu"]
+    assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").out
+    assert {"everyday"} <= {each["metadata"]["name"] for each in json.loads(mptj("list", "-o", "json").out)["items"]}
+    everywhere = mptj("list", "--all-namespaces").out
+    assert any(line.split()[:2] == [life.namespace, "everyday"] for line in everywhere.splitlines())
+
+    status = mptj("status", "everyday").out
+    assert status.startswith("everyday: Succeeded, attempt 1\n")
+    for text in ("why         Succeeded:", "MultiWorkerMirrored, float32, 2 workers", "attempts    1 Succeeded"):
+        assert text in status
+    assert yaml.safe_load(mptj("status", "everyday", "-o", "yaml").out)["status"]["phase"] == "Succeeded"
+
+    lines = mptj("logs", "everyday").out.splitlines()
+    assert lines[0] == "worker 0 loads flowers"
+    assert "[worker 1] worker 1 loads flowers" in lines
+    second = mptj("logs", "everyday", "--worker", "1", "--raw").out.splitlines()
+    assert second[0] == "worker 1 loads flowers"
+    assert json.loads(second[1])["kind"] == "Started"
+
+
+def test_logs_are_followed_over_a_restart(life: Any, mptj: Mptj, talking: Any) -> None:
+    def ends(pod: Pod) -> Behaviour:
+        if pod.job.endswith("-1"):
+            return Exit(1, after=0.5) if pod.index == 0 else Run()
+        return Exit(0, after=0.5)
+
+    life.create("restarts", talking(ends))
+    followed = mptj("logs", "restarts", "--follow", "--worker", "0", "--attempt", "1")
+    assert followed.code == 0
+    assert followed.out.count("worker 0 loads flowers") == 2
+
+
+@pytest.mark.parametrize(("code", "reason", "advice"), [(2, "InvalidData", "spec.data"), (3, "Diverged", "clipnorm")])
+def test_wait_leaves_with_the_jobs_code_and_says_why(
+    life: Any, mptj: Mptj, code: int, reason: str, advice: str
+) -> None:
+    last = Finished(
+        time=1.0, attempt=1, incarnation="x", worker=0, reason=reason, exit_code=code, message="nothing matches 'gs://b/*'"
+    )  # fmt: skip
+    name = reason.lower()
+    life.create(name, lambda pod: Exit(code, after=0.3, message=last.to_json()) if pod.index == 0 else Run())
+    ended = mptj("wait", name)
+    assert ended.code == code
+    assert f"Failed: {reason}: " in ended.out
+    assert "nothing matches 'gs://b/*'" in ended.out
+    assert advice in ended.out
+    assert advice in mptj("status", name).out
+
+
+def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mptj) -> None:
+    life.create("endless", lambda pod: Run())
+    life.running("endless")
+    late = mptj("wait", "endless", "--timeout", "0.5")
+    assert late.code == 124
+    assert "mptj: endless: still Running after 0.5 s. It goes on: mptj wait endless" in late.err
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mptraining", "wait", "endless"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("Running: Running: ")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Detached; the job goes on. Attach again: mptj wait endless   End it: mptj cancel endless" in err
+    assert life.status("endless")["phase"] == "Running"
+
+
+def test_suspend_resume_and_cancel(life: Any, mptj: Mptj) -> None:
+    life.create("paused", lambda pod: Run())
+    life.running("paused")
+    assert "goes on with: mptj resume paused" in mptj("suspend", "paused").out
+    life.phase("paused", "Suspended")
+    status = mptj("status", "paused").out
+    assert "paused: Suspended" in status
+    assert "advice      go on with: mptj resume paused" in status
+    assert mptj("resume", "paused").code == 0
+    life.running("paused", attempt=2)
+    assert mptj("cancel", "paused").out == "cancelled: paused\n"
+    life.released("paused")
+    gone = mptj("status", "paused")
+    assert gone.code == 2
+    assert "paused: no job of this name" in gone.err
+
+
+def test_a_job_that_is_over_is_neither_suspended_nor_resumed(life: Any, mptj: Mptj) -> None:
+    life.create("over", lambda pod: Exit(0))
+    life.phase("over", "Succeeded")
+    for verb in ("suspend", "resume"):
+        refused = mptj(verb, "over")
+        assert refused.code == 2
+        assert "over: the job has ended (Succeeded). To run it again: mptj cancel over" in refused.err
+
+
+def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(life: Any, mptj: Mptj) -> None:
+    life.create("goes", lambda pod: Run())
+    life.running("goes")
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "mptraining", "wait", "goes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert waiting.stdout is not None
+    waiting.stdout.readline()
+    life.delete("goes")
+    _, err = waiting.communicate(timeout=30)
+    assert waiting.returncode == 2
+    assert "goes: the job was deleted while it was followed" in err
+
+
+def test_jobs_are_compared_by_what_their_pods_said(life: Any, mptj: Mptj, talking: Any) -> None:
+    for name in ("one", "other"):
+        life.create(name, talking(lambda pod: Exit(0, after=0.3), finished))
+    for name in ("one", "other"):
+        life.phase(name, "Succeeded")
+    table = mptj("compare", "one", "other")
+    assert table.code == 0, table.err
+    assert [word for word in table.out.split() if word.isalpha()][:2] == ["one", "other"]
+    assert "validation loss" in table.out
+    compared = json.loads(mptj("compare", "one", "other", "--json").out)["runs"]
+    assert [each["val_loss"] for each in compared] == [0.1, 0.1]
+    neither = mptj("compare", "nobody")
+    assert (neither.code, "nobody: no job of this name" in neither.err) == (2, True)
+
+
+def test_from_python(life: Any, mptj: Mptj, submitted: Any, talking: Any, capsys: Any) -> None:
+    del mptj  # for its surroundings
+    submitted("snake", talking(lambda pod: Exit(0, after=0.5), finished))
+    job = mptraining.submit(life.document("snake"))
+    assert (job["job_id"], job["docker_image"], dict(job)) == ("snake", None, dict(job))
+    assert "No output.uri" in job.warnings[0]
+    again = mptraining.attach("snake")
+    assert (repr(again), again.uid) == (f"<Job {life.namespace}/snake>", job.uid)
+    seen = again.wait()
+    assert (seen.succeeded, seen.exit_code) == (True, 0)
+    assert [each.outcome for each in job.attempts] == ["Succeeded"]
+    assert [point.step for point in job.history.points] == [10, 20]
+    assert {"Started", "Succeeded", "SuccessfulCreate"} <= {each.reason for each in job.events()}
+    assert "Succeeded" in str(job.status())
+    job.logs(worker=1)
+    assert "worker 1 loads flowers" in capsys.readouterr().out
+    assert job.run_folder is None
+    with pytest.raises(mptraining.cluster_problems.ClusterProblem, match=r"the pod that kept its model has gone"):
+        job.model()
+
+
+def test_a_kept_model_is_fetched_from_its_pod(life: Any, mptj: Mptj, node_server: NodeServer, tmp_path: Path) -> None:
+    """The pod's process is the trainer's own `keep`; exec runs the trainer's own verbs."""
+    (tmp_path / "scratch" / "model").mkdir(parents=True)
+    (tmp_path / "scratch" / "model" / "model.json").write_text('{"name": "kept"}')
+    (tmp_path / "scratch" / "model" / "weights.npz").write_bytes(os.urandom(300_000))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    waits = Notice(time=3.0, attempt=1, incarnation="x", worker=0, topic="ModelWaits", message="kept 600 s")
+    life.create("kept", lambda pod: Run(), nodes=1)
+    life.running("kept")
+    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "kept"})
+    log = node_server.log(life.namespace, pod.name)
+    node_server.commands[life.namespace, pod.name] = environment
+    early = mptj("wait", "kept", "--timeout", "0.2", "--model", "fetched")
+    assert early.code == 124
+
+    keep = [sys.executable, "-m", "mptraining_trainer", "keep", str(tmp_path / "scratch"), "60"]
+    kept = subprocess.Popen(keep, env=environment)
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "mptraining", "wait", "kept", "--model", "fetched"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        # Said before the process that keeps it is up: it is asked again.
+        log.say(waits.to_json())
+        assert kept.wait(60) == 0, "the pod may go: the model has arrived"
+    finally:
+        kept.kill()
+    log.close()
+    life.kubelet.tell(pod, Exit(0))
+    out, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, out
+    assert "model: fetched" in out
+    for name in ("model.json", "weights.npz"):
+        assert (tmp_path / "fetched" / name).read_bytes() == (tmp_path / "scratch" / "model" / name).read_bytes()
+    assert [each[-1] for each in node_server.asked if each[-1] != "model"[:0]][-2:] == ["model", "model-fetched"]
+
+
+def test_kubectl_mptj_is_the_same_program(life: Any, mptj: Mptj) -> None:
+    """kubectl finds the plugin, and the one that completes it, on PATH."""
+    life.create("completed", lambda pod: Run())
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    kubectl = Path(__file__).parents[2] / "build" / "bin" / "kubectl"
+    listed = subprocess.run([kubectl, "mptj", "list"], env=environment, capture_output=True, text=True, check=True)
+    assert "completed" in listed.stdout
+    done = subprocess.run(
+        [folder / "kubectl_complete-mptj", "status", "comp"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "completed\n:4\n"
+    command = [folder / "kubectl_complete-mptj", "sus"]
+    verbs = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert verbs.stdout == "suspend\n:4\n"
+
+
+def test_progress_comes_from_the_status_where_logs_may_not_be_read(
+    life: Any, mptj: Mptj, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [{"apiGroups": ["mptraining.dev"], "resources": ["mptrainingjobs"], "verbs": ["get", "list", "watch"]}]
+    token = life.control_plane.service_account(life.namespace, "reader", rules=rules)
+    kubeconfig = life.control_plane.kubeconfig("reader", token, namespace=life.namespace)
+    life.create("silent", lambda pod: Run())
+    life.running("silent")
+    progress = {
+        "attempt": 1, "step": 5, "totalSteps": 20, "epoch": 1, "percentComplete": 25,
+        "metrics": [{"name": "loss", "value": "0.5"}],
+    }  # fmt: skip
+    life.patch("silent", {"status": {"progress": progress}}, "status")
+    life.scripts["silent"] = lambda pod: Exit(0)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    started = time.monotonic()
+    followed = mptj("wait", "silent", "--timeout", "1")
+    assert followed.code == 124
+    assert "step 5/20  epoch 1  loss 0.5" in followed.out
+    assert time.monotonic() - started < 20

@@ -1,0 +1,88 @@
+"""`mptj submit` from flags alone: the program is shipped, and the cluster holds the job that was typed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining.cli import main
+from testbed import ControlPlane
+
+Typed = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def typed(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> Typed:
+    """Submits in a folder with a script and a module; the job that the API server has then."""
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "__init__.py").touch()
+    (tmp_path / "flowers" / "model.py").write_text("def build(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "KUBECONFIG", str(control_plane.kubeconfig("typed", control_plane.rest.token, namespace=namespace))
+    )
+
+    def submit(*arguments: str) -> dict[str, Any]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["submit", "--output", "yaml", *arguments])
+        said = capsys.readouterr()
+        assert not left.value.code, said.err
+        found: dict[str, Any] = yaml.safe_load(said.out)
+        return found
+
+    return submit
+
+
+def test_a_script_with_its_folder(typed: Typed, control_plane: ControlPlane, namespace: str) -> None:
+    made = typed("train.py", "--accelerator", "t4", "--count", "4", "--run-folder", "gs://b/run", "--", "--lr=0.1")
+    assert made["metadata"]["name"].startswith("train-")
+    spec = made["spec"]
+    assert spec["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 4}
+    assert spec["program"] == {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}}
+    assert spec["output"] == {"uri": "gs://b/run"}
+    name = spec["source"]["configMap"]["name"]
+    config_map = control_plane.rest.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    (owner,) = config_map["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("MPTrainingJob", made["metadata"]["uid"])
+    (archive,) = config_map["binaryData"].values()
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive))) as tar:
+        assert {"train.py", "flowers/model.py"} <= set(tar.getnames())
+
+
+def test_a_function_with_data(typed: Typed) -> None:
+    data = ["--data", "gs://b/train-*", "--validation", "gs://b/val-*", "--label", "species"]
+    made = typed("flowers.model:build", *data, "--epochs", "5", "--batch-size", "32", "--precision", "mixed_bfloat16")
+    spec = made["spec"]
+    assert made["metadata"]["name"].startswith("build-")
+    assert spec["program"]["function"]["entryPoint"] == "flowers.model:build"
+    assert spec["data"] == {"train": ["gs://b/train-*"], "validation": ["gs://b/val-*"], "label": "species"}
+    assert spec["training"] == {"epochs": 5, "batchSize": {"perReplica": 32}}
+    assert spec["precision"] == {"policy": "mixed_bfloat16"}
+    assert "configMap" in spec["source"]
+
+
+def test_an_application_on_a_tpu(typed: Typed) -> None:
+    flags = ["--accelerator", "v5e", "--topology", "2x4", "--spot", "--name", "pictures", "--classes", "5"]
+    made = typed("ResNet50", *flags, "--data", "gs://b/train-*", "--epochs", "1", "--image", "registry/own:1")
+    assert made["metadata"]["name"] == "pictures"
+    accelerator = {"type": "tpu-v5-lite-podslice", "topology": "2x4", "provisioning": "Spot"}
+    assert made["spec"]["accelerator"] == accelerator
+    assert made["spec"]["program"] == {"application": {"name": "ResNet50", "classes": 5}}
+    assert made["spec"]["podTemplate"] == {"image": "registry/own:1"}
+    assert "source" not in made["spec"]
+
+
+def test_a_dry_run_sends_nothing(typed: Typed, control_plane: ControlPlane, namespace: str) -> None:
+    assert typed("train.py", "--dry-run")["metadata"] == {"generateName": "train-"}
+    assert control_plane.rest.get(f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs")["items"] == []

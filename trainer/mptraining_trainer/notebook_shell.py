@@ -1,0 +1,129 @@
+"""What a notebook's program calls IPython for, where there is none: shell commands and a few magics.
+
+The client turns a notebook into a program (`mptraining.notebook_program`); its magics call `get_ipython()`, which this
+module answers. `pip install` does nothing here: the packages were installed before the program began.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_PIP = re.compile(r"\s*(?:\S+\s+-m\s+)?pip[\d.]*\s+install\b")
+# {name} and $name, as IPython fills them in; what is no variable of the program is the shell's.
+_VARIABLE = re.compile(r"(?<!\$)(?:\{(\w+)\}|\$(\w+))")
+_BY_SHELL = frozenset({"ls", "mkdir", "cat", "cp", "mv", "rm"})
+# For the eye, or for an editor.
+_SILENT = frozenset(
+    {
+        "matplotlib", "load_ext", "reload_ext", "autoreload", "tensorboard", "config", "pinfo", "pinfo2", "who", "whos",
+        "history", "tensorflow_version", "reset", "precision", "autosave", "automagic",
+        "html", "HTML", "javascript", "js", "markdown", "latex", "svg", "SVG",
+    }
+)  # fmt: skip
+
+
+class Shell:
+    """The part of IPython's shell that a training program needs."""
+
+    def system(self, command: str) -> None:
+        """`!command`: its output is the program's. As in a notebook, a failing command is no error."""
+        if not _PIP.match(command):
+            _run(_filled(command, sys._getframe(1).f_globals))
+
+    def getoutput(self, command: str) -> list[str]:
+        """`x = !command`: the lines of its output."""
+        done = _run(_filled(command, sys._getframe(1).f_globals), capture_output=True, text=True, errors="replace")
+        return (done.stdout + done.stderr).splitlines()
+
+    def run_line_magic(self, name: str, line: str) -> Any:
+        """`%name line`; what is not known is said, and passed over."""
+        variables = sys._getframe(1).f_globals
+        if name in ("time", "timeit"):
+            return _execute(line, variables)
+        line = _filled(line, variables)
+        if name in ("env", "set_env"):
+            return _environment(line)
+        if name == "cd":
+            os.chdir(Path(line.strip() or "~").expanduser())
+        elif name == "pwd":
+            return str(Path.cwd())
+        elif name in _BY_SHELL:
+            _run(f"{name} {line}")
+        elif name not in _SILENT and name != "pip":
+            _pass_over(f"%{name}")
+        return None
+
+    def run_cell_magic(self, name: str, line: str, cell: str) -> None:
+        """`%%name line` with the cell below it."""
+        if name in ("writefile", "file"):
+            _write(_filled(line, sys._getframe(1).f_globals), cell)
+        elif name in ("bash", "sh", "shell"):
+            _run(cell)
+        elif name == "script":
+            subprocess.run(shlex.split(line), input=cell, text=True, check=False)  # noqa: S603 - the user's own program
+        elif name not in _SILENT:
+            _pass_over(f"%%{name}")
+
+    def magic(self, text: str) -> Any:
+        """The older way to call a line magic."""
+        name, _, line = text.strip().removeprefix("%").partition(" ")
+        return self.run_line_magic(name, line)
+
+
+_SHELL = Shell()
+
+
+def get_ipython() -> Shell:
+    return _SHELL
+
+
+def _run(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    # A flush keeps what the program printed before what the command prints.
+    sys.stdout.flush()
+    bash = "/bin/bash" if Path("/bin/bash").exists() else None
+    return subprocess.run(command, shell=True, executable=bash, check=False, **options)  # noqa: S602 - the user's own program
+
+
+def _filled(text: str, variables: Mapping[str, Any]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return str(variables[name]) if name in variables else found[0]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _execute(text: str, variables: dict[str, Any]) -> Any:
+    try:
+        code: CodeType = compile(text, "<%time>", "eval")
+    except SyntaxError:
+        exec(compile(text, "<%time>", "exec"), variables)  # noqa: S102 - the user's own program
+        return None
+    return eval(code, variables)  # noqa: S307 - the user's own program
+
+
+def _environment(line: str) -> str | None:
+    name, _, value = line.strip().partition("=") if "=" in line else line.strip().partition(" ")
+    if value:
+        os.environ[name.strip()] = value.strip()
+        return None
+    return os.environ.get(name.strip())
+
+
+def _write(line: str, cell: str) -> None:
+    words = shlex.split(line)
+    append = bool({"-a", "--append"} & set(words))
+    name = next(word for word in words if not word.startswith("-"))
+    with Path(name).expanduser().open("a" if append else "w", encoding="utf-8") as file:
+        file.write(cell)
+
+
+def _pass_over(magic: str) -> None:
+    print(f"{magic} is not known here, and is passed over", file=sys.stderr, flush=True)  # noqa: T201
