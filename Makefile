@@ -186,9 +186,12 @@ images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded
 	@$(BIN)/python -m cluster.images
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests, and the examples on the kind cluster if there is one
+soak: $(INSTALLED) servers ## the long forms of the random tests, the examples on the kind cluster if there is one, accuracy under mixed policies
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
+	@$(BIN)/python -m soaks.preempted
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
+	@$(BIN)/python -m bench.parity --write
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

@@ -36,6 +36,7 @@ class Setting:
     fused: int | None = None
     # `fit` alone: Keras 3 compiles a step with XLA on its own account unless told not to.
     jit: bool | None = None
+    policy: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def make(setting: Setting) -> Contender:
     strategy = make_strategy(setting.strategy, setting.replicas)
     keras = load(setting.keras)
     keras.set_seed(7)
+    keras.set_policy(setting.policy)
     kinds: dict[Kind, Callable[[Setting, Keras, Any], Contender]] = {
         "loop": LoopContender,
         "fit": FitContender,

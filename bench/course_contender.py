@@ -18,7 +18,8 @@ from mptraining_api.events import Event
 from mptraining_records import storage
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.course import Course
 from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import InputMeter
@@ -51,9 +52,8 @@ class CourseContender:
         task = tasks.TASKS[setting.task]
         self._keras = load("Keras3")
         self._keras.set_seed(7)
-        self._loop, self._model, self._optimizer, self._iterator = make_loop(
-            self._keras, make_strategy("trainer", 1), task
-        )
+        self._strategy = make_strategy("trainer", 1)
+        self._loop, self._model, self._optimizer, self._iterator = make_loop(self._keras, self._strategy, task)
         self._job = resolved(batch=task.batch, replicas=1, steps_per_execution=None)
         self._batching = Batching(setting.epoch * task.batch, task.batch, "Drop")
 
@@ -76,6 +76,7 @@ class CourseContender:
             max_to_keep=self._job.checkpoint.max_to_keep,
             chief=True,
             telemetry=telemetry,
+            strategy=self._strategy,
         )
         worker = Worker(self._job, SEAT, telemetry, Preemption(_stay), folder, _PROGRESS_SECONDS, ExitStack())
         boundaries = Boundaries(

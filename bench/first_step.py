@@ -30,7 +30,7 @@ def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
     progress(f"time to the first step, {examples} records")
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
-        pattern = _records(folder, examples)
+        pattern = records(folder, examples)
         job = folder / "job.yaml"
         written = document("first-step", train=pattern, batch=_BATCH, training={"totalSteps": 1, "seed": 7})
         job.write_text(yaml.safe_dump(written), encoding="utf-8")
@@ -52,7 +52,7 @@ def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
     )
 
 
-def _records(folder: Path, examples: int) -> str:
+def records(folder: Path, examples: int) -> str:
     """Random images in TFRecords; the pattern that finds them."""
     numbers = np.random.default_rng(7)
     images = numbers.integers(0, 256, (examples, 28, 28, 1)).astype(np.uint8)

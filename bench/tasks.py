@@ -5,13 +5,14 @@ TensorFlow is imported here, so only the children of a benchmark import this mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
-TaskName = Literal["mlp", "resnet"]
+TaskName = Literal["mlp", "resnet", "wide-mlp", "wide-resnet", "large-mlp"]
 
 CLASSES = 10
 
@@ -24,32 +25,39 @@ class Task:
     shape: tuple[int, ...]
     batch: int
     examples: int
+    # Units of the hidden layers, or filters of the residual blocks.
+    widths: tuple[int, ...]
 
 
 TASKS: dict[TaskName, Task] = {
-    "mlp": Task("mlp", (32,), 32, 8192),
-    "resnet": Task("resnet", (32, 32, 3), 32, 2048),
+    "mlp": Task("mlp", (32,), 32, 8192, (64, 64)),
+    "resnet": Task("resnet", (32, 32, 3), 32, 2048, (8, 16, 32)),
+    # Enough arithmetic for a precision to matter.
+    "wide-mlp": Task("wide-mlp", (1024,), 256, 2048, (1024, 1024, 1024)),
+    "wide-resnet": Task("wide-resnet", (32, 32, 3), 32, 512, (64, 128, 256)),
+    # 16.8 million weights, 201 MB with Adam's two slots.
+    "large-mlp": Task("large-mlp", (2048,), 32, 512, (2048, 2048, 2048, 2048)),
 }
 
 
 def model(keras: Any, task: Task) -> Any:
     """Logits of the task's model; `keras` is the module of either generation."""
     inputs = keras.layers.Input(task.shape)
-    x = _dense_layers(keras, inputs) if task.name == "mlp" else _residual_layers(keras, inputs)
-    return keras.Model(inputs, keras.layers.Dense(CLASSES)(x), name=task.name)
+    x = (_residual_layers if len(task.shape) == 3 else _dense_layers)(keras, inputs, task.widths)
+    return keras.Model(inputs, keras.layers.Dense(CLASSES, dtype="float32")(x), name=task.name)
 
 
-def _dense_layers(keras: Any, x: Any) -> Any:
-    for units in (64, 64):
+def _dense_layers(keras: Any, x: Any, widths: Sequence[int]) -> Any:
+    for units in widths:
         x = keras.layers.Dense(units, activation="relu")(x)
     return x
 
 
-def _residual_layers(keras: Any, x: Any) -> Any:
+def _residual_layers(keras: Any, x: Any, widths: Sequence[int]) -> Any:
     layers = keras.layers
     # The stem halves the image, so that a step is milliseconds and the whole benchmark minutes.
-    x = layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False)(x)
-    for filters, stride in ((8, 1), (16, 2), (32, 2)):
+    x = layers.Conv2D(widths[0], 3, strides=2, padding="same", use_bias=False)(x)
+    for filters, stride in zip(widths, (1, 2, 2), strict=True):
         before = x
         x = layers.BatchNormalization()(x)
         x = layers.ReLU()(x)
@@ -64,7 +72,7 @@ def _residual_layers(keras: Any, x: Any) -> Any:
 
 
 def optimizer(keras: Any, task: Task) -> Any:
-    if task.name == "mlp":
+    if len(task.shape) == 1:
         return keras.optimizers.Adam(1e-3)
     return keras.optimizers.SGD(0.01, momentum=0.9)
 

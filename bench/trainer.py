@@ -1,5 +1,7 @@
 """`make bench-trainer`: what the training loop costs, against Keras' own `fit` and a hand-written tf.function.
 
+Also what saving costs, and what a mixed policy and a second worker bring.
+
 One JSON line for each figure on standard output; progress on standard error. The exit code is 0 whether goals are met
 or not: a benchmark measures, and a noisy machine breaks no build.
 """
@@ -10,7 +12,7 @@ import argparse
 import time
 from dataclasses import dataclass
 
-from bench import first_step, keeping, speed
+from bench import first_step, keeping, policies, saving, speed, workers
 from bench.figures import progress, publish
 from bench.keeping import Interval
 
@@ -26,6 +28,11 @@ class Effort:
     intervals: tuple[tuple[Interval, float], ...]
     first_step_rounds: int
     examples: int
+    policy_rounds: int
+    policy_seconds: float
+    saving_rounds: int
+    worker_rounds: int
+    worker_steps: int
     few: bool = False
 
 
@@ -38,6 +45,11 @@ FULL = Effort(
     intervals=tuple(zip(keeping.INTERVALS, (0.8, 2.0), strict=True)),
     first_step_rounds=7,
     examples=10_000,
+    policy_rounds=7,
+    policy_seconds=2.0,
+    saving_rounds=9,
+    worker_rounds=7,
+    worker_steps=2000,
 )
 # Proves that every kind of figure comes out, not what it is; each process costs seconds to start.
 QUICK = Effort(
@@ -48,12 +60,20 @@ QUICK = Effort(
     intervals=((Interval("mlp", 32), 0.01),),
     first_step_rounds=1,
     examples=200,
+    policy_rounds=1,
+    policy_seconds=0.01,
+    saving_rounds=1,
+    worker_rounds=1,
+    worker_steps=10,
     few=True,
 )
 
-FIGURES = ("mlp", "mlp-replicas", "resnet", "resnet-replicas", "keeping", "first-step")
+FIGURES = (
+    *("mlp", "mlp-replicas", "resnet", "resnet-replicas", "keeping", "first-step"),
+    *("wide-mlp", "wide-resnet", "saving", "workers"),
+)
 # The others run the same code on a larger model.
-QUICK_FIGURES = ("mlp", "mlp-replicas", "keeping", "first-step")
+QUICK_FIGURES = ("mlp", "mlp-replicas", "keeping", "first-step", "wide-mlp", "saving", "workers")
 
 
 def main() -> None:
@@ -73,6 +93,14 @@ def _figures(name: str, effort: Effort) -> None:
     elif name == "keeping":
         for interval, seconds in effort.intervals:
             publish(keeping.measure(interval, rounds=effort.keeping_rounds, seconds=seconds))
+    elif name.startswith("wide-"):
+        wide: policies.TaskName = "wide-mlp" if name == "wide-mlp" else "wide-resnet"
+        publish(policies.measure(wide, rounds=effort.policy_rounds, seconds=effort.policy_seconds))
+    elif name == "saving":
+        for one in saving.measure(rounds=effort.saving_rounds, task="mlp" if effort.few else "large-mlp"):
+            publish(one)
+    elif name == "workers":
+        publish(workers.measure(rounds=effort.worker_rounds, steps=effort.worker_steps, examples=effort.examples))
     else:
         task: speed.TaskName = "mlp" if name.startswith("mlp") else "resnet"
         seconds = effort.mlp_seconds if task == "mlp" else effort.resnet_seconds

@@ -167,7 +167,7 @@ def _attempt(
     }
     job = resolve(MPTrainingJob.parse({"metadata": {"name": "matrix"}, "spec": document}), ClusterSettings())
     job_file = folder / f"{number}.json"
-    launched = launch(job, hosts=_hosts(job.processes), job_path=str(job_file), attempt=number)
+    launched = launch(job, hosts=free_hosts(job.processes), job_path=str(job_file), attempt=number)
     job_file.write_text(launched.job_file)
     environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
     environment[SOURCE_FOLDER] = str(data)
@@ -215,7 +215,7 @@ def _of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hosts(count: int) -> list[str]:
+def free_hosts(count: int) -> list[str]:
     held = [socket.socket() for _ in range(count)]
     for each in held:
         each.bind(("127.0.0.1", 0))

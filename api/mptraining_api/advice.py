@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from mptraining_api import accelerators
 from mptraining_api.batches import SCALING
+from mptraining_api.rate_scaling import rule_for, suggestion
 from mptraining_api.resolved import ResolvedJob
 
 MOST = 6
@@ -97,11 +98,25 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
     decided = any(choice.field == SCALING for choice in job.choices)
     # A fallback has other replicas than the job will have.
     as_asked = job.accelerator.asked_for is None
-    if job.replicas > 1 and factor == 1.0 and as_asked and not decided:
-        yield (
-            f"{job.replicas} replicas share a step of {job.global_batch_size} examples, and the "
-            "learning rate stays as written; learningRateScaling adapts one found for a smaller batch."
+    size, accumulated = job.per_replica_batch_size, job.training.gradient_accumulation_steps
+    if size and job.replicas * accumulated > 1 and factor == 1.0 and as_asked and not decided:
+        update = size * job.replicas * accumulated
+        optimizer = job.training.optimizer.class_name if job.training.optimizer else None
+        written = suggestion(
+            optimizer,
+            size,
+            update,
+            steps_per_epoch=job.training.steps_per_epoch,
+            total_steps=job.training.total_steps,
         )
+        yield (
+            f"An update sees {update} examples, and the learning rate stays as written: if it was found for {size} on "
+            f"one device, {written}."
+        )
+    rule = job.training.optimizer and rule_for(job.training.optimizer.class_name)
+    if factor != 1.0 and rule == "SquareRoot" and any(choice.because.startswith("Linear") for choice in job.choices):
+        assert job.training.optimizer is not None
+        yield f"rule: Linear is for SGD; {job.training.optimizer.class_name} wants SquareRoot."
     if factor > _FACTOR_WITHOUT_WARMUP and job.learning_rate.warmup_steps == 0:
         yield (f"The learning rate is multiplied by {factor:g} at once: warmupSteps keeps the first steps stable.")
 

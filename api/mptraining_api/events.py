@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from mptraining_api.evidence import Trial
 from mptraining_api.inspected import ModelFacts
 from mptraining_api.model import Model
 
@@ -56,6 +57,8 @@ class Started(_Event):
     # From the first request for records to the first batch of them.
     first_record_seconds: float | None = None
     native_bfloat16: bool | None = None
+    # What precision.policy: Measure saw, in this attempt or an earlier one.
+    measured: tuple[Trial, ...] = ()
 
 
 class Progress(_Event):
@@ -80,6 +83,11 @@ class Progress(_Event):
     learning_rate: float | None = None
     loss_scale: float | None = None
     skipped_steps: int | None = None
+    # Of the last step: the Euclidean norm of all gradients together, before clipping. None when it was not finite.
+    gradient_norm: float | None = None
+    # The policy in force, and how often training has gone back since the job began.
+    precision: str | None = None
+    recoveries: int | None = None
     peak_memory_bytes: int | None = None
     # Of this worker's GPUs or TPU cores. Peak: the most that one's tensors took, by TensorFlow's allocator. The rest by
     # NVML: the fullest GPU's memory with all that uses it, and the mean share of the time in which a kernel ran.
@@ -109,7 +117,7 @@ class Saved(_Event):
 
 
 class Recovered(_Event):
-    """Training went back to `to_step` after numbers stopped being finite at `from_step`."""
+    """Training went back to `to_step` after numbers stopped being finite at `from_step`; goes on under `precision`."""
 
     kind: Literal["Recovered"] = "Recovered"
     from_step: int
@@ -142,6 +150,8 @@ class Finished(_Event):
     first_record_seconds: float | None = None
     input_bound_percent: float | None = None
     peak_memory_bytes: int | None = None
+    precision: str | None = None
+    recoveries: int | None = None
 
 
 Event = Started | Progress | Notice | Saved | Recovered | Inspected | Finished

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.resolved import ResolvedJob
 
@@ -63,6 +64,13 @@ class Result(Model):
     # Damaged records that the chief's process met, of training and validation.
     skipped_records: int = 0
     recoveries: int
+    # Each of them; `precision` above is the policy in force at the end.
+    recovered: tuple[Recovery, ...] = ()
+    # Of the last step; None without loss scaling, and when it was not finite.
+    loss_scale: float | None = None
+    gradient_norm: float | None = None
+    # What precision.policy: Measure saw.
+    measured: tuple[Trial, ...] = ()
     native_bfloat16: bool | None
     notices: tuple[str, ...]
     # Path of the exported model below the run folder; None when nothing was exported.

@@ -62,7 +62,7 @@ def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("data", _data(finished))]
+    rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
     if folder is None:
         return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
     rows.append(("run folder", folder))
@@ -71,6 +71,12 @@ def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
     rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+
+
+def _numbers(finished: Finished) -> str:
+    """Nothing when they stayed finite."""
+    times = finished.recoveries or 0
+    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
 
 
 def _data(finished: Finished) -> str:

@@ -43,7 +43,7 @@ def to_status(report: Report, previous: Progress | None, now: float) -> Progress
     step = said.get("step")
     rose = step is not None and (before.step is None or step > before.step)
     kept = {
-        # The policy in force and how often training went back: no report says them yet.
+        # A report may not know them: a script's, or that of an attempt that did not end well.
         "precision": before.precision,
         "recoveries": before.recoveries,
         "step_time": stamp(now) if rose else before.step_time,
@@ -63,6 +63,7 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "estimated_remaining_seconds": _count(event.estimated_remaining_seconds),
         "input_bound_percent": _within_100(event.input_bound_percent),
         "loss_scale": _at_least_0(event.loss_scale),
+        **_of_numbers(event),
         "metrics": _metrics(event.metrics),
     }
 
@@ -81,8 +82,15 @@ def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
         "estimated_remaining_seconds": 0 if done else None,
         "input_bound_percent": before.input_bound_percent,
         "loss_scale": before.loss_scale,
+        **_of_numbers(event),
         "metrics": _metrics(event.metrics) or before.metrics,
     }
+
+
+def _of_numbers(report: Report) -> dict[str, Any]:
+    """The policy in force and how often training went back, where the report says so."""
+    said = {"precision": report.precision and report.precision[:_LONGEST_NAME], "recoveries": _count(report.recoveries)}
+    return {name: value for name, value in said.items() if value not in (None, "")}
 
 
 def _metrics(values: Mapping[str, float]) -> list[Metric] | None:

@@ -70,6 +70,21 @@ def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
     assert expected in said(**spec)
 
 
+def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
+    four = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}
+    adam = said(**four)
+    assert "An update sees 128 examples" in adam
+    assert "{rule: SquareRoot, baseBatchSize: 32, warmupSteps: <five epochs>} multiplies it by 2, as fits Adam" in adam
+    momentum = {"className": "SGD", "config": {"learning_rate": 0.1}}
+    sgd = said(**four, training={"optimizer": momentum, "totalSteps": 5000, "stepsPerEpoch": 200})
+    assert "{rule: Linear, baseBatchSize: 32, warmupSteps: 500} multiplies it by 4, as fits SGD" in sgd
+    accumulated = said(training={"gradientAccumulationSteps": 8})
+    assert "An update sees 256 examples" in accumulated
+    scaling = {"rule": "Linear", "baseBatchSize": 64, "warmupSteps": 9}
+    assert "Adam wants SquareRoot" in said(**four, training={"learningRateScaling": scaling})
+    assert "SquareRoot" not in said(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
+
+
 def test_a_learning_rate_that_was_decided_is_not_advised_on() -> None:
     scaling = {"learningRateScaling": {"rule": "None"}}
     assert said(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""

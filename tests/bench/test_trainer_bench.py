@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mptraining_trainer.cpu import native_bfloat16
+
 ROOT = Path(__file__).resolve().parents[2]
 # By the group that `--only` takes: a test each, so that two cores share them.
 NAMES = {
@@ -17,6 +19,9 @@ NAMES = {
     "mlp-replicas": {"trainer.mlp.2_replicas.steps_per_second"},
     "keeping": {"trainer.mlp.keeping_seconds_per_step"},
     "first-step": {"trainer.seconds_to_first_step"},
+    "wide-mlp": {f"trainer.wide-mlp.{'mixed_bfloat16' if native_bfloat16() else 'float32'}.steps_per_second"},
+    "saving": {"trainer.save.stands_still_seconds", "trainer.save.seconds_per_step", "trainer.resume_seconds"},
+    "workers": {"trainer.mlp.2_workers.steps_per_second"},
 }
 
 

@@ -84,3 +84,20 @@ def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
     story.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=steps, seconds=4.0, **COMMON))
     end = GangEnd((End(0, 0, told=False),), None)
     assert ending(story, end, verdict(end), command="mptj run x", folder="runs/x").said[0] == said
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "said"),
+    [
+        (0, []),
+        (1, ["  numbers     went back 1 time, ended under float32"]),
+        (2, ["  numbers     went back 2 times, ended under float32"]),
+    ],
+)
+def test_ways_back_are_told_at_the_end(recoveries: int, said: list[str]) -> None:
+    story = Story()
+    figures: dict[str, Any] = {"recoveries": recoveries, "precision": "float32"}
+    story.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))
+    end = GangEnd((End(0, 0, told=False),), None)
+    words = ending(story, end, verdict(end), command="mptj run x", folder="runs/x")
+    assert [line for line in words.said if line.startswith("  numbers")] == said

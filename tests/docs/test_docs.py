@@ -39,7 +39,14 @@ from mptraining_operator.waiting import NAMESPACE_FULL
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
-DOCUMENTS = (*EXECUTED, "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = (
+    *EXECUTED,
+    "docs/architecture.md",
+    "docs/precision.md",
+    "docs/reliability.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 LANGUAGES = ("text", "yaml", "python", "bash")
 
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")

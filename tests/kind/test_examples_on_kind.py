@@ -28,7 +28,8 @@ BATCH = 24
 @pytest.fixture(scope="module")
 def storage(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     buckets.start(kind, tmp_path_factory.mktemp("buckets"))
-    for name, file in (("flowers-source", "flowers.py"), ("digits-source", "train.py")):
+    sources = {"flowers-source": "flowers.py", "flowers-tpu-source": "flowers_tpu.py", "digits-source": "train.py"}
+    for name, file in sources.items():
         code = {file: (FOLDER / "source" / file).read_text()}
         kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": code})
 

@@ -94,6 +94,15 @@ def test_another_attempt_begins_anew() -> None:
     )
 
 
+def test_the_policy_in_force_and_the_ways_back_come_from_the_reports() -> None:
+    first = to_status(said(50, precision="mixed_bfloat16", recoveries=0), None, NOW)
+    assert (first.precision, first.recoveries) == ("mixed_bfloat16", 0)
+    later = to_status(said(60, precision="float32", recoveries=2), first, NOW)
+    assert (later.precision, later.recoveries) == ("float32", 2)
+    silent = to_status(said(70), later, NOW)
+    assert (silent.precision, silent.recoveries) == ("float32", 2), "what a report does not say is carried over"
+
+
 def test_what_no_report_says_is_carried_over() -> None:
     before = Progress(attempt=1, step=1, recoveries=2, precision="mixed_float16")
     after = to_status(said(2), before, NOW)

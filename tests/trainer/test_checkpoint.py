@@ -23,8 +23,9 @@ from mptraining_api import events
 from mptraining_api.launch import Seat
 from mptraining_api.problems import Diverged, ResumeRefused, Superseded
 from mptraining_records import storage, transfers
-from mptraining_trainer import fence
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents, checkpoints
+from mptraining_trainer import checkpoint_files, fence
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState, checkpoints
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.telemetry import Telemetry
 
@@ -311,7 +312,8 @@ class Test_an_older_attempt_that_still_runs:
 ENDLESS = """
 import itertools, sys
 from mptraining_api.launch import Seat
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState, Contents
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.telemetry import Telemetry
 keras = load("Keras3")
@@ -408,3 +410,42 @@ class Narrows:
             if self._left < 0:
                 self.stopped.set()
             return self._left >= 0
+
+
+def test_large_files_go_in_parts_and_come_back_as_one(
+    keras3: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "PART_BYTES", 100)
+    saved = Rig(keras3, tmp_path, units=8, layers=3).train().save(3)
+    names = {path.name for path in (tmp_path / "step-0000000003").iterdir()}
+    assert {"model.safetensors", "model-part-1.safetensors", "model-part-2.safetensors", "state.json"} <= names
+    fresh = Rig(keras3, tmp_path, units=8, layers=3, seed=2)
+    assert fresh.checkpointer.restore() is not None
+    assert equal(saved.arrays(), fresh.arrays())
+    (tmp_path / "step-0000000003" / "model-part-2.safetensors").unlink()
+    with pytest.raises(ResumeRefused, match="no checkpoint of this run is whole"):
+        fresh.checkpointer.restore()
+
+
+def test_parts_are_no_larger_than_they_may_be() -> None:
+    arrays = {"model": {f"{number:05d}": np.zeros(size, np.uint8) for number, size in enumerate((3, 9, 4, 4, 3, 30))}}
+    parts = checkpoint_files.in_parts(arrays | {"random": {}}, limit=10)
+    sizes = {name: [array.nbytes for array in part.values()] for name, part in parts.items()}
+    assert sizes == {
+        "model": [3],
+        "model-part-1": [9],
+        "model-part-2": [4, 4],
+        "model-part-3": [3],
+        "model-part-4": [30],
+        "random": [],
+    }
+
+
+def test_what_a_killed_writer_left_is_swept_away(keras3: Keras, tmp_path: Path) -> None:
+    left = tmp_path / ".unfinished-abc"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    rig = Rig(keras3, tmp_path).train()
+    assert checkpoints(str(tmp_path)) == []
+    rig.save(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001"]

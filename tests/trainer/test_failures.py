@@ -61,6 +61,12 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
             "InvalidData",
             r"^spec.data.label: Received a label value of 12 which is outside the valid range of \[0, 10\)\. Give",
         ),
+        (
+            error(tf.errors.UnimplementedError, "A deterministic GPU implementation of FooOp is not available."),
+            1,
+            "InvalidProgram",
+            "FooOp is not available.*TF_DETERMINISTIC_OPS=0 in podTemplate.env",
+        ),
         (ValueError("odd"), 1, "ProgramFailed", "^ValueError: odd$"),
     ],
 )

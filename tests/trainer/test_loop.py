@@ -55,15 +55,20 @@ class Rig:
         scale: float | None = None,
         normalized: bool | str = False,
         jit: bool = False,
+        checked: bool = False,
+        dropout: float = 0.0,
+        clipnorm: float | None = None,
     ) -> None:
         keras.set_seed(1)
         keras.set_policy(policy)
         self.keras = keras
         self.strategy = strategy(replicas)
         with self.strategy.scope():
-            self.model = model(keras, normalized=normalized)
-            self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9)
+            self.model = model(keras, normalized=normalized, dropout=dropout)
+            self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9, clipnorm=clipnorm)
             self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
+            if checked:
+                self.scaler = LossScaler(scales=False)
             self.loop = Loop(
                 keras=keras,
                 strategy=self.strategy,
@@ -151,6 +156,67 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_skipped_step_changes_nothing(keras: Keras, policy: str) -> None:
+    """Neither statistics nor seeds nor metrics nor what the next step computes."""
+    inputs, labels = examples(BATCH * 3)
+    inputs[BATCH] = np.nan
+    scale = 1024.0 if policy == "mixed_float16" else None
+    parts: dict[str, Any] = {"replicas": 2, "policy": policy, "normalized": True, "dropout": 0.3}
+    parts |= {"scale": scale, "checked": scale is None}
+    poisoned = Rig(keras, data=(inputs, labels), **parts)
+    kept = np.r_[0:BATCH, 2 * BATCH : 3 * BATCH]
+    without = Rig(keras, data=(inputs[kept], labels[kept]), **parts)
+
+    first = poisoned.loop.execute(poisoned.batches, 1)
+    before = [variable.numpy() for variable in keras.variables(poisoned.model)]
+    second = poisoned.loop.execute(poisoned.batches, 1)
+    after = [variable.numpy() for variable in keras.variables(poisoned.model)]
+    assert (second.applied_steps, second.skipped_in_a_row) == (0, 1)
+    assert not np.isfinite(second.gradient_norm)
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert second.metrics == first.metrics
+
+    third = poisoned.loop.execute(poisoned.batches, 1)
+    expected = [without.loop.execute(without.batches, 1) for _ in range(2)][1]
+    assert third.metrics == expected.metrics
+    assert third.loss == pytest.approx(expected.loss, rel=1e-6)
+    tolerance = 1e-3 if scale else 0.0  # under float16 the scale has halved
+    assert same(poisoned.weights(), without.weights(), tolerance)
+
+
+def test_looking_at_updates_first_changes_none_of_them(keras: Keras) -> None:
+    plain, checked = Rig(keras, replicas=2), Rig(keras, replicas=2, checked=True)
+    first, second = plain.loop.execute(plain.batches, 5), checked.loop.execute(checked.batches, 5)
+    assert same(plain.weights(), checked.weights())
+    assert (second.loss, second.gradient_norm) == pytest.approx((first.loss, first.gradient_norm))
+    assert (second.loss_scale, second.skipped_steps) == (None, 0)
+
+
+@pytest.mark.parametrize(("replicas", "accumulation", "scale"), [(2, 2, None), (4, 1, 1024.0)])
+def test_the_gradient_norm_is_that_of_the_whole_batch(
+    keras: Keras, replicas: int, accumulation: int, scale: float | None
+) -> None:
+    """Also of the last of several steps, whatever the number of replicas, parts and the loss scale."""
+    rig = Rig(keras, replicas=replicas, accumulation=accumulation, scale=scale)
+    assert rig.loop.execute(rig.batches, 2).finite_steps == 2
+    x, y = (part[2 * BATCH : 3 * BATCH] for part in examples(BATCH * 8))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, rig.model(x, training=True)))
+    gradients = tape.gradient(loss, keras.variables_of(rig.model.trainable_variables))
+    expected = np.sqrt(sum(float((gradient.numpy() ** 2).sum()) for gradient in gradients))
+    assert rig.loop.execute(rig.batches, 1).gradient_norm == pytest.approx(expected, rel=1e-5)
+
+
+def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
+    """Keras 3 by itself clips the share of each replica and sums afterwards."""
+    one, many = (Rig(keras, replicas=replicas, clipnorm=0.05) for replicas in (1, 4))
+    for rig in (one, many):
+        rig.loop.execute(rig.batches, 4)
+    assert same(one.weights(), many.weights(), 1e-5)
+    assert not same(one.weights(), Rig(keras, clipnorm=0.05).weights(), 1e-3)
+
+
 @pytest.mark.parametrize("scale", [None, 1024.0])
 def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | None) -> None:
     """Plain BatchNormalization: each replica sees its own half of the batch, all go on with the mean of both."""
@@ -161,6 +227,19 @@ def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | Non
     for first, second in statistics:
         assert np.array_equal(first, second)
         assert not np.allclose(first, np.round(first), atol=1e-6), "they moved"
+
+
+def test_a_table_is_no_moving_statistic(keras: Keras) -> None:
+    class Table(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def build(self, shape: Any) -> None:
+            self.table = self.add_weight(shape=(1025, 1024), trainable=False, initializer="zeros", name="table")
+            self.mean = self.add_weight(shape=(1024,), trainable=False, initializer="zeros", name="mean")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    found = keras.moving_statistics(keras.module.Sequential([keras.module.layers.Input((2,)), Table()]))
+    assert [list(variable.shape) for variable in found] == [[1024]]
 
 
 def test_an_overflow_leaves_no_trace_in_moving_statistics(keras: Keras) -> None:
@@ -306,9 +385,10 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     else:
         step = rig.loop._step
 
-        def slow_step(batch: Any) -> None:
-            step(batch)
+        def slow_step(batch: Any) -> Any:
+            norm = step(batch)
             tf.numpy_function(pause, [], tf.float32)
+            return norm
 
         rig.loop._step = slow_step  # type: ignore[method-assign]
         dataset = dataset.prefetch(4)

@@ -314,6 +314,44 @@ def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path
     assert all(np.isfinite(array).all() for array in gang.weights())
 
 
+def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
+    """256 records in index order, those `rows` full of NaN."""
+    x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+    x[rows] = np.nan
+    np.savez(folder / "poisoned.npz", x=x, label=labels)
+    convert(str(folder / "poisoned.npz"), str(folder / "records"))
+    return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+
+
+def test_two_workers_go_back_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
+    """The first NaN is worker 1's, in step 3, the second worker 0's, in step 7: two ways back, built anew each time."""
+    spec = TWO_WORKERS | {
+        "precision": {"policy": "mixed_bfloat16"},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "checkpoint": {"everySteps": 2},
+    }
+    gang = start(spec, data=poisoned(tmp_path, [65, 192]), batchSize={"global": 32}, stepsPerExecution=2)
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        back = [(one.from_step, one.to_step, one.precision) for one in gang.all(events.Recovered, worker)]
+        assert back == [(3, 2, "mixed_bfloat16"), (7, 6, "float32")]
+        assert gang.finished(worker).metrics == gang.metrics()
+    result = json.loads((gang.folder / "result.json").read_text())
+    assert (result["precision"], result["recoveries"], result["skippedSteps"]) == ("float32", 2, 2)
+    assert all(np.isfinite(array).all() for array in gang.weights())
+
+
+def test_two_workers_say_alike_where_it_began(start: Start, tmp_path: Path) -> None:
+    spec = TWO_WORKERS | {"program": {"application": {"name": "mlp", "classes": 3}}}
+    data = poisoned(tmp_path, [65])
+    gang = start(spec, data=data, batchSize={"global": 32}, stepsPerExecution=2, onNonFinite="Fail")
+    assert gang.wait() == [3, 3], gang.errors()
+    assert gang.finished(0).message == gang.finished(1).message
+    assert "step 3: " in gang.finished(0).message
+    assert "it began with the input 'x' (examples 64 to 95 of pass 1)" in gang.finished(0).message
+
+
 SCRIPT = """
 import keras, numpy as np, os, signal, time
 keras.utils.set_random_seed(1)
@@ -343,6 +381,53 @@ def test_a_script_resumes_by_epoch(start: Start, tmp_path: Path, monkeypatch: py
     assert (rest.wait(), undisturbed.wait()) == ([0], [0]), rest.errors()
     assert [event.step for event in rest.all(events.Saved)] == [6, 8, 10]
     assert equal(rest, undisturbed, 1e-6)
+
+
+SEVERAL = """
+import json, os, signal
+import numpy as np
+import tf_keras as keras
+keras.utils.set_random_seed(1)
+x = np.arange(96, dtype="float32").reshape(32, 3) / 96
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+worker = os.environ["JOB_COMPLETION_INDEX"]
+
+class Lost(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if os.environ.get("LOST") == f"{epoch} {worker}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+model.fit(x, x.sum(axis=1), batch_size=8, epochs=3, shuffle=False, callbacks=[Lost()])
+print("EVALUATED", json.dumps(model.evaluate(x, x.sum(axis=1), batch_size=8, verbose=0)))
+"""
+
+
+def test_a_script_over_several_workers_with_batch_normalization(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moving statistics are each worker's own: to save them takes every worker, and only the chief publishes."""
+    (tmp_path / "several.py").write_text(SEVERAL)
+    spec = TWO_WORKERS | {"program": {"script": {"path": "several.py"}}}
+    monkeypatch.setenv("LOST", "2 1")
+    first = start(spec, source=tmp_path)
+    assert first.wait() == [76, -signal.SIGKILL], first.errors()
+    assert [event.step for event in first.all(events.Saved)] == [4, 8]
+    assert first.all(events.Saved, worker=1) == []
+    monkeypatch.delenv("LOST")
+    rest, undisturbed = start(spec, source=tmp_path), start(spec, "undisturbed", source=tmp_path)
+    assert (rest.wait(), undisturbed.wait()) == ([0, 0], [0, 0]), rest.errors()
+    (started,) = rest.all(events.Started)
+    assert (started.keras[:8], started.replicas_in_sync) == ("tf_keras", 2)
+    assert [event.step for event in rest.all(events.Saved)] == [12]
+    assert equal(rest, undisturbed, 1e-6)
+    said = [
+        next(line for line in attempt.outputs[worker].read_text().splitlines() if line.startswith("EVALUATED"))
+        for attempt in (rest, undisturbed)
+        for worker in (0, 1)
+    ]
+    losses = [json.loads(line.removeprefix("EVALUATED ")) for line in said]
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-5), "all workers evaluate one model on all of the data"
 
 
 def test_the_legacy_generation_runs_and_resumes(start: Start) -> None:

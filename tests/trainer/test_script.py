@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.script import run_script
 
@@ -35,7 +36,8 @@ x, y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 first = model.fit(x, y, batch_size=4, epochs=3, validation_data=(x, y), callbacks=[Mine()])
 second = model.fit(x, y, 4, 2)
 Path("seen.json").write_text(json.dumps(dict(
-    arguments=sys.argv[1:], name=__name__, beside=Path("beside.txt").read_text(), epochs=[first.epoch, second.epoch])))
+    arguments=sys.argv[1:], name=__name__, beside=Path("beside.txt").read_text(), epochs=[first.epoch, second.epoch],
+    losses=[first.history["loss"], second.history["loss"]])))
 """
 FINE_TUNE = """
 import numpy as np
@@ -58,24 +60,34 @@ model.fit(np.ones((4, 3)), np.ones((4, 1)))
 
 
 class Recorder:
-    """A Context that writes down what it is told."""
+    """A Context that writes down what it is told; `done` are the epochs of the fits of an earlier attempt."""
 
-    def __init__(self, *, done: int | None = None, stop_after: int | None = None) -> None:
-        self.done = done
+    def __init__(self, *, done: Sequence[int] = (), stop_after: int | None = None) -> None:
+        self.done = [FitState(epochs=epochs, history={"loss": [9.0] * epochs}) for epochs in done]
         self.stop_after = stop_after
-        self.saved: list[int] = []
-        self.restored: list[int] = []
+        self.saved: list[list[int]] = []
+        self.restored: list[tuple[int, bool]] = []
         self.told: list[tuple[int, int, Mapping[str, float]]] = []
+        self.batches: list[tuple[str, int]] = []
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
         self.told.append((step, epoch, metrics))
 
-    def save(self, model: Any, epoch: int) -> None:
-        self.saved.append(epoch)
+    def before_batch(self, step: int) -> None:
+        self.batches.append(("before", step))
 
-    def restore(self, model: Any) -> int | None:
-        self.restored.append(len(model.weights))
+    def after_batch(self, step: int) -> None:
+        self.batches.append(("after", step))
+
+    def save(self, model: Any, fits: Sequence[FitState]) -> None:
+        self.saved.append([fit.epochs for fit in fits])
+
+    def earlier(self, model: Any) -> Sequence[FitState]:
+        assert model.weights
         return self.done
+
+    def restore(self, model: Any, *, whole: bool) -> None:
+        self.restored.append((len(model.weights), whole))
 
     def stop_requested(self) -> bool:
         return self.stop_after is not None and len(self.saved) >= self.stop_after
@@ -124,6 +136,7 @@ def test_the_script_sees_what_it_would_see_alone(keras: Keras, folder: Path) -> 
     resolved = job(keras, "train.py", "--lr=0.1", "twice", policy="mixed_bfloat16")
     model = run_script(resolved, keras, None, Recorder(), folder)
     seen = json.loads((folder / "seen.json").read_text())
+    assert [len(losses) for losses in seen.pop("losses")] == [3, 2]
     assert seen == {
         "arguments": ["--lr=0.1", "twice"],
         "name": "__main__",
@@ -137,7 +150,8 @@ def test_the_script_sees_what_it_would_see_alone(keras: Keras, folder: Path) -> 
 def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Path) -> None:
     context = Recorder()
     run(keras, folder, "train.py", context)
-    assert context.saved == [1, 2, 3, 4, 5]
+    assert context.saved == [[1], [2], [3], [3, 1], [3, 2]]
+    assert context.batches == [(when, step + (when == "after")) for step in range(20) for when in ("before", "after")]
     by_epoch = {epoch: (step, set(metrics)) for step, epoch, metrics in context.told if step % 4 == 0}
     assert by_epoch[1] == (4, {"loss", "mae", "val_loss", "val_mae", "mine"})
     assert by_epoch[5] == (20, {"loss", "mae"})
@@ -145,24 +159,30 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("done", "saved", "epochs"),
+    ("done", "saved", "restored"),
     [
-        (None, [1, 2, 3, 4, 5], [[0, 1, 2], [0, 1]]),
-        (2, [3, 4, 5], [[2], [0, 1]]),
-        (3, [4, 5], [[], [0, 1]]),
-        (4, [5], [[], [1]]),
-        (5, [], [[], []]),
+        ([], [[1], [2], [3], [3, 1], [3, 2]], []),
+        ([2], [[3], [3, 1], [3, 2]], [True]),
+        ([3], [[3, 1], [3, 2]], [True]),
+        ([3, 1], [[3, 2]], [False, True]),
+        ([3, 2], [], [False, True]),
+        # The first fit stopped early, by a callback of its own: nobody makes up for it.
+        ([1, 1], [[1, 2]], [False, True]),
     ],
 )
 def test_a_restart_goes_on_after_the_epochs_that_are_done(
-    keras: Keras, folder: Path, done: int | None, saved: list[int], epochs: list[list[int]]
+    keras: Keras, folder: Path, done: list[int], saved: list[list[int]], restored: list[bool]
 ) -> None:
     context = Recorder(done=done)
     run(keras, folder, "train.py", context)
     assert context.saved == saved
-    assert json.loads((folder / "seen.json").read_text())["epochs"] == epochs
-    # Once, before the first step, with the weights already there although the model has no input layer.
-    assert context.restored == [4]
+    # Before the first step, with the weights already there although the model has no input layer.
+    assert context.restored == [(4, whole) for whole in restored]
+    seen = json.loads((folder / "seen.json").read_text())
+    first = done[0] if len(done) > 1 else 3
+    assert seen["epochs"] == [list(range(first)), [0, 1]], "the script sees all epochs"
+    assert [losses.count(9.0) for losses in seen["losses"]] == [*done, 0, 0][:2]
+    assert [len(losses) for losses in seen["losses"]] == [first, 2]
 
 
 @pytest.mark.parametrize("script", ["train.py", "swallows.py"])
@@ -170,7 +190,7 @@ def test_a_stop_ends_the_script_after_the_batch_at_hand(keras: Keras, folder: Pa
     context = Recorder(stop_after=1)
     with pytest.raises(Preempted, match="stopped after 1 epochs"):
         run(keras, folder, script, context)
-    assert context.saved == [1]
+    assert context.saved == [[1]]
     assert not (folder / "seen.json").exists()
 
 
@@ -241,4 +261,4 @@ def test_import_keras_under_legacy_is_followed_too(keras: Keras, folder: Path) -
     (folder / "fine.py").write_text(text)
     context = Recorder()
     assert run(keras, folder, "fine.py", context) is not None
-    assert context.saved == [1]
+    assert context.saved == [[1]]

@@ -202,6 +202,7 @@ def test_another_batch_size_trains_the_passes_that_are_left(train: RunJob, size:
     assert (other.started.first_step, other.started.total_steps, other.finished.step) == (STEPS, last, last)
     assert [event.epoch for event in other.all(events.Progress)][-1] == 3
     assert other.state()["epoch"] == 2
+    assert "BatchSizeChanged" in other.topics
     validated = [event.step for event in other.all(events.Progress) if "val_loss" in event.metrics]
     assert set(validated) >= {STEPS + (last - STEPS) // 2, last}, "at the end of every pass"
     # Another resume after it finds the same end.
@@ -215,7 +216,7 @@ def test_another_batch_size_in_mid_epoch_leaves_no_record_out(train: RunJob) -> 
 
 
 def test_another_learning_rate_takes_effect(train: RunJob) -> None:
-    train(epochs=1)
+    assert "ChangedSinceCheckpoint" not in train(epochs=1).topics
     first = train("run", epochs=2, optimizer={"className": "Adam", "config": {"learning_rate": 0.0}})
     before = train("other", epochs=1)
     assert same(first, before), "at a rate of zero nothing moves"
@@ -224,7 +225,12 @@ def test_another_learning_rate_takes_effect(train: RunJob) -> None:
 def test_a_pass_goes_on_with_the_seed_it_was_begun_with(train: RunJob) -> None:
     undisturbed = train("whole", epochs=None, totalSteps=12)
     train("parts", epochs=None, totalSteps=7)
-    assert same(train("parts", epochs=None, totalSteps=12, seed=99), undisturbed)
+    rest = train("parts", epochs=None, totalSteps=12, seed=99)
+    assert same(rest, undisturbed)
+    assert rest.result.notices == undisturbed.result.notices + tuple(
+        notice for notice in rest.result.notices if notice.startswith("ChangedSinceCheckpoint: since the checkpoint")
+    )
+    assert "training.seed: 7, now 99" in rest.result.notices[-1]
 
 
 def test_mixed_precision_goes_on_from_a_float32_checkpoint(train: RunJob) -> None:
@@ -233,6 +239,9 @@ def test_mixed_precision_goes_on_from_a_float32_checkpoint(train: RunJob) -> Non
     assert mixed.outcome == outcomes.SUCCEEDED
     assert mixed.started.first_step == STEPS
     assert mixed.state()["lossScale"] > 0
+    (said,) = [notice.message for notice in mixed.all(events.Notice) if notice.topic == "ChangedSinceCheckpoint"]
+    assert said.startswith(f"since the checkpoint of step {STEPS} these changed: precision.policy: float32, now mixed")
+    assert "not bit for bit" in said
     assert mixed.finished.metrics["loss"] < train("float", epochs=1).finished.metrics["loss"]
     back = train(epochs=3)
     assert (back.outcome, back.started.first_step) == (outcomes.SUCCEEDED, 2 * STEPS)

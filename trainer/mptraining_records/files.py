@@ -60,12 +60,12 @@ def copy(source: Path, destination: Path, only: str | None = versions.ANY) -> Fo
     return _present(destination)
 
 
-def move(source: Path, destination: Path) -> Found:
-    """Renames a file within a disk, once its content is safely there."""
+def move(source: Path, destination: Path, only: str | None = versions.ANY) -> Found:
+    """Renames a file within a disk, once its content is safely there; `only` is what may be replaced."""
     with explained(destination), source.open("rb+") as file:
         _flush(file)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(destination)
+        _publish(source, destination, only)
         return _present(destination)
 
 

@@ -114,11 +114,11 @@ def upload(source: Path | str, uri: str, *, replacing: str | None = versions.ANY
     return _stored(uri, gcs.put(uri, Path(source), replacing))
 
 
-def move(source: Path, uri: str) -> StoredObject:
+def move(source: Path, uri: str, *, replacing: str | None = versions.ANY) -> StoredObject:
     """As `upload`, but the local file goes; on the same disk it is renamed."""
     if not is_remote(uri):
-        return _local([files.move(source, local_path(uri))])[0]
-    stored = upload(source, uri)
+        return _local([files.move(source, local_path(uri), replacing)])[0]
+    stored = upload(source, uri, replacing=replacing)
     files.delete(source)
     return stored
 

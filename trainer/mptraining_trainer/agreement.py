@@ -7,7 +7,7 @@ trainings would be averaged without a word, or a collective operation would wait
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +40,7 @@ def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
     if workers == 1:
         return lambda value: value
     count = strategy.num_replicas_in_sync // workers
-    total = _sum_over_replicas(strategy)
+    total = _summing(strategy)
     return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
 
 
@@ -51,15 +51,40 @@ def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
     # n numbers are equal if and only if n times the sum of their squares is the square of their sum. They are bytes,
     # so that float32, which every collective knows, is exact for 256 replicas.
     count = strategy.num_replicas_in_sync
-    total = _sum_over_replicas(strategy)
-    sums, squares = total(said).numpy(), total(said * said).numpy()
+    sums, squares = _sum_over_replicas(strategy, said), _sum_over_replicas(strategy, said * said)
     return [
         all(count * int(square) == int(sum) ** 2 for sum, square in zip(*each, strict=True))
         for each in zip(sums, squares, strict=True)
     ]
 
 
-def _sum_over_replicas(strategy: Any) -> Any:
+def mean_over_workers(strategy: Any, values: Sequence[float]) -> list[float]:
+    """What all workers come to together, the same on each; every worker must call it with as many values."""
+    if not values:
+        return []
+    sums = _sum_over_replicas(strategy, tf.constant(list(values), tf.float32))
+    return [float(value) / strategy.num_replicas_in_sync for value in sums]
+
+
+def gathered(strategy: Any, seat: int, workers: int, values: Sequence[int]) -> list[list[int]]:
+    """What each worker says, by its index; every worker must call it with as many small whole numbers."""
+    own = [[float(value) if worker == seat else 0.0 for value in values] for worker in range(workers)]
+    sums = _sum_over_replicas(strategy, tf.constant(own, tf.float32))
+    replicas_each = strategy.num_replicas_in_sync / workers
+    return [[round(float(value) / replicas_each) for value in row] for row in sums]
+
+
+def meet(strategy: Any) -> None:
+    """Returns when every worker has called it."""
+    _sum_over_replicas(strategy, tf.constant(0.0))
+
+
+def _sum_over_replicas(strategy: Any, values: Any) -> Any:
+    """Each replica counts its worker's values once."""
+    return _summing(strategy)(values).numpy()
+
+
+def _summing(strategy: Any) -> Any:
     def over_all(value: Any) -> Any:
         of_replicas = strategy.run(tf.identity, args=(value,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)

@@ -177,6 +177,15 @@ class Callbacks:
         self._publish()
         self._files.settle()
 
+    def abandon(self) -> None:
+        """Others like these go on from an earlier step: what is written from now on is theirs alone."""
+        self._files.settle()
+        self._files.close()
+        for callback in self._callbacks:
+            if getattr(callback, "_is_tracing", False):
+                # There is one profiler in a process.
+                callback._stop_profiler(save=False)
+
     def _publish(self) -> None:
         self._published_at = self._now()
         for callback in self._callbacks:

@@ -3,11 +3,11 @@
     checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
                                 state.json
 
-The files come first, `state.json` with their checksums last: a folder without it is no checkpoint. A fence keeps an
-older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables are kept
-as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every worker takes
-part in `save` (reading variables that are kept per replica is a collective operation); the chief alone writes, in a
-thread of its own.
+The files come first (`checkpoint_files`), `state.json` with their checksums last: a folder without it is no checkpoint.
+A fence keeps an older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables
+are kept as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every
+worker takes part in `save` (reading variables that are kept per replica is a collective operation); the chief alone
+writes, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,52 +19,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
-from pydantic import Field, JsonValue
-from safetensors.numpy import load_file, save_file
 
 from mptraining_api.events import Saved
-from mptraining_api.model import Model
-from mptraining_api.problems import Diverged, Problem, ResumeRefused, StorageUnavailable
+from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records import storage, transfers, versions
+from mptraining_trainer.checkpoint_files import read, scratch_for, sweep, write
+from mptraining_trainer.checkpoint_state import STATE, CheckpointState, checkpoints
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.origin import Origin, changes
+from mptraining_trainer.recovery import BROKEN, NonFinite
 from mptraining_trainer.replica_values import ReplicaValues, fits
 from mptraining_trainer.telemetry import Telemetry
 
-STATE = "state.json"
-_VERSION = 1
 
+@dataclass(frozen=True)
+class Loaded:
+    """A whole checkpoint in memory: arrays by the file they came from."""
 
-class FileState(Model):
-    bytes: int
-    crc32c: int
-
-
-class CheckpointState(Model):
-    """What stands in state.json: `step` steps are done; `epoch` and `examples` are the position in the data."""
-
-    version: int = _VERSION
-    step: int
-    attempt: int
-    incarnation: str
-    seed: int
-    epoch: int
-    examples: int
-    fingerprint: str
-    policy: str
-    replicas: int
-    loss_scale: float | None = None
-    good_steps: int = 0
-    skipped_steps: int = 0
-    skipped_in_a_row: int = 0
-    # Steps whose losses the sums among the metrics hold.
-    loss_steps: int = 0
-    # What the callbacks remember, by the callback's name.
-    callbacks: dict[str, JsonValue] = Field(default_factory=dict)
-    files: dict[str, FileState] = Field(default_factory=dict)
+    uri: str
+    state: CheckpointState
+    arrays: Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -114,9 +91,14 @@ class Checkpointer:
         telemetry: Telemetry,
         fence: Fence | None = None,
         strategy: Any = None,
+        origin: Origin | None = None,
     ) -> None:
-        """`strategy` is the one that the variables were made under; default: TensorFlow's default strategy."""
+        """`origin` is written into each state, and a restore says what of it is another than it was.
+
+        `strategy` is the one that the variables were made under; default: TensorFlow's default strategy.
+        """
         self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
+        self._origin = origin
         self._folder = folder
         self._contents = contents
         self._max_to_keep = max_to_keep
@@ -132,16 +114,19 @@ class Checkpointer:
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
 
-        Raises what the write before this one met: Diverged when its weights were not finite numbers, Superseded when
+        Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
         a newer attempt has the run folder.
         """
-        arrays = {name: self._arrays(variables) for name, variables in self._contents.variables().items()}
         self.last_step = state.step
+        of_files = self._contents.variables()
         if not self._chief:
+            for variables in of_files.values():
+                self._values.share(variables)
             return
+        arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
         arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
         self.wait()
-        self._pending = self._writer.submit(self._write, state, arrays)
+        self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
     def wait(self) -> None:
         """Returns when the last save is published; raises what it met."""
@@ -154,10 +139,28 @@ class Checkpointer:
 
         A damaged one is passed over with a warning. Raises ResumeRefused for one of another model or optimizer.
         """
+        loaded = self.load()
+        if loaded is None:
+            return None
+        self.assign(loaded)
+        self._say_what_changed(loaded.state)
+        return loaded.state
+
+    def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
+        """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
+        of_files = self._contents.variables()
+        for name, variables in of_files.items():
+            if only in (None, name):
+                self._assign(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        self.held = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
+        self.last_step = loaded.state.step
+
+    def load(self) -> Loaded | None:
+        """The newest whole checkpoint, or None when there is none. Raises ResumeRefused when all are damaged."""
         damaged = []
         for uri in reversed(checkpoints(self._folder)):
             try:
-                state, arrays = _read(uri)
+                return _read(uri)
             except StorageUnavailable:
                 # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
                 raise
@@ -168,12 +171,6 @@ class Checkpointer:
                 damaged.append(uri)
                 message = f"{uri} cannot be read ({error}); falling back to the one before"
                 self._telemetry.notice("CheckpointDamaged", message, level="Warning")
-                continue
-            for name, variables in self._contents.variables().items():
-                self._assign(uri, name, variables, arrays.get(name, []))
-            self.held = {name: kept for name, kept in arrays.items() if name not in self._contents.variables()}
-            self.last_step = state.step
-            return state
         if damaged:
             raise ResumeRefused(
                 damaged[0],
@@ -181,6 +178,15 @@ class Checkpointer:
                 next_step="Restore it, or set training.resume: Never.",
             )
         return None
+
+    def _say_what_changed(self, state: CheckpointState) -> None:
+        if state.origin is None or self._origin is None:
+            return
+        changed = changes(state.origin, self._origin)
+        if changed:
+            message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
+            message += "Training goes on from it, but not bit for bit as it would have"
+            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
         arrays = self._values.read(variables)
@@ -195,15 +201,23 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise Diverged(f"step {state.step}", "the weights are no longer finite numbers")
+                raise NonFinite(state.step, BROKEN)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
-        files = {}
-        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            for name, tensors in arrays.items():
-                path = Path(scratch, f"{name}.safetensors")
-                save_file(tensors, path)
-                files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
-            self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+        for last in (False, False, True):
+            try:
+                with scratch_for(self._folder) as scratch:
+                    files = write(Path(scratch), arrays)
+                    self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+                break
+            except versions.Conflict:
+                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                if last or self._fence is None:
+                    raise
+            except (InvalidData, OSError):
+                # A newer attempt sweeps away what this one has not published yet: then that is what happened.
+                if self._fence is not None:
+                    self._fence.check()
+                raise
         self._telemetry.say(
             Saved,
             step=state.step,
@@ -215,52 +229,30 @@ class Checkpointer:
             # The state goes first: what is left of a half-deleted one is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
+        sweep(self._folder)
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
-        for last in (False, False, True):
-            if self._fence is not None:
-                self._fence.check()
-            there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
-            try:
-                if state_uri in there:
-                    # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
-                    storage.delete(state_uri, version=there[state_uri])
-                to = {scratch / name: storage.join(uri, name) for name in state.files}
-                transfers.upload(to, replacing=there)
-                if self._fence is not None:
-                    self._fence.check()
-                storage.write(state_uri, state.to_json().encode(), replacing=None)
-            except versions.Conflict:
-                # Two attempts wrote this step at once. The one that has the folder writes it again.
-                if last or self._fence is None:
-                    raise
-                continue
-            return
-
-
-def checkpoints(folder: str) -> list[str]:
-    """URIs of the published checkpoints below `folder`, oldest first."""
-    ends = f"/{STATE}"
-    return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+        if self._fence is not None:
+            self._fence.check()
+        there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+        if state_uri in there:
+            # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+            storage.delete(state_uri, version=there[state_uri])
+        to = {scratch / name: storage.join(uri, name) for name in state.files}
+        transfers.upload(to, replacing=there, keep=False)
+        if self._fence is not None:
+            self._fence.check()
+        storage.write(state_uri, state.to_json().encode(), replacing=None)
 
 
 def _numbered(arrays: list[Any]) -> dict[str, Any]:
     return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
 
-def _read(uri: str) -> tuple[CheckpointState, dict[str, list[Any]]]:
+def _read(uri: str) -> Loaded:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
-    arrays = {}
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        for name, expected in state.files.items():
-            path = Path(scratch, name)
-            storage.download(storage.join(uri, name), path)
-            if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
-                raise ValueError(f"{name} is damaged: its checksum is another one")
-            loaded = load_file(path)
-            arrays[path.stem] = [loaded[key] for key in sorted(loaded)]
-    return state, arrays
+    return Loaded(uri, state, read(uri, state.files))
 
 
 def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
@@ -278,11 +270,3 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         f"a checkpoint of another {name}: {what}",
         next_step="Give another output folder, or set training.resume: Never.",
     )
-
-
-def _crc32c(path: Path) -> int:
-    checksum = google_crc32c.Checksum()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum.update(chunk)
-    return int.from_bytes(checksum.digest(), "big")

@@ -9,7 +9,7 @@ from mptraining_api.problems import ResumeRefused
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
 from mptraining_trainer import fence
-from mptraining_trainer.checkpoint import checkpoints
+from mptraining_trainer.checkpoint_state import checkpoints
 from mptraining_trainer.worker import Worker
 
 

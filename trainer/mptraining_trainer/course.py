@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.problems import Diverged, Preempted
+from mptraining_api.problems import Preempted
 from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, CheckpointState
+from mptraining_trainer.checkpoint import Checkpointer
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
+from mptraining_trainer.execution import Execution
 from mptraining_trainer.hooks import Hooks
-from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
-from mptraining_trainer.loop import Execution, Loop
+from mptraining_trainer.input_meter import InputMeter
+from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
-from mptraining_trainer.precision import DIVERGED_AFTER, FLOOR, LossScaler
+from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.profiling import Profiling
+from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.speed import Speed
 from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
-
-# Executions that the time of a step is taken from.
-_RECENT = 1000
 
 
 class Course:
@@ -56,36 +60,41 @@ class Course:
         self._devices = DeviceMeter(worker.job)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
-        self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-        # When and at which step the first execution, which compiles, was over.
-        self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
         self._meter = meter
-        self._advised = False
-        # Seconds and bytes since the last Progress; of the whole course without the first execution.
-        self._recent = InputSince()
-        self._steady = InputSince()
-        self.skipped_steps = 0
+        self._speed = Speed(meter, worker.telemetry.now)
         self.last_step = 0
+        self.skipped_steps = 0
+        self.loss_scale: float | None = None
+        self.gradient_norm: float | None = None
+        self._broken = False
+        policy = worker.job.precision.policy
+        self.compute_with(Numbers(asked=policy, policy=policy), ())
+
+    def compute_with(self, numbers: Numbers, available: Sequence[str], *, locate: bool = False) -> None:
+        """How training computes; see `recovery` and `watch`."""
+        self._numbers = numbers
+        self._watch = Watch(
+            numbers,
+            available,
+            self._worker.telemetry.notice,
+            skipped=self._scaler.state().skipped_steps if self._scaler else 0,
+            dynamic=self._scaler is None or self._scaler.dynamic,
+            locate=locate,
+        )
 
     @property
     def step_seconds(self) -> float | None:
-        """Median over the last executions, weighted by their steps, without the first, which compiles."""
-        ordered = sorted(self._step_seconds)
-        half = sum(steps for _, steps in ordered) / 2
-        for seconds, steps in ordered:
-            half -= steps
-            if half <= 0:
-                return seconds
-        return None
+        """See `Speed.step_seconds`."""
+        return self._speed.step_seconds
 
     def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
         self._validation = iterator_and_steps
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's
-        with `val_`. Raises Preempted, Diverged.
+        with `val_`. Raises Preempted, NonFinite.
         """
         metrics: dict[str, float] = {}
         now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
@@ -97,30 +106,35 @@ class Course:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
-            steps = min(self._pace.steps, ends.until_next(step))
+            steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
             hooks.execution_begins(step)
             self._profiling.before(step)
             before = now()
             with self._profiling.step(step):
-                stop = self._worker.preemption.asked()
-                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent)
+                stop, broken = self._worker.preemption.asked(), self._broken
+                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
+            self._watch.look(execution, step, steps, partial(self._batching.advance, position))
             step += steps
             self._profiling.after(step)
             position = self._batching.advance(position, steps)
-            self._check(execution, step)
+            self._account(execution)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
             hooks.execution_ends(step, trained)
-            recent = self._timed(execution, took, steps, step)
+            one_step = self._speed.add(took, execution.waited_seconds, steps, step)
+            if one_step is not None:
+                recent = one_step
+                if steps == self._pace.steps:
+                    self._pace = self._pace.after(execution.step_seconds)
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
-                self._checkpointer.save(self._state(step, position))
+                self._keep(step, position)
                 self._skipped.publish()
             if leave and step < ends.total_steps:
-                self._checkpointer.wait()
+                self.settle()
                 raise Preempted(
                     f"step {step}",
                     "this machine is being taken away; saved",
@@ -130,27 +144,12 @@ class Course:
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
-                self._checkpointer.save(self._state(step, position))
+                self._keep(step, position)
             if validated or over or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
                 self._say(step, metrics, execution, now)
         self._profiling.finish(step)
         self.last_step = step
-        hooks.end(metrics)
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-    def _timed(self, execution: Execution, took: float, steps: int, step: int) -> float:
-        """Takes the time of an execution into account; returns the seconds of one of its steps."""
-        # The first execution traces and compiles; what it took says nothing about a step.
-        if self._warm_since is None:
-            self._warm_since = self._worker.telemetry.now(), step
-            self._recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
-            return 0.0
-        self._recent.add(took, execution.waited_seconds)
-        self._steady.add(took, execution.waited_seconds)
-        self._step_seconds.append((took / steps, steps))
-        if steps == self._pace.steps:
-            self._pace = self._pace.after(execution.step_seconds)
-        return took / steps
 
     def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
@@ -159,11 +158,37 @@ class Course:
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
         validated = self._validated() if over or self._boundaries.validates(step) else {}
-        self.skipped_steps = execution.skipped_steps
+        self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
             self._say(step, trained | validated, execution, self._worker.telemetry.now)
         return trained | validated
+
+    def _keep(self, step: int, position: Position) -> None:
+        with self._told_to_all():
+            self._checkpointer.save(self._state(step, position))
+
+    def abandon(self) -> None:
+        """Another course goes on from an earlier step."""
+        self._profiling.abandon()
+
+    def settle(self) -> bool:
+        """Waits for the last save; whether all is well. Raises NonFinite where this worker is the only one."""
+        with self._told_to_all():
+            self._checkpointer.wait()
+        return not self._broken
+
+    @contextmanager
+    def _told_to_all(self) -> Iterator[None]:
+        """The chief alone learns that weights are not finite, as it writes them: the next execution tells the others,
+        so that all of them stop after the same step.
+        """
+        try:
+            yield
+        except NonFinite:
+            if self._worker.job.processes == 1:
+                raise
+            self._broken = True
 
     def _validated(self) -> dict[str, float]:
         if self._validation is None:
@@ -173,26 +198,12 @@ class Course:
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def _check(self, execution: Execution, step: int) -> None:
-        self.skipped_steps = execution.skipped_steps
-        stuck = execution.skipped_in_a_row >= DIVERGED_AFTER and (execution.loss_scale or 0.0) <= FLOOR
-        if stuck:
-            raise Diverged(
-                f"step {step}",
-                f"gradients overflowed in {execution.skipped_in_a_row} steps in a row with the loss scale at its floor",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or use float32.",
-            )
-        if execution.applied_steps == 0:
-            return
-        self._loss_sum = execution.loss_sum
-        self._loss_steps += execution.applied_steps
-        if not math.isfinite(execution.loss):
-            raise Diverged(
-                f"step {step}",
-                f"the loss became {execution.loss}, no finite number",
-                next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs; "
-                "the last checkpoint is from before it (training.onNonFinite: Recover is not there yet).",
-            )
+    def _account(self, execution: Execution) -> None:
+        self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
+        self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
+        if execution.applied_steps:
+            self._loss_sum = execution.loss_sum
+            self._loss_steps += execution.applied_steps
 
     def _epoch_loss(self) -> dict[str, float]:
         """The mean over the epoch's steps so far, as `fit` reports it."""
@@ -215,40 +226,29 @@ class Course:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
-            input_bound_percent=self._recent.bound_percent,
-            input_bytes_per_second=self._recent.bytes_per_second(figures.bytes),
+            input_bound_percent=self._speed.recent.bound_percent,
+            input_bytes_per_second=self._speed.recent.bytes_per_second(figures.bytes),
             input_requests=figures.requests if self._meter.remote else None,
             input_retries=figures.retries if self._meter.remote else None,
-            estimated_remaining_seconds=self._remaining_seconds(step),
+            estimated_remaining_seconds=self._speed.remaining_seconds(step, self._boundaries.total_steps),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
+            gradient_norm=self.gradient_norm,
+            precision=self._numbers.policy,
+            recoveries=len(self._numbers.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
-        self._recent = InputSince.begin(self._meter)
-        self._advise()
+        self._speed.said()
+        if (text := self._speed.advice()) is not None:
+            self._worker.telemetry.notice("InputBound", text, level="Warning")
         if speed is not None and (text := self._pace.shortened(speed)):
             self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
     def input_bound_percent(self) -> float | None:
         """The share of the time in which the device waited for data, without the first execution."""
-        return self._steady.bound_percent
-
-    def _advise(self) -> None:
-        percent = self._steady.bound_percent
-        if not self._advised and percent is not None and self._steady.seconds > STEADY and percent >= WORTH_SAYING:
-            self._advised = True
-            text = advice(self._steady, self._meter)
-            self._worker.telemetry.notice("InputBound", text, level="Warning")
-
-    def _remaining_seconds(self, step: int) -> float | None:
-        """At the pace so far, validation and saving included, which a step's own time leaves out."""
-        if self._warm_since is None or step <= self._warm_since[1]:
-            return None
-        began, first = self._warm_since
-        elapsed = self._worker.telemetry.now() - began
-        return round(elapsed / (step - first) * (self._boundaries.total_steps - step), 1)
+        return self._speed.input_bound_percent
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None
@@ -261,8 +261,14 @@ class Course:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=job.precision.policy,
+            policy=self._numbers.policy,
+            asked_policy=self._numbers.asked,
+            checked=self._numbers.checked,
+            checked_until=self._numbers.until,
+            recoveries=self._numbers.recoveries,
+            measured=self._numbers.measured,
             replicas=job.replicas,
+            examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,

@@ -34,7 +34,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
             return found
         found = found.__cause__ or found.__context__
     text = _last_line(error)
-    if job.processes > 1 and _of_a_peer(error):
+    if job.processes > 1 and of_a_peer(error):
         return PeerLost(
             "",
             f"another worker went away: {text}",
@@ -46,6 +46,13 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
             "spec.data.label",
             said[said.index(_LABEL) :].split(". ")[0].rstrip(".")[:500],
             next_step="Give the head as many classes as there are labels, or count the labels from 0.",
+        )
+    if isinstance(error, tf.errors.UnimplementedError) and "determinis" in str(error).lower():
+        return InvalidProgram(
+            "spec.program",
+            f"an operation of the model has no deterministic form on this device: {text}",
+            next_step="Replace it, or set TF_DETERMINISTIC_OPS=0 in podTemplate.env: a resumed run then ends with "
+            "slightly other weights than one that was never interrupted.",
         )
     if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
         return Problem(
@@ -69,7 +76,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
     return Problem("", f"{type(error).__name__}: {text}")
 
 
-def _of_a_peer(error: BaseException) -> bool:
+def of_a_peer(error: BaseException) -> bool:
     """A killed peer is seen as a reset connection at once, or after ten seconds by its missing heartbeat."""
     if isinstance(error, RuntimeError):
         return any(word in str(error).lower() for word in _PEER)

@@ -16,14 +16,13 @@ from pydantic import JsonValue
 
 from mptraining_api.run_folder import Best
 from mptraining_trainer.agreement import sum_over_workers
+from mptraining_trainer.assembly import Assembled
 from mptraining_trainer.best_weights import BestWeights, best_weights
 from mptraining_trainer.callback_files import CallbackFiles
 from mptraining_trainer.callbacks import Callbacks
-from mptraining_trainer.checkpoint import CheckpointState
+from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.fence import Fence
-from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.pace import Boundaries
-from mptraining_trainer.program import Program
 from mptraining_trainer.worker import Worker
 
 _BEST = "best"
@@ -142,6 +141,11 @@ class Hooks:
         if self._callbacks is not None:
             self._callbacks.end(metrics)
 
+    def abandon(self) -> None:
+        """Training goes back to an earlier step, with hooks of its own: no callback hears more. Raises Superseded."""
+        if self._callbacks is not None:
+            self._callbacks.abandon()
+
     def exported(
         self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
     ) -> tuple[int, Mapping[str, float], Sequence[Any]]:
@@ -185,12 +189,13 @@ class Hooks:
         return found
 
 
-def hooks_of(worker: Worker, program: Program, keras: Keras, strategy: Any, *, validated: bool) -> Hooks:
-    """The hooks of a program: its callbacks, and the best weights where the job exports them.
+def hooks_of(worker: Worker, built: Assembled) -> Hooks:
+    """The hooks of a built model: its program's callbacks, and the best weights where the job exports them.
 
     Call it before anything is written. Raises InvalidProgram and InvalidSpec for what cannot work.
     """
-    notice, job = worker.telemetry.notice, worker.job
+    notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.ground.keras
+    validated = built.ground.opened.validation is not None
     best = best_weights(job.export, program.model, program.metrics, validated=validated, notice=notice)
     if not program.callbacks:
         return Hooks(None, best)
@@ -202,13 +207,13 @@ def hooks_of(worker: Worker, program: Program, keras: Keras, strategy: Any, *, v
         program.callbacks,
         keras=keras,
         model=program.model,
-        optimizer=program.optimizer,
+        optimizer=built.optimizer,
         metrics=program.metrics,
         files=files,
         rebuild=program.rebuild,
         validated=validated,
         notice=notice,
         now=worker.telemetry.now,
-        agree=sum_over_workers(strategy, job.processes),
+        agree=sum_over_workers(built.ground.strategy, job.processes),
     )
     return Hooks(callbacks, best)

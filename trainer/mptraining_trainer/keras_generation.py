@@ -21,6 +21,10 @@ from mptraining_api.problems import InvalidSpec
 Generation = Literal["Keras3", "Legacy"]
 
 
+# Numbers in a moving statistic; BatchNormalization has one a channel.
+_LARGEST_STATISTIC = 1 << 20
+
+
 @dataclass(frozen=True)
 class Keras:
     """One generation of Keras: its module and what differs from the other one."""
@@ -40,6 +44,10 @@ class Keras:
         """Sets the global precision policy; only models built afterwards follow it."""
         self.module.mixed_precision.set_global_policy(policy)
 
+    def forget(self) -> None:
+        """Drops what Keras keeps of earlier models; the next ones get the same names. The policy is to be set again."""
+        self.module.backend.clear_session()
+
     def set_seed(self, seed: int) -> None:
         """Seeds Python, NumPy and TensorFlow, which every unseeded initializer and dropout draws from."""
         self.module.utils.set_random_seed(seed)
@@ -58,18 +66,22 @@ class Keras:
         return getattr(optimizer, "inner_optimizer", optimizer)
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """One update in replica context: both generations sum the replicas' gradients themselves.
+        """One update in replica context with gradients that are summed over the replicas already.
 
-        `variables` are Keras' own, those that `build_optimizer` was given.
+        `variables` are Keras' own, those that `build_optimizer` was given, and made ready by it.
         """
         if self.legacy:
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            optimizer.apply_gradients(zip(gradients, variables, strict=True), skip_gradients_aggregation=True)
         else:
             optimizer.apply(list(gradients))
 
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Makes the slots now, so that a checkpoint can be restored before the first step."""
         optimizer.build(list(variables))
+        if not self.legacy:
+            # Keras 3 clips each replica's share and sums afterwards, without a switch: so it is given the sums, and
+            # its own summing taken away. tf_keras has an argument for that.
+            optimizer._all_reduce_sum_gradients = list
 
     def variables(self, owner: Any) -> list[Any]:
         """All TensorFlow variables of a model, an optimizer or a metric, seeds included, in a fixed order."""
@@ -78,6 +90,19 @@ class Keras:
     def variables_of(self, variables: Sequence[Any]) -> list[Any]:
         """The TensorFlow variables behind Keras' own: Keras 3 wraps each, tf_keras does not."""
         return list(variables) if self.legacy else [variable.value for variable in variables]
+
+    def updated_by_calls(self, model: Any) -> list[Any]:
+        """The TensorFlow variables that a forward pass itself changes: moving statistics, seeds; no frozen weights."""
+        found = {
+            id(variable): variable
+            for layer in self.layers(model)
+            for variable in (
+                layer._non_trainable_weights
+                if self.legacy
+                else [*layer._non_trainable_variables, *(each.state for each in layer._seed_generators)]
+            )
+        }
+        return self.variables_of(list(found.values()))
 
     def unreduced(self, loss: Any) -> Any:
         """The loss as one value an example, so that the loop alone decides what to divide by."""
@@ -112,13 +137,15 @@ class Keras:
     def moving_statistics(self, model: Any) -> list[Any]:
         """TensorFlow variables that layers move themselves while they train, such as BatchNormalization's means.
 
-        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw.
+        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw. Those of
+        more than a million numbers are taken for tables, which nobody moves: to average one in each step would cost
+        more than the step.
         """
         found = {}
         for layer in self.layers(model):
             own = getattr(layer, "_non_trainable_weights" if self.legacy else "_non_trainable_variables", ())
             for variable in self.variables_of(own) if layer.trainable else ():
-                if variable.dtype.is_floating:
+                if variable.dtype.is_floating and variable.shape.num_elements() <= _LARGEST_STATISTIC:
                     found[id(variable)] = variable
         return list(found.values())
 

@@ -3,50 +3,30 @@
 Read `Loop.execute` from top to bottom: fetch a batch, run the step on every replica, and after K steps read
 everything the host wants to know in one transfer.
 
-A step under float32 or bfloat16 is one `strategy.run`: gradients are summed over the replicas by the optimizer's own
-all-reduce. Under loss scaling it is two, with the one decision in between: gradients, are all of them finite
-everywhere?, apply or skip. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of
-its own.)
+A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
+scaling, and after numbers stopped being finite once, it is two, with the one decision in between: is the norm of the
+summed gradients a finite number, and the loss?, apply or skip. A skipped step changes nothing: statistics, seeds and
+metrics are put back. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of its own.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.objective import Batch, Objective
-from mptraining_trainer.precision import LossScaler, all_finite
+from mptraining_trainer.precision import LossScaler
+from mptraining_trainer.replicas import assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum, local_sum
 
-# Readings of an execution before those of the metrics: loss twice, scale, skipped twice, asked, seconds, waited.
-_FIXED = 8
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
-
-    `loss_sum` and `metrics` run since `reset_metrics`. `asked_to_stop` counts the workers that asked, `step_seconds` is
-    the mean of what each of them said (see `execute`): the same on every worker, so that all decide alike.
-    `waited_seconds` is how long they waited for batches, the mean of them too, None where nobody measures it. (A GPU
-    that has work left while its host waits is counted as waiting.)
-    """
-
-    applied_steps: int
-    loss: float
-    loss_sum: float
-    metrics: dict[str, float]
-    loss_scale: float | None
-    skipped_steps: int
-    skipped_in_a_row: int
-    asked_to_stop: int
-    step_seconds: float
-    waited_seconds: float | None = field(compare=False)
+# Readings of an execution before those of the metrics: loss twice, gradient norm, finite steps, scale, skipped twice,
+# asked to stop, seconds, broken, waited.
+_FIXED = 11
 
 
 class Loop:
@@ -92,11 +72,15 @@ class Loop:
             replicas=self._replicas,
             examples_per_step=examples_per_step,
             accumulation=accumulation,
-            scaled=scaler is not None,
+            scaled=scaler is not None and scaler.scales,
             jit=jit,
         )
         self._losses = RunningSum("loss")
         self._statistics = MovingStatistics(keras, model)
+        # What a forward pass changes by itself, and a step that is left out must not.
+        self._undone = [*keras.updated_by_calls(model), *keras.random_states(model)] if scaler else []
+        if scaler:
+            self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
         self._evaluation_loss_sum = local_sum("evaluation_loss_sum")
         self._evaluation_weight_sum = local_sum("evaluation_weight_sum")
         keras.build_optimizer(optimizer, model.trainable_variables)
@@ -116,16 +100,18 @@ class Loop:
 
     # Host side
 
-    def execute(self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0) -> Execution:
+    def execute(
+        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
+    ) -> Execution:
         """Trains `steps` steps.
 
         `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
-        took of late.
+        took of late, `broken` that it found weights which are not finite.
         """
-        said = tf.constant([float(stop), step_seconds], tf.float32)
+        said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_error, loss_scale, skipped, in_a_row, asked, seconds, waited = fixed
+        loss_sum, loss_error, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
         loss_sum += loss_error
         speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
@@ -136,19 +122,26 @@ class Loop:
             applied_steps=applied,
             loss=loss,
             loss_sum=loss_sum,
+            gradient_norm=norm,
+            finite_steps=int(finite),
             metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
-            loss_scale=loss_scale if self._scaler else None,
+            loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
             asked_to_stop=int(asked),
             step_seconds=seconds / speakers,
             waited_seconds=waited / speakers if self._timed else None,
+            broken=int(found),
         )
 
     def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
         """Loss and metrics over `steps` masked batches, each example counted once; names as in training."""
         values = self._evaluate(iterator, tf.constant(steps)).numpy()
         return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
+
+    def take(self, iterator: Any) -> Any:
+        """The next batch of every replica, for `strategy.run`."""
+        return self._next(iterator)
 
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics and of the losses' sum."""
@@ -166,43 +159,59 @@ class Loop:
     # Training on the device
 
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
-        step = self._step if self._scaler is None else self._scaled_step
-        waited = tf.constant(0.0)
+        step = self._step if self._scaler is None else self._checked_step
+        waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         for _ in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
             waited += seconds
-            step(batch)
+            norm = step(batch)
+            fine &= tf.math.is_finite(norm)
+            finite += tf.cast(fine, tf.float32)
         said = tf.concat([said, [waited]], axis=0)
         heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([*self._losses.readings(), *scaling, *tf.unstack(heard), *results])
+        return tf.stack([*self._losses.readings(), norm, finite, *scaling, *tf.unstack(heard), *results])
 
-    def _step(self, batch: Batch) -> None:
-        def on_replica(batch: Batch) -> None:
+    def _step(self, batch: Batch) -> Any:
+        """Returns the gradients' norm."""
+
+        def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
+            gradients = summed(gradients)
+            norm = norm_of(gradients)
             self._apply(loss, gradients)
+            return norm
 
-        self._strategy.run(on_replica, args=(batch,))
+        return self._one_of(self._strategy.run(on_replica, args=(batch,)))
 
-    def _scaled_step(self, batch: Batch) -> None:
+    def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
 
-        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, list[Any], Any, list[Any]]:
-            statistics = self._statistics.read()
-            loss, gradients = self._shares(batch, scale)
-            return loss, gradients, 1.0 - tf.cast(all_finite(gradients), tf.float32), statistics
+        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, ...]:
+            before = [tf.identity(variable) for variable in self._undone]
+            with tf.control_dependencies(before):
+                loss, gradients = self._shares(batch, scale)
+            *gradients, total = summed([*gradients, loss])
+            return before, loss, gradients, norm_of(gradients), total
 
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
-        loss, gradients, overflows, statistics = self._strategy.run(gradients_on_replica, args=(batch, scale))
-        finite = self._strategy.reduce(tf.distribute.ReduceOp.SUM, overflows, axis=None) == 0.0
+        before, loss, gradients, norms, totals = self._strategy.run(gradients_on_replica, args=(batch, scale))
+        norm = self._one_of(norms)
+        # Of sums over all replicas, so that every replica of every worker decides alike.
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._one_of(totals))
         if finite:
             self._strategy.run(self._apply, args=(loss, gradients))
         else:
-            # The pass that overflowed has moved them too, by infinities perhaps.
-            self._strategy.run(self._statistics.assign, args=(statistics,))
+            for variable, value in zip(self._undone, before, strict=True):
+                self._strategy.extended.update(variable, assign, args=(value,), group=False)
         self._scaler.update(finite)
+        return norm
+
+    def _one_of(self, values: Any) -> Any:
+        """The value of this worker's first replica, where all have the same."""
+        return self._strategy.experimental_local_results(values)[0]
 
     def _apply(self, loss: Any, gradients: list[Any]) -> None:
         """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""

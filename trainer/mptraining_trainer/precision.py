@@ -1,4 +1,4 @@
-"""Loss scaling under mixed_float16: one scale and one decision for all replicas.
+"""Updates that are looked at before they are applied, and loss scaling under mixed_float16: one decision for all.
 
 float16 ends at 65504 and small gradients vanish below 6e-8, so the loss is multiplied before the backward pass and the
 gradients divided after it (Micikevicius et al., Mixed Precision Training, arXiv:1710.03740). Keras 3's own
@@ -8,32 +8,21 @@ replica, and lets the scale sink to zero; hence this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved import ResolvedPrecision
+
+if TYPE_CHECKING:
+    from mptraining_trainer.checkpoint_state import CheckpointState
 
 # Keras' and PyTorch's growth interval; a larger scale is tried after this many good steps in a row.
 GROWTH_STEPS = 2000
 # Below 1 the scale would shrink gradients instead of saving them from underflow.
 FLOOR = 1.0
 CEILING = 2.0**31
-# At the floor an overflow is no matter of the scale: that many bad steps in a row are a divergence.
-DIVERGED_AFTER = 100
-
-
-def decided(job: ResolvedJob, notice: Callable[[str, str], None]) -> ResolvedJob:
-    """The job with a policy that Keras knows: Measure is not there yet and follows Auto, said aloud."""
-    if job.precision.policy != "Measure":
-        return job
-    capability = job.accelerator.compute_capability or 0.0
-    policy = {"cpu": "float32", "tpu": "mixed_bfloat16"}.get(job.accelerator.kind)
-    policy = policy or ("mixed_float16" if capability >= 7.0 else "float32")
-    notice("NotMeasured", f"precision.policy: Measure is not there yet; {policy}, which Auto picks")
-    return job.model_copy(update={"precision": job.precision.model_copy(update={"policy": policy})})
 
 
 @dataclass(frozen=True)
@@ -47,10 +36,14 @@ class ScalerState:
 
 
 class LossScaler:
-    """Scale, counters and their rule; variables live in the strategy's scope, updates in cross-replica context."""
+    """Scale, counters and their rule; variables live in the strategy's scope, updates in cross-replica context.
 
-    def __init__(self, *, initial: float, dynamic: bool) -> None:
-        self.dynamic = dynamic
+    With `scales` False nothing is multiplied: bad steps are left out and counted, under any policy.
+    """
+
+    def __init__(self, *, initial: float = 1.0, dynamic: bool = False, scales: bool = True) -> None:
+        self.scales = scales
+        self.dynamic = dynamic and scales
         self._scale = tf.Variable(initial, trainable=False, dtype=tf.float32, name="loss_scale")
         self._good = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
         self._skipped = tf.Variable(0, trainable=False, dtype=tf.int64, name="skipped_steps")
@@ -92,11 +85,17 @@ class LossScaler:
         self._in_a_row.assign(state.skipped_in_a_row)
 
 
-def all_finite(gradients: list[Any]) -> Any:
-    """A boolean scalar: no gradient of this replica holds an infinity or a NaN."""
-    checks = [
-        tf.reduce_all(tf.math.is_finite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient))
-        for gradient in gradients
-        if gradient is not None
-    ]
-    return tf.reduce_all(tf.stack(checks))
+def scaler_for(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
+    """What a step under this policy needs; None where updates are applied unseen. Call it in the strategy's scope."""
+    if precision.policy == "mixed_float16":
+        return LossScaler(initial=precision.loss_scale, dynamic=precision.loss_scale_mode == "Dynamic")
+    return LossScaler(scales=False) if checked else None
+
+
+def goes_on(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
+    """Restores what still holds of the checkpoint: under another policy the number of skipped steps alone."""
+    if state.policy == policy:
+        scale = scaler.state().scale if state.loss_scale is None else state.loss_scale
+        scaler.restore(ScalerState(scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
+    else:
+        scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))

@@ -43,7 +43,7 @@ class Profiling:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
         self._published: Future[None] | None = None
-        worker.ends.callback(self._abandon)
+        worker.ends.callback(self.abandon)
 
     def before(self, step: int) -> None:
         """After `step` steps: begins to record when the next one belongs to the range."""
@@ -117,8 +117,8 @@ class Profiling:
     def _not_profiled(self, why: str) -> None:
         self._worker.telemetry.notice("NotProfiled", f"no step is recorded: {why}", level="Warning")
 
-    def _abandon(self) -> None:
-        """The run ends in mid-range: nobody waits for what is half recorded."""
+    def abandon(self) -> None:
+        """Training ends, or goes back, in mid-range: nobody waits for what is half recorded."""
         if self._since is not None:
             self._since = None
             with contextlib.suppress(tf.errors.OpError):

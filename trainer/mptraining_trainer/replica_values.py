@@ -33,6 +33,11 @@ class ReplicaValues:
         # Traced once: a save must not wait for it each time.
         self._gather: dict[tuple[int, ...], Any] = {}
 
+    def share(self, variables: Sequence[Any]) -> None:
+        """Takes part in the `read` of another worker, without copies of its own."""
+        if self._several_workers:
+            self._of_all([variable for variable in variables if kept_apart(variable)])
+
     def read(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of all values as NumPy arrays; of those kept apart with one more dimension in front, [replicas, …]."""
         apart = [variable for variable in variables if kept_apart(variable)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
@@ -15,7 +14,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
 from mptraining_records.contact import contact
-from mptraining_trainer import hand_over, precision
+from mptraining_trainer import hand_over
 from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
@@ -44,7 +43,6 @@ def run(
     try:
         wait = hand_over.seconds(job, seat, environment)
         refuse_foreign_folder(worker)
-        worker = replace(worker, job=precision.decided(job, telemetry.notice))
         _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
@@ -74,6 +72,8 @@ def run(
         first_record_seconds=_first_record_seconds(trained),
         input_bound_percent=trained.input_bound_percent if trained else None,
         peak_memory_bytes=peak_memory_bytes(),
+        precision=trained.numbers.policy if trained and trained.numbers else None,
+        recoveries=len(trained.numbers.recoveries) if trained and trained.numbers else None,
     )
     telemetry.close()
     ends.close()
@@ -104,6 +104,7 @@ def _say_what_has_no_effect(job: ResolvedJob, telemetry: Telemetry) -> None:
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
+    numbers = trained.numbers
     figures = trained.input.figures if trained.input else None
     examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
@@ -115,7 +116,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         step=trained.step,
         metrics=trained.metrics,
         strategy=job.strategy,
-        precision=job.precision.policy,
+        precision=numbers.policy if numbers else job.precision.policy,
         keras=job.keras,
         workers=job.processes,
         replicas_in_sync=job.replicas,
@@ -132,7 +133,11 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         peak_memory_bytes=peak_memory_bytes(),
         skipped_steps=trained.skipped_steps,
         skipped_records=trained.skipped_records,
-        recoveries=0,
+        recoveries=len(numbers.recoveries) if numbers else 0,
+        recovered=numbers.recoveries if numbers else (),
+        loss_scale=trained.loss_scale,
+        gradient_norm=trained.gradient_norm,
+        measured=numbers.measured if numbers else (),
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
         model=trained.model,

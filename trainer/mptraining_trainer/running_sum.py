@@ -30,8 +30,11 @@ class RunningSum:
         before = self._sum.read_value()
         after = before + value
         of_value = after - before
-        self._error.assign_add((before - (after - of_value)) + (value - of_value))
-        self._sum.assign(after)
+        error = self._error.read_value() + (before - (after - of_value)) + (value - of_value)
+        # The error goes back into the sum as soon as it counts there, or it would be rounded as the sum is.
+        whole = after + error
+        self._error.assign(error - (whole - after))
+        self._sum.assign(whole)
 
     def reset(self) -> None:
         for each in self.variables:

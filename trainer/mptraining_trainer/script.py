@@ -1,7 +1,8 @@
 """Runs an unmodified training script: policy, strategy, telemetry and epoch checkpoints are set up around it.
 
 The script's own `model.fit` trains. For the time of the run `fit` is wrapped: it gets one more callback, and after a
-restart begins at the epoch that was reached. That is resuming by epoch, not bit for bit.
+restart begins at the epoch that was reached, its History filled with the epochs before. That is resuming by epoch, not
+bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,27 +25,13 @@ from mptraining_api import inside_job
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
+from mptraining_trainer.failures import of_a_peer
+from mptraining_trainer.fits import Context, Fits
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.notebook_place import place_of
 
 _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
-
-
-class Context(Protocol):
-    """What the trainer lends a script. Steps and epochs count over all of its fits; an epoch from 1 when it is done."""
-
-    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Told about once a second, with the epoch under way, and at its end, then with validation's metrics."""
-
-    def save(self, model: Any, epoch: int) -> None:
-        """Saves a checkpoint after that many epochs; every worker calls it."""
-
-    def restore(self, model: Any) -> int | None:
-        """Restores model and optimizer before the first fit; the epochs they have done, None without a checkpoint."""
-
-    def stop_requested(self) -> bool:
-        """Whether the machine is being taken away: training stops after the batch at hand."""
 
 
 def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, folder: Path | None = None) -> Any:
@@ -61,7 +48,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     if not path.is_file():
         known = ", ".join(sorted(one.name for one in folder.glob("*.py"))) or "no Python files"
         raise InvalidProgram(_PATH, f"no file {script.path!r} in {folder}", expected=f"one of: {known}")
-    fits = _Fits(strategy, context)
+    fits = Fits(strategy, context)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
         for generation in generations:
@@ -80,6 +67,9 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         except Problem:
             raise
         except Exception as error:
+            if job.processes > 1 and of_a_peer(error):
+                # No mistake of the script's: `failures` says what it means.
+                raise
             raise _failed(script, folder, error) from error
     return fits.model
 
@@ -88,26 +78,8 @@ class _Stop(BaseException):
     """Leaves the script at once; no `except Exception` of its own may keep it."""
 
 
-class _Fits:
-    """What happened in the script's fits so far."""
-
-    def __init__(self, strategy: Any, context: Context) -> None:
-        self.strategy = strategy
-        self.context = context
-        self.model: Any = None
-        self.steps = 0
-        self.epochs = 0
-        self.done_before: int | None = None
-
-    def epochs_to_skip(self, model: Any, planned: int) -> int:
-        """How many of this fit's epochs an earlier attempt has done already."""
-        if self.done_before is None:
-            self.done_before = self.context.restore(model) or 0
-        return max(0, min(planned, self.done_before - self.epochs))
-
-
 @contextlib.contextmanager
-def _wrapped_fit(keras: Keras, fits: _Fits) -> Iterator[None]:
+def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
     original = keras.module.Model.fit
     signature = inspect.signature(original)
 
@@ -123,15 +95,18 @@ def _wrapped_fit(keras: Keras, fits: _Fits) -> Iterator[None]:
         given = call.arguments
         _build_from(model, given["x"])
         first = given["initial_epoch"]
-        skipped = fits.epochs_to_skip(model, given["epochs"] - first)
-        fits.model = model
-        fits.epochs += skipped
+        skipped, before = fits.begin(model, max(0, given["epochs"] - first))
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
         # A progress bar in a pod's log is one line of many kilobytes.
         if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
             given["verbose"] = 2
-        return original(*call.args, **call.kwargs)
+        history = original(*call.args, **call.kwargs)
+        # What follows may look at all epochs: where to go on, which one was best, what to draw.
+        history.epoch = [*range(first, first + before.epochs), *history.epoch]
+        for name, values in before.history.items():
+            history.history[name] = [*values, *history.history.get(name, [])]
+        return history
 
     keras.module.Model.fit = fit
     try:
@@ -148,7 +123,7 @@ def _with(callbacks: Any, ours: Any) -> Any:
     return [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []), ours]
 
 
-def _callback(keras: Keras, fits: _Fits) -> Any:
+def _callback(keras: Keras, fits: Fits) -> Any:
     class Telemetry(keras.module.callbacks.Callback):  # type: ignore[name-defined, misc]
         # tf_keras then leaves the logs on the device, and only what is reported is waited for.
         _supports_tf_logs = True
@@ -161,9 +136,13 @@ def _callback(keras: Keras, fits: _Fits) -> Any:
         def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
             self.batches = 0
 
+        def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
+            fits.context.before_batch(fits.steps)
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             fits.steps += batch + 1 - self.batches
             self.batches = batch + 1
+            fits.context.after_batch(fits.steps)
             if fits.context.stop_requested():
                 raise _Stop
             if time.monotonic() - self.told >= _SECONDS_BETWEEN_PROGRESS:
@@ -171,9 +150,10 @@ def _callback(keras: Keras, fits: _Fits) -> Any:
                 fits.context.progress(fits.steps, fits.epochs + 1, _numbers(logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
-            fits.epochs += 1
-            fits.context.progress(fits.steps, fits.epochs, _numbers(logs))
-            fits.context.save(self.model, fits.epochs)
+            metrics = _numbers(logs)
+            fits.epoch_ended(metrics)
+            fits.context.progress(fits.steps, fits.epochs, metrics)
+            fits.context.save(self.model, fits.done)
 
     return Telemetry()
 

@@ -11,6 +11,7 @@ from mptraining_api.run_folder import Best
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.recovery import Numbers
 from mptraining_trainer.telemetry import Telemetry
 
 
@@ -44,7 +45,10 @@ class Trained:
     skipped_steps: int
     skipped_records: int
     message: str
-    # None for a script, which reads its own data.
+    # None for a script, which has its own loop and reads its own data.
+    numbers: Numbers | None = None
+    loss_scale: float | None = None
+    gradient_norm: float | None = None
     input_bound_percent: float | None = None
     input: InputMeter | None = None
     # What was exported in the place of the last weights.

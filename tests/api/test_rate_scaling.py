@@ -1,0 +1,45 @@
+"""Which rule scales a learning rate, and what is advised."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.rate_scaling import factor, rule_for, suggestion, warmup_steps
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("SGD", "Linear"), ("Adam", "SquareRoot"), ("AdamW", "SquareRoot"), ("RMSprop", "SquareRoot"), ("Mine", None)],
+)
+def test_the_rule_follows_the_optimizer(optimizer: str, expected: str | None) -> None:
+    assert rule_for(optimizer) == expected
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_two_changes_are_one(first: int, second: int, third: int) -> None:
+    for rule in ("Linear", "SquareRoot"):
+        both = factor(rule, first, second) * factor(rule, second, third)
+        assert math.isclose(both, factor(rule, first, third))
+    assert math.isclose(factor("SquareRoot", first, second) ** 2, factor("Linear", first, second))
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "total", "expected"), [(None, 100, None), (10, None, 50), (10, 1000, 50), (10, 100, 10), (3, 4, 1)]
+)
+def test_warm_up_is_five_epochs_or_a_tenth(per_epoch: int | None, total: int | None, expected: int | None) -> None:
+    assert warmup_steps(per_epoch, total) == expected
+
+
+def test_what_is_advised() -> None:
+    assert suggestion("Adam", 64, 256, steps_per_epoch=100) == (
+        "learningRateScaling: {rule: SquareRoot, baseBatchSize: 64, warmupSteps: 500} multiplies it by 2, as fits Adam"
+    )
+    assert "{rule: Linear, baseBatchSize: 64, warmupSteps: <five epochs>} multiplies it by 4" in suggestion(
+        "SGD", 64, 256
+    )
+    assert "warmupSteps" not in suggestion("SGD", 256, 64), "a smaller rate needs no warm-up"
+    assert "SquareRoot for Adam" in suggestion(None, 64, 256)

@@ -1,0 +1,80 @@
+"""All tutorials in one process, since a start of TensorFlow costs more than they do: `tutorial_runs.py SETTING`.
+
+Each is taken away in its third epoch and run again; the files of its run folder tell the rest. SETTING is JSON:
+folder, scripts, replicas, policy, keras.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import Seat
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_trainer import script_run, train
+from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.run import run
+from mptraining_trainer.runtime import make_strategy
+
+TAKEN_AFTER = 2
+
+
+class Taken(Preemption):
+    """Told to leave once so many epochs are saved."""
+
+    def __init__(self, epochs: int | None) -> None:
+        super().__init__(lambda: None)
+        self.epochs, self.saved = epochs, 0
+
+    def spare_children(self) -> None:
+        """No signal is sent here."""
+
+    def asked(self) -> bool:
+        return self.epochs is not None and self.saved >= self.epochs
+
+
+def main(setting: dict[str, Any]) -> None:
+    folder = Path(setting["folder"])
+    strategies: list[Any] = []
+
+    def one_strategy(*arguments: Any) -> Any:
+        """A process has one, as a trainer has: two of them would share their collective operations."""
+        if not strategies:
+            strategies.append(make_strategy(*arguments))
+        return strategies[0]
+
+    train.make_strategy = one_strategy
+    save = script_run._Script.save
+
+    def counted(self: Any, model: Any, fits: Any) -> None:
+        save(self, model, fits)
+        self._worker.preemption.saved += 1
+
+    script_run._Script.save = counted
+    for script in setting["scripts"]:
+        name = Path(script).stem
+        source = folder / f"{name}-source"
+        source.mkdir()
+        shutil.copy(script, source)
+        for number, epochs in ((1, TAKEN_AFTER), (2, None)):
+            spec = {
+                "accelerator": {"type": "cpu", "countPerNode": setting["replicas"]},
+                "keras": setting["keras"],
+                "precision": {"policy": setting["policy"]},
+                "program": {"script": {"path": f"{name}.py", "arguments": []}},
+                "output": {"uri": str(folder / name)},
+            }
+            parsed = MPTrainingJob.parse({"metadata": {"name": name.replace("_", "-")}, "spec": spec})
+            seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+            os.environ["MPTRAINING_SOURCE_FOLDER"] = str(source)
+            print(f"{name}, attempt {number}", file=sys.stderr, flush=True)
+            run(resolve(parsed, ClusterSettings()), seat, str(folder / name), Taken(epochs), os.environ)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

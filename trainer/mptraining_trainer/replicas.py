@@ -1,0 +1,24 @@
+"""Values that every replica has of its own, and what they are together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def summed(shares: list[Any]) -> list[Any]:
+    """Sums over all replicas, in replica context; None stays None."""
+    present = [share for share in shares if share is not None]
+    sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
+    return [None if share is None else next(sums) for share in shares]
+
+
+def norm_of(gradients: list[Any]) -> Any:
+    """The Euclidean norm of all of them together, a float32 scalar; not finite when one number of them is not."""
+    return tf.cast(tf.linalg.global_norm(gradients), tf.float32)
+
+
+def assign(variable: Any, value: Any) -> Any:
+    """For `extended.update`: one replica's copy of a variable becomes its value."""
+    return variable.assign(value)

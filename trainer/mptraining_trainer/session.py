@@ -1,0 +1,262 @@
+"""From a built model to the trained one: one session under one precision policy.
+
+It begins where the last checkpoint is and ends with the last step, or with the way back when numbers stop being finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from mptraining_api import events, run_folder
+from mptraining_api.problems import ResumeRefused
+from mptraining_api.rate_scaling import suggestion
+from mptraining_api.resolved import ResolvedJob, ResolvedTraining
+from mptraining_records import storage
+from mptraining_records.order import Position
+from mptraining_trainer import input
+from mptraining_trainer.agreement import mean_over_workers, meet, require_agreement
+from mptraining_trainer.assembly import Assembled
+from mptraining_trainer.batching import Batching, Share
+from mptraining_trainer.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoint_state import CheckpointState
+from mptraining_trainer.course import Course
+from mptraining_trainer.culprit import named
+from mptraining_trainer.hooks import Hooks
+from mptraining_trainer.input import Split
+from mptraining_trainer.loop import feed
+from mptraining_trainer.pace import Boundaries
+from mptraining_trainer.precision import goes_on
+from mptraining_trainer.preprocess import Preprocess
+from mptraining_trainer.profiling import pauses
+from mptraining_trainer.publish import publish
+from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
+from mptraining_trainer.runtime import ground as ground_facts
+from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.worker import Trained, Worker
+
+
+def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
+    worker: Worker,
+    built: Assembled,
+    hooks: Hooks,
+    numbers: Numbers,
+    available: Sequence[str],
+    back: GoBack | None,
+    spent: float,
+) -> Trained | GoBack:
+    """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
+
+    `hooks` are those of the built model; what they remember comes from the checkpoint. `back` says why a session
+    before this one ended, `spent` how many seconds were trained until then.
+    """
+    ground, loop, scaler = built.ground, built.loop, built.scaler
+    strategy, keras, opened = ground.strategy, ground.keras, ground.opened
+    share, batching = ground.share, ground.batching
+    data, validation = opened.training, opened.validation
+    job, telemetry = built.job, worker.telemetry
+    worker = replace(worker, job=job)
+    for finding in built.findings:
+        telemetry.notice(finding.topic, finding.message, level="Warning")
+
+    # Where an earlier attempt left off, or the session before
+    checkpointer = Checkpointer(
+        storage.join(worker.folder, run_folder.CHECKPOINTS),
+        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
+        max_to_keep=job.checkpoint.max_to_keep,
+        chief=worker.seat.is_chief,
+        telemetry=telemetry,
+        fence=worker.fence,
+        strategy=strategy,
+        origin=ground.origin,
+    )
+    first = ground.first
+    if back is not None:
+        # The chief has waited for its last save.
+        meet(strategy)
+    state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
+    step, position = 0, first
+    if state is not None:
+        step = state.step
+        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
+        _say_batch_size(state, built, telemetry.notice)
+        if scaler is not None:
+            goes_on(scaler, state, job.precision.policy)
+        loop.restored()
+    boundaries = _boundaries(job, ground.training, batching, step, position, with_validation=validation is not None)
+
+    if job.processes > 1:
+        require_agreement(
+            strategy,
+            data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
+            checkpoint=f"{step} {position} {numbers}",
+            folder=worker.folder,
+        )
+
+    if back is None:
+        telemetry.say(
+            events.Started,
+            **ground_facts(job, keras, strategy),
+            global_batch_size=job.global_batch_size,
+            total_steps=boundaries.total_steps,
+            steps_per_epoch=boundaries.steps_per_epoch,
+            first_step=step,
+            steps_per_execution=ground.training.steps_per_execution,
+            train_examples=data.count,
+            validation_examples=validation.count if validation else None,
+            parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
+            features=data.columns.describe(),
+            cache=opened.meter.cache,
+            first_record_seconds=opened.meter.first_record_seconds,
+            measured=numbers.measured,
+        )
+    elif back.locate:
+        text = f"step {back.from_step}: {back.message}; going through the steps after {step} one by one"
+        telemetry.notice("LookingForTheCause", text)
+    else:
+        numbers = back.recorded(step)
+        telemetry.say(events.Recovered, **dict(numbers.recoveries[-1]))
+
+    # Training
+    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
+    skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+    course = Course(
+        worker, loop, scaler, checkpointer, skipped, batching, boundaries, ground.training, opened.meter, hooks
+    )
+    course.compute_with(numbers, available, locate=bool(back and back.locate))
+    if state is not None:
+        course.resume(state)
+    if validation is not None:
+        course.validate_on(_validation_iterator(strategy, validation, built.preprocess, job, share))
+    iterator = built.feed(position, max(0, boundaries.total_steps - step))
+    try:
+        with skipped.published(), input.explaining(data, validation):
+            metrics = course.run(iterator, step, position)
+        well = course.settle()
+        if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
+            raise NonFinite(course.last_step, BROKEN)
+    except NonFinite as incident:
+        course.abandon()
+        hooks.abandon()
+        spent += course.training_seconds
+        return _after(incident, built, numbers, available, checkpointer, spent)
+
+    # Only now is this surely the end. EarlyStopping may restore its best weights.
+    hooks.end(metrics)
+
+    # The model, for people. Reading variables that are kept per replica takes every worker.
+    chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
+    return Trained(
+        step=course.last_step,
+        metrics=metrics,
+        model=exported,
+        step_seconds=course.step_seconds,
+        training_seconds=spent + course.training_seconds,
+        skipped_steps=course.skipped_steps,
+        loss_scale=course.loss_scale,
+        gradient_norm=course.gradient_norm,
+        numbers=numbers,
+        input_bound_percent=course.input_bound_percent,
+        input=opened.meter,
+        skipped_records=len(skipped.all),
+        message=hooks.ended(first_step=step, last_step=course.last_step),
+        best=hooks.chosen,
+    )
+
+
+def _say_batch_size(state: CheckpointState, built: Assembled, notice: Callable[..., None]) -> None:
+    """A rate that fitted the updates before fits others no more, unless the job scales it."""
+    before, now = state.examples_per_step, built.ground.batching.examples_per_step
+    if before is None or before == now or built.job.learning_rate.factor != 1.0:
+        return
+    per_epoch = built.ground.batching.steps_per_pass
+    written = suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
+    said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
+    notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
+
+
+def _after(
+    incident: NonFinite,
+    built: Assembled,
+    numbers: Numbers,
+    available: Sequence[str],
+    checkpointer: Checkpointer,
+    spent: float,
+) -> GoBack:
+    """The way back, once the last save is over. Raises Diverged, which says where it began, when there is none."""
+    with suppress(NonFinite):
+        checkpointer.wait()
+    back = way_back(numbers, incident, available, built.ground.training.on_non_finite)
+    if back is None:
+        raise named(built, incident) from None
+    return replace(back, seconds=spent)
+
+
+def _boundaries(
+    job: ResolvedJob,
+    training: ResolvedTraining,
+    batching: Batching,
+    step: int,
+    position: Position,
+    *,
+    with_validation: bool,
+) -> Boundaries:
+    """Where training that goes on at this step and position pauses and ends.
+
+    Epochs are passes over the data unless the job counts them in steps. After a resume with another batch size the
+    passes before took another number of steps than they would today.
+    """
+    per_epoch = training.steps_per_epoch or batching.steps_per_pass
+    offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
+    total = training.total_steps or (training.epochs or 1) * per_epoch + offset
+    return Boundaries(
+        total_steps=total,
+        steps_per_epoch=per_epoch,
+        validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
+        checkpoint_every=job.checkpoint.every_steps or per_epoch,
+        offset=offset,
+        pauses=pauses(job.profile),
+    )
+
+
+def _validation_iterator(
+    strategy: Any, validation: Split, preprocess: Preprocess, job: ResolvedJob, share: Share
+) -> tuple[Any, int]:
+    """An endless iterator over masked batches, and the steps that count every example once."""
+    assert job.global_batch_size is not None
+    size = job.global_batch_size
+    iterator = feed(
+        strategy,
+        lambda: validation.validation(
+            examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
+        ),
+    )
+    return iterator, -(-validation.count // size)
+
+
+def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
+    """The state of the newest checkpoint, its variables restored; None to begin anew. Raises ResumeRefused."""
+    job = worker.job
+    assert job.training is not None
+    assert job.data is not None
+    state = None if job.training.resume == "Never" else checkpointer.restore()
+    if state is None:
+        if job.training.resume == "Required":
+            raise ResumeRefused(
+                worker.folder,
+                "no checkpoint",
+                next_step="training.resume: Required needs one; Auto begins without.",
+            )
+        return None
+    if state.fingerprint != fingerprint and job.data.on_change == "Refuse":
+        raise ResumeRefused(
+            "spec.data.train",
+            f"the records changed since the checkpoint of step {state.step}",
+            next_step="Restore them, train in another folder, or set data.onChange: Accept.",
+        )
+    worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
+    return state
