@@ -21,6 +21,7 @@ from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.course import Course
+from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.pace import Boundaries
@@ -86,7 +87,7 @@ class CourseContender:
         )
         skipped = SkippedRecords(worker, [])
         course = Course(
-            worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training, InputMeter()
+            worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training, InputMeter(), Hooks()
         )
         return course, checkpointer
 

@@ -14,17 +14,18 @@ compile --universal --extra operator -c requirements.lock -o images/operator.loc
   --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
   --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package obstore --no-emit-package pillow --no-emit-package pyarrow
-# The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out.
+# The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
+# with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \
   --no-emit-package kubernetes --no-emit-package durationpy --no-emit-package oauthlib \
   --no-emit-package requests-oauthlib --no-emit-package websocket-client --no-emit-package python-dateutil \
   --no-emit-package aiohttp --no-emit-package aiohappyeyeballs --no-emit-package aiosignal --no-emit-package attrs \
   --no-emit-package frozenlist --no-emit-package multidict --no-emit-package propcache --no-emit-package tzdata \
   --no-emit-package yarl \
-  --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras
+  --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras --no-emit-package tensorboard
 # tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is left out, and pip is told --no-deps.
-printf 'tensorflow-cpu\ntf-keras\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow
-printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\n' | tensorflow -c requirements.lock -o images/tensorflow-gpu.lock
+printf 'tensorflow-cpu\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow
+printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-gpu.lock
 # The last release for TPUs; it wants the Keras 2 of the same number.
 printf 'tensorflow-tpu==2.20.0\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
   --no-emit-package tensorflow

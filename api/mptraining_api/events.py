@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mptraining_api.evidence import Trial
+from mptraining_api.inspected import ModelFacts
 from mptraining_api.model import Model
 
 VERSION = 1
@@ -125,6 +126,13 @@ class Recovered(_Event):
     message: str
 
 
+class Inspected(_Event):
+    """The model was built and looked at; nothing is trained."""
+
+    kind: Literal["Inspected"] = "Inspected"
+    model: ModelFacts
+
+
 class Finished(_Event):
     """The process is about to leave; `reason` and `exit_code` are those of `outcomes`."""
 
@@ -146,7 +154,7 @@ class Finished(_Event):
     recoveries: int | None = None
 
 
-Event = Started | Progress | Notice | Saved | Recovered | Finished
+Event = Started | Progress | Notice | Saved | Recovered | Inspected | Finished
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 

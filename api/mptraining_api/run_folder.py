@@ -5,6 +5,8 @@ Everything that compares, resumes, explains or draws a run reads this folder and
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.resolved import ResolvedJob
@@ -14,8 +16,19 @@ EVENTS = "events"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
+# What the callbacks of a function program write, TensorBoard apart.
+CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
 RESULT = "result.json"
+
+
+class Best(Model):
+    """The weights that `export.checkpoint: Best` exported: those of this step, with the best value of `monitor`."""
+
+    monitor: str
+    mode: Literal["min", "max"]
+    step: int
+    value: float
 
 
 class Result(Model):
@@ -62,6 +75,8 @@ class Result(Model):
     notices: tuple[str, ...]
     # Path of the exported model below the run folder; None when nothing was exported.
     model: str | None
+    # What was exported, where that is not the last step's.
+    best: Best | None = None
 
 
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:

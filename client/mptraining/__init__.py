@@ -2,9 +2,10 @@
 
 Read in this order: `cli` (what can be typed; `records_commands` is one group of it), `local` (a job on this machine)
 with `local_job` (where its paths point, whether its folder is its own), `gang` (the processes) with `verdict` (what
-their ends mean) and `guard` (who ends them when this program is gone); `display` (events as text), `progress_bar` (the
-same on a terminal) and `ending` (the last lines); `check` (what was decided for a job, and why); `runs` (a run folder
-as a value), `compare` (runs side by side), `compare_page` and `curves` (the same as a page).
+their ends mean) and `guard` (who ends them when this program is gone); `display` (events as text), `progress_bar`
+(the same on a terminal) and `ending` (the last lines); `check` (what was decided for a job, and why) and `deep_check`
+(what its model is like); `runs` (a run folder as a value), `compare` (runs side by side), `compare_page` and `curves`
+(the same as a page).
 
 What is shipped: `shipping` turns a script, a notebook, a folder or a function into a `package`, by `source_folder`
 (which files), `notebook_cells` and `notebook_program` (a notebook as a program) with `pip_lines` (what it installs),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -54,6 +55,11 @@ def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
     # What was decided is for a cluster; whoever checks a job tries it here next.
     here = f"; `mptj run --local` writes runs/{job.name} instead"
     return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
+
+
+def to_document(report: Report) -> dict[str, Any]:
+    """The report for a program: the file, the resolved job with its choices, the advice."""
+    return {"file": report.path, "job": report.job.to_document(), "advice": list(report.advice)}
 
 
 def show(report: Report, console: Console) -> None:

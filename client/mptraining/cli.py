@@ -24,6 +24,8 @@ from mptraining_api.problems import InvalidSpec, Problem
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mptraining_api.model_report import Report
+
 # Without markup the help is plain text: rich would triple the time it takes.
 app = typer.Typer(
     name="mptj",
@@ -83,8 +85,14 @@ def run(
 @app.command()
 def check(
     files: Annotated[list[str], typer.Argument(help="Job files.", metavar="FILE...")],
+    deep: Annotated[bool, typer.Option("--deep", help="Build the model and look at it, layer by layer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each job.")] = False,
 ) -> None:
-    """Validate jobs and show what would be decided for them, and why. Needs no cluster."""
+    """Validate jobs and show what would be decided for them, and why. Needs no cluster.
+
+    With --deep the trainer builds each model, trains nothing, and tells what computes in which precision, what is
+    padded, and how large a batch fits. Needs TensorFlow, no accelerator, and no data where the job names its features.
+    """
     from rich.console import Console
 
     from mptraining import check as checking
@@ -92,15 +100,30 @@ def check(
     console = _wide(Console(highlight=False))
     worst = 0
     for number, file in enumerate(files):
-        if number:
+        if number and not as_json:
             typer.echo()
         try:
-            checking.show(checking.check(file), console)
+            report = checking.check(file)
+            if not as_json:
+                checking.show(report, console)
+            found = _look_deep(file, console, quiet=as_json) if deep else None
+            if as_json:
+                document = checking.to_document(report)
+                typer.echo(json.dumps(document | ({"model": found.to_document()} if found else {})))
         except Problem as problem:
             if len(files) == 1:
                 raise
             worst = max(worst, _tell(problem, prefix=f"{file}: " if file not in str(problem) else ""))
     raise typer.Exit(worst)
+
+
+def _look_deep(file: str, console: Console, *, quiet: bool) -> Report:
+    from mptraining import deep_check
+
+    found = deep_check.deep_check(file, say=lambda line: typer.echo(line, err=quiet))
+    if not quiet:
+        deep_check.show(found, console)
+    return found
 
 
 @app.command()

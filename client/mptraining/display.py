@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
-from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
+from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, Started
 from mptraining_api.resolved import ResolvedJob
 
 PLAIN_SECONDS = 10.0
@@ -135,7 +135,8 @@ def place(event: Progress) -> str:
 
 
 def lines(event: Event, before: Progress | None = None) -> list[str]:
-    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it.
+    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it, nor for
+    Inspected, which is a report (`deep_check`).
 
     `before` is the Progress that was shown last.
     """
@@ -171,7 +172,7 @@ def lines(event: Event, before: Progress | None = None) -> list[str]:
         case Recovered():
             back = f"recovered: back from step {event.from_step} to {event.to_step} under {event.precision}"
             return [f"{back}: {event.message}"]
-        case Finished():
+        case Inspected() | Finished():
             return []
 
 

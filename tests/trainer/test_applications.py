@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.job import MPTrainingJob
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, StorageUnavailable
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
+from mptraining_records import storage
 from mptraining_trainer import applications
 from mptraining_trainer.applications import Built
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
@@ -124,6 +126,47 @@ def test_grey_images_are_scaled_where_the_published_way_is_for_three_channels(ke
     assert built.preprocess is not None
     assert "[-1, 1]" in notices["Preprocess"]
     assert built.preprocess(tf.constant([0, 255], tf.uint8)).numpy() == pytest.approx([-1.0, 1.0])
+
+
+# The smallest side of an image where it is not 32; Keras' own figures (min_size of obtain_input_shape).
+SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}
+
+
+def test_every_name_is_an_architecture_with_its_preprocessing_and_smallest_image(keras: Keras) -> None:
+    names = applications.names(keras)
+    assert names[:2] == ["mlp", "cnn"]
+    assert {"ConvNeXtTiny", "DenseNet121", "EfficientNetV2B0", "NASNetMobile", "ResNet50", "VGG16"} <= set(names)
+    assert len(names) >= 42
+    for name in names[2:]:
+        side = SMALLEST.get(name, 32) - 1
+        with pytest.raises(InvalidSpec, match=rf"{name} cannot be built for these images: .*at least {side + 1}x"):
+            build(keras, {"name": name}, example(("uint8", (side, side, 3))))
+        module = sys.modules[getattr(keras.module.applications, name).__module__]
+        assert module.preprocess_input(np.zeros((1, 2, 2, 3), np.float32)).shape == (1, 2, 2, 3)
+
+
+def test_weights_that_cannot_be_downloaded_say_what_to_do(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_internet(*arguments: Any, **named: Any) -> None:
+        # As Keras' get_file says it.
+        raise Exception("URL fetch failure on https://example.com/weights.h5: None -- Name or service not known")
+
+    monkeypatch.setattr(applications, "pretrained", no_internet)
+    with pytest.raises(StorageUnavailable) as raised:
+        build(keras, {"name": "MobileNetV2", "weights": "imagenet"}, PHOTO)
+    assert "https://example.com/weights.h5" in str(raised.value)
+    assert str(raised.value).endswith(
+        "Fetch that file where there is internet, and give its path or gs:// URI as weights."
+    )
+
+
+def test_weights_come_from_a_bucket(keras: Keras, bucket: str, tmp_path: Path) -> None:
+    trained = build(keras, {"name": "mlp"}, GREY).model
+    trained.save_weights(str(tmp_path / "model.weights.h5"))
+    uri = f"{bucket}/run/model/model.weights.h5"
+    storage.upload(tmp_path / "model.weights.h5", uri)
+    model = build(keras, {"name": "mlp", "weights": uri}, GREY).model
+    for expected, found in zip(trained.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(expected, found)
 
 
 def test_a_frozen_base_leaves_the_head_to_train(keras: Keras) -> None:

@@ -195,6 +195,43 @@ def test_two_workers_train_what_two_replicas_do(start: Start) -> None:
     assert workers.all(events.Saved, worker=1) == []
 
 
+CALLING = """
+import os
+import tf_keras as keras
+
+def build():
+    layers, c = keras.layers, keras.callbacks
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), layers.Rescaling(1 / 255), layers.Dense(8),
+                              layers.BatchNormalization(), layers.Dense(10, dtype="float32")])
+
+    def stop(epoch, logs):
+        if os.environ["JOB_COMPLETION_INDEX"] == "1" and epoch == 1:
+            model.stop_training = True
+
+    return dict(model=model, callbacks=[c.CSVLogger("log.csv"), c.ModelCheckpoint("kept.keras"),
+                                        c.EarlyStopping("val_loss", patience=9, restore_best_weights=True),
+                                        c.LambdaCallback(on_epoch_end=stop)])
+"""
+
+
+def test_callbacks_of_two_workers_stop_together_and_write_once(start: Start, tmp_path: Path) -> None:
+    """One of them stops; reading BatchNormalization's statistics for a file takes both."""
+    (tmp_path / "calling.py").write_text(CALLING)
+    spec = TWO_WORKERS | {
+        "keras": "Legacy",
+        "program": {"function": {"entryPoint": "calling:build"}},
+        "export": {"checkpoint": "Best", "monitor": "val_loss"},
+    }
+    gang = start(spec, source=tmp_path, epochs=5)
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        assert gang.finished(worker).message.startswith("a callback stopped it at step 44 of 110; exported step ")
+    written = sorted(path.name for path in (gang.folder / "callbacks").iterdir())
+    assert written == ["kept.keras", "log.csv"]
+    rows = (gang.folder / "callbacks" / "log.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["epoch", "0", "1"]
+
+
 def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_one(start: Start) -> None:
     spec = {"accelerator": {"type": "cpu"}, "checkpoint": {"everySteps": 7}}
     whole = start(spec, "whole", epochs=4, stepsPerExecution=1)

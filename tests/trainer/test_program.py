@@ -166,7 +166,7 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
         ),
         (function("nothing"), "function.entryPoint", "returned NoneType"),
         (function("misspelt"), "function.entryPoint", "Did you mean 'optimizer'?"),
-        (function("calls_back"), "function.entryPoint", "a later version"),
+        (function("calls_back"), "callbacks[0]", "TerminateOnNaN, which the training loop does not run"),
         (function("own_train_step"), "function.entryPoint", "overrides train_step"),
         (function("own_train_step"), "function.entryPoint", "program.script"),
         (function("of_the_other_generation"), "spec.keras", "Set keras:"),

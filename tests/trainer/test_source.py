@@ -84,11 +84,12 @@ def test_a_second_run_replaces_the_first(tmp_path: Path) -> None:
 
 def test_another_archive_than_the_job_names_is_not_unpacked(tmp_path: Path) -> None:
     uri = str(tmp_path / "code.tgz")
-    storage.write(uri, tgz(CODE))
+    archive = tgz(CODE)
+    storage.write(uri, archive)
     job = resolved(archive={"uri": uri, "sha256": "0" * 64})
     with pytest.raises(InvalidSpec) as caught:
         prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})
-    digest = hashlib.sha256(tgz(CODE)).hexdigest()
+    digest = hashlib.sha256(archive).hexdigest()
     assert caught.value.where == "spec.source.archive.sha256"
     assert caught.value.found == f"{uri} has {digest}"
     assert caught.value.expected == "0" * 64

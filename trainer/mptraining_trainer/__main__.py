@@ -1,7 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
-`train` trains; `source` prepares the source before it, in an init container. `keep`, `model` and `model-fetched` hand
-over a model that has no run folder.
+`train` trains; `source` prepares the source before it, in an init container; `inspect` says what the model is like.
+`keep`, `model` and `model-fetched` hand over a model that has no run folder.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mptraining_api.resolved import ResolvedJob
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
-    "usage: python -m mptraining_trainer train|source|model|model-fetched   "
+    "usage: python -m mptraining_trainer train|source|inspect|model|model-fetched   "
     "(the job comes from the environment: mptraining_api.launch)"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Runs one verb; returns the exit code of `outcomes`."""
-    verbs = {"train": _train, "source": _source, "model": _model, "model-fetched": _model_fetched}
+    verbs = {"train": _train, "source": _source, "inspect": _inspect, "model": _model, "model-fetched": _model_fetched}
     if len(arguments) == 3 and arguments[0] == "keep":
         return _keep(arguments[1], float(arguments[2]))
     if len(arguments) != 1 or arguments[0] not in verbs:
@@ -71,6 +71,29 @@ def _source(environment: MutableMapping[str, str]) -> int:
     except Problem as problem:
         return _failed(environment, problem).exit_code
     return outcomes.SUCCEEDED.exit_code
+
+
+def _inspect(environment: MutableMapping[str, str]) -> int:
+    try:
+        job = _job(environment.get(launch.JOB_FILE))
+    except Problem as problem:
+        return _failed(environment, problem).exit_code
+    with _quiet_start():
+        from mptraining_trainer import inspection
+    from mptraining_trainer.failures import explained
+    from mptraining_trainer.telemetry import Telemetry
+
+    telemetry = Telemetry(launch.Seat.from_environment({}), None)
+    try:
+        facts = inspection.inspect(job, environment, telemetry.notice, telemetry.now)
+    except Exception as error:
+        if environment.get(launch.DEBUG):
+            raise
+        return _failed(environment, error if isinstance(error, Problem) else explained(error, job)).exit_code
+    telemetry.say(events.Inspected, model=facts)
+    outcome = outcomes.SUCCEEDED
+    telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message="nothing was trained")
+    return outcome.exit_code
 
 
 def _keep(folder: str, seconds: float) -> int:

@@ -7,7 +7,7 @@ trainings would be averaged without a word, or a collective operation would wait
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +33,15 @@ def require_agreement(strategy: Any, *, data: str, checkpoint: str, folder: str)
             expected="one folder that all of them share",
             next_step="Name a bucket or a volume that every node mounts, or set training.resume: Never.",
         )
+
+
+def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
+    """A function that adds up the numbers that the workers call it with; with several, each must call it."""
+    if workers == 1:
+        return lambda value: value
+    count = strategy.num_replicas_in_sync // workers
+    total = _summing(strategy)
+    return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
 
 
 def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
@@ -72,9 +81,12 @@ def meet(strategy: Any) -> None:
 
 def _sum_over_replicas(strategy: Any, values: Any) -> Any:
     """Each replica counts its worker's values once."""
+    return _summing(strategy)(values).numpy()
 
+
+def _summing(strategy: Any) -> Any:
     def over_all(value: Any) -> Any:
         of_replicas = strategy.run(tf.identity, args=(value,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
 
-    return tf.function(over_all)(values).numpy()
+    return tf.function(over_all)

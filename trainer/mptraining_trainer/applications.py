@@ -200,7 +200,7 @@ def _pretrained(keras: Keras, wanted: Application, arguments: Mapping[str, Any])
         raise StorageUnavailable(
             _WEIGHTS,
             f"imagenet's weights cannot be downloaded: {error}",
-            next_step="Give the URI of a weights file that this machine can read.",
+            next_step="Fetch that file where there is internet, and give its path or gs:// URI as weights.",
         ) from error
 
 

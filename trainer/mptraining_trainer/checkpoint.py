@@ -13,7 +13,7 @@ writes, in a thread of its own.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,8 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
+    # Arrays that are kept beside the variables, each list a file of its own: the best weights so far.
+    held: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that go on with the epoch.
     sums: tuple[Any, ...] = ()
 
@@ -106,6 +108,8 @@ class Checkpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last_step: int | None = None
+        # What `Contents.held` gave to the checkpoint that was restored.
+        self.held: dict[str, list[Any]] = {}
 
     def save(self, state: CheckpointState) -> None:
         """Takes a copy of all variables now and writes it while training goes on.
@@ -120,6 +124,7 @@ class Checkpointer:
                 self._values.share(variables)
             return
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
+        arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
         self.wait()
         self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
@@ -143,9 +148,11 @@ class Checkpointer:
 
     def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
         """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
-        for name, variables in self._contents.variables().items():
+        of_files = self._contents.variables()
+        for name, variables in of_files.items():
             if only in (None, name):
                 self._assign(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        self.held = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
         self.last_step = loaded.state.step
 
     def load(self) -> Loaded | None:
@@ -237,6 +244,10 @@ class Checkpointer:
         if self._fence is not None:
             self._fence.check()
         storage.write(state_uri, state.to_json().encode(), replacing=None)
+
+
+def _numbered(arrays: list[Any]) -> dict[str, Any]:
+    return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
 
 def _read(uri: str) -> Loaded:

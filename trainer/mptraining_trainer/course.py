@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-
-from pydantic import JsonValue
 
 from mptraining_api import events
 from mptraining_api.problems import Preempted
@@ -20,19 +17,18 @@ from mptraining_trainer.checkpoint import Checkpointer
 from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.execution import Execution
-from mptraining_trainer.input_meter import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
+from mptraining_trainer.hooks import Hooks
+from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.speed import Speed
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
-
-# Executions that the time of a step is taken from.
-_RECENT = 1000
 
 
 class Course:
@@ -49,8 +45,10 @@ class Course:
         boundaries: Boundaries,
         training: ResolvedTraining,
         meter: InputMeter,
+        hooks: Hooks,
     ) -> None:
         self._worker = worker
+        self._hooks = hooks
         self._loop = loop
         self._scaler = scaler
         self._checkpointer = checkpointer
@@ -62,18 +60,11 @@ class Course:
         self._devices = DeviceMeter(worker.job)
         self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
-        self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-        # When and at which step the first execution, which compiles, was over.
-        self._warm_since: tuple[float, int] | None = None
         self._loss_sum, self._loss_steps = 0.0, 0
-        # What the callbacks want to find again after a resume (`CheckpointState.callbacks`); asked before each save.
-        self.callback_states: Callable[[], dict[str, JsonValue]] = dict
         self.training_seconds = 0.0
         self._meter = meter
-        self._advised = False
-        # Seconds and bytes since the last Progress; of the whole course without the first execution.
-        self._recent = InputSince()
-        self._steady = InputSince()
+        self._speed = Speed(meter, worker.telemetry.now)
+        self.last_step = 0
         self.skipped_steps = 0
         self.loss_scale: float | None = None
         self.gradient_norm: float | None = None
@@ -95,37 +86,28 @@ class Course:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median over the last executions, weighted by their steps, without the first, which compiles."""
-        ordered = sorted(self._step_seconds)
-        half = sum(steps for _, steps in ordered) / 2
-        for seconds, steps in ordered:
-            half -= steps
-            if half <= 0:
-                return seconds
-        return None
+        """See `Speed.step_seconds`."""
+        return self._speed.step_seconds
 
     def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
         self._validation = iterator_and_steps
 
-    def run(  # noqa: PLR0915 - what happens between two executions, in its order
-        self, iterator: Any, step: int, position: Position
-    ) -> dict[str, float]:
-        """Trains to the last step; returns the last metrics, validation's with `val_`. Raises Preempted, NonFinite."""
+    def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
+        """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's
+        with `val_`. Raises Preempted, NonFinite.
+        """
         metrics: dict[str, float] = {}
-        now, ends = self._worker.telemetry.now, self._boundaries
+        now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
-        if step >= ends.total_steps:
-            # Nothing is left to train; what came of it an earlier attempt may not have lived to say.
-            execution = self._loop.execute(iterator, 0)
-            self._loss_sum = execution.loss_sum
-            metrics = self._epoch_loss() | execution.metrics | self._validated()
-            self.skipped_steps = execution.skipped_steps
-            self.loss_scale = execution.loss_scale
-        while step < ends.total_steps:
+        if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
+            metrics = self._caught_up(iterator, step)
+        over = hooks.stopped
+        while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0
             steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
+            hooks.execution_begins(step)
             self._profiling.before(step)
             before = now()
             with self._profiling.step(step):
@@ -138,18 +120,14 @@ class Course:
             self._profiling.after(step)
             position = self._batching.advance(position, steps)
             self._account(execution)
-            metrics |= self._epoch_loss() | execution.metrics
-            # The first execution traces and compiles; what it took says nothing about a step.
-            if self._warm_since is not None:
-                recent = took / steps
-                self._recent.add(took, execution.waited_seconds)
-                self._steady.add(took, execution.waited_seconds)
-                self._step_seconds.append((recent, steps))
+            trained = self._epoch_loss() | execution.metrics
+            metrics |= trained
+            hooks.execution_ends(step, trained)
+            one_step = self._speed.add(took, execution.waited_seconds, steps, step)
+            if one_step is not None:
+                recent = one_step
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
-            else:
-                self._warm_since = now(), step
-                self._recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
             leave = execution.asked_to_stop > 0
             # Before validation, which may take longer than a machine that is taken away has left.
             if ends.saves(step) or leave:
@@ -162,13 +140,29 @@ class Course:
                     "this machine is being taken away; saved",
                     next_step="The next attempt goes on from here.",
                 )
-            if ends.validates(step):
-                metrics |= self._validated()
-                self._say(step, metrics, execution, now)
-            elif now() - self._said_at >= self._worker.progress_seconds or step == ends.total_steps:
+            validated = self._validated() if ends.validates(step) else {}
+            metrics |= validated
+            over = hooks.turn(step, trained, validated)
+            if over and not ends.saves(step):
+                self._keep(step, position)
+            if validated or over or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
                 self._say(step, metrics, execution, now)
         self._profiling.finish(step)
+        self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
+        """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
+        over = step >= self._boundaries.total_steps or self._hooks.stopped
+        execution = self._loop.execute(iterator, 0)
+        self._loss_sum = execution.loss_sum
+        trained = self._epoch_loss() | execution.metrics
+        validated = self._validated() if over or self._boundaries.validates(step) else {}
+        self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
+        self._hooks.turn(step, trained, validated)
+        if not over:
+            self._say(step, trained | validated, execution, self._worker.telemetry.now)
+        return trained | validated
 
     def _keep(self, step: int, position: Position) -> None:
         with self._told_to_all():
@@ -199,7 +193,10 @@ class Course:
     def _validated(self) -> dict[str, float]:
         if self._validation is None:
             return {}
-        return {f"val_{name}": value for name, value in self._loop.evaluate(*self._validation).items()}
+        self._hooks.validation_begins()
+        metrics = self._loop.evaluate(*self._validation)
+        self._hooks.validation_ends(metrics)
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def _account(self, execution: Execution) -> None:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
@@ -229,11 +226,11 @@ class Course:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
-            input_bound_percent=self._recent.bound_percent,
-            input_bytes_per_second=self._recent.bytes_per_second(figures.bytes),
+            input_bound_percent=self._speed.recent.bound_percent,
+            input_bytes_per_second=self._speed.recent.bytes_per_second(figures.bytes),
             input_requests=figures.requests if self._meter.remote else None,
             input_retries=figures.retries if self._meter.remote else None,
-            estimated_remaining_seconds=self._remaining_seconds(step),
+            estimated_remaining_seconds=self._speed.remaining_seconds(step, self._boundaries.total_steps),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
@@ -242,30 +239,16 @@ class Course:
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
-        self._recent = InputSince.begin(self._meter)
-        self._advise()
+        self._speed.said()
+        if (text := self._speed.advice()) is not None:
+            self._worker.telemetry.notice("InputBound", text, level="Warning")
         if speed is not None and (text := self._pace.shortened(speed)):
             self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
     def input_bound_percent(self) -> float | None:
         """The share of the time in which the device waited for data, without the first execution."""
-        return self._steady.bound_percent
-
-    def _advise(self) -> None:
-        percent = self._steady.bound_percent
-        if not self._advised and percent is not None and self._steady.seconds > STEADY and percent >= WORTH_SAYING:
-            self._advised = True
-            text = advice(self._steady, self._meter)
-            self._worker.telemetry.notice("InputBound", text, level="Warning")
-
-    def _remaining_seconds(self, step: int) -> float | None:
-        """At the pace so far, validation and saving included, which a step's own time leaves out."""
-        if self._warm_since is None or step <= self._warm_since[1]:
-            return None
-        began, first = self._warm_since
-        elapsed = self._worker.telemetry.now() - began
-        return round(elapsed / (step - first) * (self._boundaries.total_steps - step), 1)
+        return self._speed.input_bound_percent
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None
@@ -291,5 +274,5 @@ class Course:
             skipped_steps=scaling.skipped_steps if scaling else 0,
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
             loss_steps=self._loss_steps,
-            callbacks=self.callback_states(),
+            callbacks=self._hooks.state(),
         )

@@ -13,9 +13,10 @@ from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Function
 from mptraining_trainer import applications
+from mptraining_trainer.callback_kinds import checked
 from mptraining_trainer.compile_arguments import settled
 from mptraining_trainer.entry_point import import_entry_point, raised
-from mptraining_trainer.example_spec import ExampleSpec
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.preprocess import Preprocess, check
 
@@ -67,7 +68,19 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
         rebuild["preprocess"] = named
     rebuild["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs]
     optimizer, loss, metrics = settled(job, keras, parts, example, notice)
-    return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, (), rebuild)
+    callbacks = parts.get("callbacks", ())
+    return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, callbacks, rebuild)
+
+
+def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
+    """What the model and the loss are fed: `example` after the preprocessing that the program brings itself."""
+    if program.rebuild.get("builder") == "function":
+        return Preprocess(program.preprocess).example_after(example)
+    if program.preprocess is None:
+        return example
+    # An application's own preprocessing makes float32 of every image.
+    images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
+    return ExampleSpec(images, example.label, example.classes)
 
 
 def call_function(function: Function, keras: Keras) -> dict[str, Any]:
@@ -95,13 +108,10 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
         if key not in _ENTRIES:
             hint = nearest(str(key), _ENTRIES) or f"Known: {', '.join(_ENTRIES)}."
             raise InvalidProgram(_ENTRY_POINT, f"{function.entry_point} returned the entry {key!r}", next_step=hint)
-    if parts.get("callbacks"):
-        raise InvalidProgram(
-            _ENTRY_POINT,
-            "callbacks are not run by the training loop yet; a later version will",
-            next_step="Leave them out, or train with your own model.fit as program.script.",
-        )
     _check_model(function.entry_point, parts.get("model"), keras)
+    given = parts.get("callbacks")
+    given = given if isinstance(given, (list, tuple)) else [given] if given is not None else []
+    parts["callbacks"] = checked(given, package="tf_keras" if keras.legacy else "keras")
     return parts
 
 

@@ -43,7 +43,7 @@ def run(
     try:
         wait = hand_over.seconds(job, seat, environment)
         refuse_foreign_folder(worker)
-        _say_what_is_not_there_yet(job, telemetry)
+        _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if trained.model is not None and wait:
@@ -93,9 +93,11 @@ def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) 
     return reporter
 
 
-def _say_what_is_not_there_yet(job: ResolvedJob, telemetry: Telemetry) -> None:
-    if job.export.checkpoint == "Best":
-        message = "export.checkpoint: Best is not there yet; the last weights are exported"
+def _say_what_has_no_effect(job: ResolvedJob, telemetry: Telemetry) -> None:
+    if job.export.checkpoint == "Best" and job.program.script is not None:
+        message = (
+            "export.checkpoint: Best: a script's last model is exported; let its own ModelCheckpoint keep the best"
+        )
         telemetry.notice("NotBest", message, level="Warning")
 
 
@@ -139,6 +141,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
         model=trained.model,
+        best=trained.best,
     )
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
 

@@ -25,6 +25,7 @@ from mptraining_trainer.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.course import Course
 from mptraining_trainer.culprit import named
+from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input import Split
 from mptraining_trainer.loop import feed
 from mptraining_trainer.pace import Boundaries
@@ -38,12 +39,19 @@ from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.worker import Trained, Worker
 
 
-def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bottom
-    worker: Worker, built: Assembled, numbers: Numbers, available: Sequence[str], back: GoBack | None, spent: float
+def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
+    worker: Worker,
+    built: Assembled,
+    hooks: Hooks,
+    numbers: Numbers,
+    available: Sequence[str],
+    back: GoBack | None,
+    spent: float,
 ) -> Trained | GoBack:
     """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
 
-    `back` says why a session before this one ended, `spent` how many seconds were trained until then.
+    `hooks` are those of the built model; what they remember comes from the checkpoint. `back` says why a session
+    before this one ended, `spent` how many seconds were trained until then.
     """
     ground, loop, scaler = built.ground, built.loop, built.scaler
     strategy, keras, opened = ground.strategy, ground.keras, ground.opened
@@ -57,7 +65,7 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
     # Where an earlier attempt left off, or the session before
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums),
+        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
@@ -113,8 +121,11 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
         telemetry.say(events.Recovered, **dict(numbers.recoveries[-1]))
 
     # Training
+    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    course = Course(worker, loop, scaler, checkpointer, skipped, batching, boundaries, ground.training, opened.meter)
+    course = Course(
+        worker, loop, scaler, checkpointer, skipped, batching, boundaries, ground.training, opened.meter, hooks
+    )
     course.compute_with(numbers, available, locate=bool(back and back.locate))
     if state is not None:
         course.resume(state)
@@ -126,19 +137,21 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
             metrics = course.run(iterator, step, position)
         well = course.settle()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
-            raise NonFinite(boundaries.total_steps, BROKEN)
+            raise NonFinite(course.last_step, BROKEN)
     except NonFinite as incident:
         course.abandon()
+        hooks.abandon()
         spent += course.training_seconds
         return _after(incident, built, numbers, available, checkpointer, spent)
 
+    # Only now is this surely the end. EarlyStopping may restore its best weights.
+    hooks.end(metrics)
+
     # The model, for people. Reading variables that are kept per replica takes every worker.
-    last_step = max(step, boundaries.total_steps)
-    weights, exported = built.program.model.get_weights(), None
-    if worker.seat.is_chief:
-        exported = publish(worker, built.program, keras, ground.example, last_step, metrics, weights)
+    chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
     return Trained(
-        step=last_step,
+        step=course.last_step,
         metrics=metrics,
         model=exported,
         step_seconds=course.step_seconds,
@@ -150,7 +163,8 @@ def run_session(  # noqa: PLR0912, PLR0915 - sections to be read from top to bot
         input_bound_percent=course.input_bound_percent,
         input=opened.meter,
         skipped_records=len(skipped.all),
-        message="already trained to the last step" if step >= boundaries.total_steps else "trained to the last step",
+        message=hooks.ended(first_step=step, last_step=course.last_step),
+        best=hooks.chosen,
     )
 
 

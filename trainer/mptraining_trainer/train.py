@@ -21,6 +21,7 @@ from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint_state import newest_state
 from mptraining_trainer.claim import claim_folder
 from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.hooks import hooks_of
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.measure import measured
 from mptraining_trainer.origin import origin
@@ -76,15 +77,17 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         numbers = measured(ground, available, telemetry)
     numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
     built = assemble(ground, numbers.policy, checked=numbers.checked)
+    hooks = hooks_of(worker, built)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     worker = claim_folder(worker)
 
     # Training; whenever numbers stop being finite, again from the last checkpoint on, with everything built anew.
     back, spent = None, 0.0
     while True:
-        ended = run_session(worker, built, numbers, available, back, spent)
+        ended = run_session(worker, built, hooks, numbers, available, back, spent)
         if isinstance(ended, Trained):
             return ended
-        del built
+        del built, hooks
         numbers, back, spent = ended.numbers, ended, ended.seconds
         built = assemble(ground, numbers.policy, checked=numbers.checked)
+        hooks = hooks_of(worker, built)

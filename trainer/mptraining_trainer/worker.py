@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mptraining_api.launch import Seat
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.run_folder import Best
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preemption import Preemption
@@ -50,3 +51,5 @@ class Trained:
     gradient_norm: float | None = None
     input_bound_percent: float | None = None
     input: InputMeter | None = None
+    # What was exported in the place of the last weights.
+    best: Best | None = None

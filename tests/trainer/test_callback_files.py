@@ -1,0 +1,196 @@
+"""Where the files of callbacks go, and how a CSV file goes on after a restart."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
+from mptraining_records import storage
+from mptraining_trainer.callback_files import CallbackFiles, kept_rows, split
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "below"),
+    [
+        ("log.csv", None, "log.csv"),
+        ("./logs/../log.csv", None, "log.csv"),
+        ("checkpoints/{epoch:02d}/{val_loss:.2f}.keras", None, "checkpoints/{epoch:02d}/{val_loss:.2f}.keras"),
+        ("/mnt/volume/log.csv", "/mnt/volume", "log.csv"),
+        ("/mnt/{epoch}/model.keras", "/mnt", "{epoch}/model.keras"),
+        ("gs://bucket/models/{epoch}.keras", "gs://bucket/models", "{epoch}.keras"),
+        ("gs://bucket/model.keras", "gs://bucket", "model.keras"),
+        ("gs://bucket/{epoch}/a.keras", "gs://bucket", "{epoch}/a.keras"),
+    ],
+)
+def test_a_path_is_split_where_it_is_whole(path: str, folder: str | None, below: str) -> None:
+    assert split(path) == (folder, below)
+
+
+def test_a_path_that_leads_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="leads out"):
+        split("../log.csv")
+
+
+@given(
+    st.lists(st.lists(st.text("ab,;\"'\n. 0"), min_size=2, max_size=2), max_size=6),
+    st.integers(0, 7),
+    st.sampled_from([",", ";"]),
+)
+def test_the_rows_of_the_epochs_that_are_done_are_kept(rows: list[list[str]], epochs: int, separator: str) -> None:
+    def written(count: int) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, delimiter=separator)
+        writer.writerow(["epoch", "loss", "accuracy"])
+        writer.writerows([epoch, *row] for epoch, row in enumerate(rows[:count]))
+        return text.getvalue()
+
+    assert kept_rows(written(len(rows)), separator, epochs) == written(min(epochs, len(rows)))
+
+
+class CSVLogger(SimpleNamespace):
+    filename: str
+
+
+class ModelCheckpoint(SimpleNamespace):
+    filepath: str
+
+
+class TensorBoard(SimpleNamespace):
+    log_dir: str
+
+
+class Notices(list[str]):
+    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
+        self.append(f"{level} {topic}: {message}")
+
+
+@pytest.fixture
+def notices() -> Notices:
+    return Notices()
+
+
+def files(tmp_path: Path, notices: Notices, *, chief: bool = True) -> CallbackFiles:
+    (tmp_path / "scratch").mkdir()
+    return CallbackFiles(str(tmp_path / "run"), tmp_path / "scratch", chief=chief, notice=notices)
+
+
+def write(path: str, content: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(content)
+
+
+def published(tmp_path: Path) -> dict[str, str]:
+    found = tmp_path / "run"
+    return {path.relative_to(found).as_posix(): path.read_text() for path in found.rglob("*") if path.is_file()}
+
+
+def test_files_go_to_the_run_folder_and_where_a_whole_path_says(tmp_path: Path, notices: Notices) -> None:
+    log, model = CSVLogger(filename="log.csv"), ModelCheckpoint(filepath="models/{epoch}.keras")
+    boards = [TensorBoard(log_dir="logs/fit/20260101"), TensorBoard(log_dir=str(tmp_path / "elsewhere"))]
+    keeping = files(tmp_path, notices)
+    keeping.redirect([log, model, *boards])
+    write(log.filename, "epoch")
+    write(model.filepath.format(epoch=1), "first")
+    for board in boards:
+        write(f"{board.log_dir}/train/events", "events")
+    keeping.publish()
+    keeping.settle()
+    expected = {"callbacks/log.csv": "epoch", "callbacks/models/1.keras": "first", "tensorboard/train/events": "events"}
+    assert published(tmp_path) == expected
+    assert (tmp_path / "elsewhere" / "train" / "events").read_text() == "events"
+    write(log.filename, "epoch,loss")
+    keeping.publish()
+    keeping.settle()
+    assert published(tmp_path)["callbacks/log.csv"] == "epoch,loss"
+
+
+def test_what_did_not_change_is_not_uploaded_again(
+    tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, sent = CSVLogger(filename="log.csv"), []
+    monkeypatch.setattr(storage, "upload", lambda path, uri: sent.append(uri))
+    keeping = files(tmp_path, notices)
+    keeping.redirect([log])
+    for content in ("a", None, "bc"):
+        if content:
+            write(log.filename, content)
+        keeping.publish()
+    keeping.settle()
+    assert len(sent) == 2
+
+
+def test_others_than_the_chief_publish_nothing(tmp_path: Path, notices: Notices) -> None:
+    log = CSVLogger(filename="log.csv")
+    keeping = files(tmp_path, notices, chief=False)
+    keeping.redirect([log])
+    write(log.filename, "epoch")
+    keeping.publish()
+    keeping.settle()
+    assert not (tmp_path / "run").exists()
+
+
+def test_storage_that_does_not_answer_ends_no_training(
+    tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, answers = CSVLogger(filename="log.csv"), [False, True]
+
+    def upload(path: Path, uri: str) -> None:
+        if not answers.pop(0):
+            raise StorageUnavailable(uri, "no answer")
+
+    monkeypatch.setattr(storage, "upload", upload)
+    keeping = files(tmp_path, notices)
+    keeping.redirect([log])
+    write(log.filename, "epoch")
+    for _ in range(3):
+        keeping.publish()
+    keeping.settle()
+    assert answers == []
+    (notice,) = notices
+    assert notice.startswith("Warning CallbackFileNotPublished: ")
+
+
+def test_an_attempt_that_was_superseded_publishes_nothing(tmp_path: Path, notices: Notices) -> None:
+    def superseded() -> None:
+        raise Superseded("fence.json", "attempt 2 has it")
+
+    log = CSVLogger(filename="log.csv")
+    keeping = files(tmp_path, notices)
+    keeping.check = superseded
+    keeping.redirect([log])
+    write(log.filename, "epoch")
+    keeping.publish()
+    with pytest.raises(Superseded):
+        keeping.settle()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "append", "content"),
+    [(1, False, "epoch,loss\r\n0,3.5\r\n"), (None, True, "epoch,loss\r\n0,3.5\r\n1,2.5\r\n"), (None, False, None)],
+)
+def test_a_logger_goes_on_with_its_file(
+    tmp_path: Path, notices: Notices, epochs: int | None, append: bool, content: str | None
+) -> None:
+    (tmp_path / "run" / "callbacks").mkdir(parents=True)
+    (tmp_path / "run" / "callbacks" / "log.csv").write_bytes(b"epoch,loss\r\n0,3.5\r\n1,2.5\r\n")
+    log: Any = CSVLogger(filename="log.csv", sep=",", append=append)
+    keeping = files(tmp_path, notices)
+    keeping.redirect([log])
+    keeping.bring_back(log, epochs)
+    there = Path(log.filename)
+    assert (there.read_bytes().decode() if there.exists() else None) == content
+    assert log.append == (content is not None)
+
+
+def test_a_path_outside_is_named_with_its_callback(tmp_path: Path, notices: Notices) -> None:
+    with pytest.raises(InvalidProgram, match=r"callbacks\[1\]: CSVLogger: '../log.csv' leads out of the run folder"):
+        files(tmp_path, notices).redirect([TensorBoard(log_dir="logs"), CSVLogger(filename="../log.csv")])

@@ -1,0 +1,104 @@
+"""Which callbacks are run, and what each of them remembers, in both generations of Keras."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import callback_kinds as kinds
+from mptraining_trainer.keras_generation import Keras
+
+
+def package(keras: Keras) -> str:
+    return "tf_keras" if keras.legacy else "keras"
+
+
+def every_kind(keras: Keras, folder: Path) -> list[Any]:
+    c = keras.module.callbacks
+    return [
+        c.EarlyStopping(patience=2),
+        c.LearningRateScheduler(lambda epoch: 0.1),
+        c.ReduceLROnPlateau(),
+        c.ModelCheckpoint(str(folder / "model.keras")),
+        c.TensorBoard(str(folder)),
+        c.CSVLogger(str(folder / "log.csv")),
+        c.LambdaCallback(),
+    ]
+
+
+def test_every_kind_is_taken(keras: Keras, tmp_path: Path) -> None:
+    callbacks = every_kind(keras, tmp_path)
+    assert kinds.checked(callbacks, package=package(keras)) == tuple(callbacks)
+    assert (
+        kinds.names([*callbacks, callbacks[0]])
+        == [*kinds.REMEMBERED, "EarlyStopping-2"]
+        == [
+            *(type(each).__name__ for each in callbacks),
+            "EarlyStopping-2",
+        ]
+    )
+
+
+def test_what_is_remembered_is_there_and_survives_json(keras: Keras, tmp_path: Path) -> None:
+    for callback in every_kind(keras, tmp_path):
+        if hasattr(callback, "best"):
+            callback.best = 0.1 + 0.2
+        if hasattr(callback, "wait"):
+            callback.wait = 2
+        state = json.loads(json.dumps(kinds.remembered(callback), allow_nan=False))
+        (fresh,) = (one for one in every_kind(keras, tmp_path) if type(one) is type(callback))
+        kinds.restore(fresh, state)
+        assert kinds.remembered(fresh) == kinds.remembered(callback)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, None, 3, 0.25])
+def test_infinities_and_nothing_are_remembered_as_they_are(keras: Keras, value: float | None) -> None:
+    first, second = (keras.module.callbacks.EarlyStopping() for _ in range(2))
+    first.best = value
+    kinds.restore(second, json.loads(json.dumps(kinds.remembered(first), allow_nan=False)))
+    assert (second.best, type(second.best)) == (value, type(value))
+
+
+def test_others_are_refused_by_name_with_the_way_out(keras: Keras) -> None:
+    c = keras.module.callbacks
+
+    class Mine(c.EarlyStopping):  # type: ignore[name-defined, misc]
+        pass
+
+    cases = [
+        (c.TerminateOnNaN(), "TerminateOnNaN", "Leave it out"),
+        (c.BackupAndRestore("x"), "BackupAndRestore", "spec.checkpoint"),
+        (c.RemoteMonitor(), "RemoteMonitor", "LambdaCallback"),
+        (Mine(), "Mine", "program.script"),
+    ]
+    for callback, name, step in cases:
+        with pytest.raises(InvalidProgram) as raised:
+            kinds.checked([c.CSVLogger("x"), callback], package=package(keras))
+        assert str(raised.value).startswith(f"the program's callbacks[1]: {name}, which the training loop does not run")
+        assert step in str(raised.value)
+    with pytest.raises(InvalidProgram, match=r"\[0\]: 'early' is no Keras callback"):
+        kinds.checked(["early"], package=package(keras))
+
+
+def test_a_callback_of_the_other_generation_is_refused(keras: Keras) -> None:
+    other = "keras" if keras.legacy else "tf_keras"
+    with pytest.raises(InvalidProgram, match=rf"EarlyStopping of {package(keras)}, but the model is of {other}"):
+        kinds.checked([keras.module.callbacks.EarlyStopping()], package=other)
+
+
+def test_only_those_that_do_something_are_called_at_every_batch(keras: Keras, tmp_path: Path) -> None:
+    c, model = keras.module.callbacks, str(tmp_path / "model.keras")
+    assert [type(one).__name__ for one in every_kind(keras, tmp_path) if kinds.calls_batches(one)] == []
+    hook = "on_train_batch_end"
+    for callback in (
+        c.ModelCheckpoint(model, save_freq=10),
+        c.TensorBoard(str(tmp_path), update_freq=5),
+        c.LambdaCallback(**{hook: lambda batch, logs: None}),
+    ):
+        assert kinds.calls_batches(callback)
+    assert not kinds.calls_batches(c.LambdaCallback(on_epoch_end=lambda epoch, logs: None))

@@ -1,0 +1,371 @@
+"""Callbacks and best weights in whole trainings: what they are told and when, what a restart finds again.
+
+A training that ends at a step and is then told to go on is one that was killed there: a checkpoint is written before
+the end of its epoch is gone through.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras as keras3
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from mptraining_api import events, outcomes
+from mptraining_api.job import MPTrainingJob
+from mptraining_api.launch import Seat
+from mptraining_api.outcomes import Outcome
+from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.run_folder import Result
+from mptraining_records import storage
+from mptraining_records.convert import convert
+from mptraining_trainer.keras_generation import load
+from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.run import run
+
+pytestmark = pytest.mark.training
+
+EPOCH = 5
+
+PROGRAM = """
+import {package} as keras
+
+TOLD = []
+MODELS = []
+
+def model():
+    layers = keras.layers
+    made = keras.Sequential([keras.Input((8,)), layers.Dense(8, activation="relu"), layers.BatchNormalization(),
+                             layers.Dropout(0.1), layers.Dense(3, dtype="float32")])
+    MODELS.append(made)
+    return made
+
+def program(callbacks, momentum=0.9):
+    return dict(model=model(), optimizer=keras.optimizers.SGD(0.1, momentum=momentum), metrics=["accuracy"],
+                loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), callbacks=callbacks)
+
+def telling():
+    def epoch_begins(epoch, logs):
+        TOLD.append(("epoch begins", epoch, sorted(logs)))
+
+    def batch_ends(batch, logs):
+        TOLD.append(("batch ends", batch, sorted(logs)))
+
+    def epoch_ends(epoch, logs):
+        TOLD.append(("epoch ends", epoch, sorted(logs)))
+        MODELS[-1].optimizer.learning_rate = 0.0
+
+    hooks = dict(on_epoch_begin=epoch_begins, on_epoch_end=epoch_ends, on_train_batch_end=batch_ends,
+                 on_train_begin=lambda logs: TOLD.append(("training begins",)),
+                 on_train_end=lambda logs: TOLD.append(("training ends", sorted(logs))))
+    return program([keras.callbacks.LambdaCallback(**hooks)], momentum=0.0)
+
+def stopping():
+    def rate(epoch):
+        return 0.05 if epoch < 2 else 30.0
+
+    c = keras.callbacks
+    return program([c.LearningRateScheduler(rate),
+                    c.EarlyStopping("val_loss", patience=1, restore_best_weights=True, verbose=1)])
+
+def remembering():
+    c = keras.callbacks
+    return program([
+        c.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0),
+        c.EarlyStopping("val_accuracy", patience=3, mode="max", min_delta=1.0),
+        c.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        c.CSVLogger("log.csv"),
+        c.ModelCheckpoint("models/{{epoch}}.keras", monitor="val_loss", save_best_only=True),
+    ])
+
+def writing():
+    c = keras.callbacks
+    return program([c.TensorBoard("logs/today", histogram_freq=1), c.CSVLogger("log.csv"),
+                    c.ModelCheckpoint("{{epoch:02d}}.keras"),
+                    c.ModelCheckpoint("batches.weights.h5", save_weights_only=True, save_freq=2)])
+
+def scheduled():
+    made = program([keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+    return made | dict(optimizer=keras.optimizers.SGD(schedule))
+
+def failing():
+    return program([keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs["nothing"])])
+
+def rising():
+    return program([keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 if epoch < 2 else 30.0)])
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes that are the largest of three of eight numbers: 100 to train on, 40 to validate."""
+    folder = tmp_path_factory.mktemp("data")
+    numbers = np.random.default_rng(3)
+    for name, count in (("train", 100), ("validation", 40)):
+        x = numbers.normal(size=(count, 8)).astype(np.float32)
+        np.savez(folder / f"{name}.npz", x=x, label=x[:, :3].argmax(axis=1))
+        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+    return folder
+
+
+class Run:
+    """One attempt: how it ended and what it left behind."""
+
+    def __init__(self, outcome: Outcome, folder: str, said: list[Any]) -> None:
+        self.outcome = outcome
+        self.folder = folder
+        self.events = said
+
+    @property
+    def finished(self) -> events.Finished:
+        assert isinstance(self.events[-1], events.Finished)
+        return self.events[-1]
+
+    @property
+    def notices(self) -> dict[str, str]:
+        return {event.topic: event.message for event in self.events if isinstance(event, events.Notice)}
+
+    @property
+    def result(self) -> Result:
+        return Result.read(self.read("result.json"))
+
+    def read(self, name: str) -> bytes:
+        return storage.read(storage.join(self.folder, name))
+
+    def names(self, below: str) -> list[str]:
+        folder = storage.join(self.folder, below)
+        return [each.uri.removeprefix(f"{folder}/") for each in storage.list_objects(folder)]
+
+    def weights(self) -> list[np.ndarray]:
+        with np.load(Path(self.folder, "model", "weights.npz")) as stored:
+            return [stored[name] for name in sorted(stored)]
+
+    def state(self) -> dict[str, Any]:
+        newest = sorted(Path(self.folder, "checkpoints").glob("step-*"))[-1]
+        return json.loads((newest / "state.json").read_text())["callbacks"]  # type: ignore[no-any-return]
+
+
+Train = Callable[..., Run]
+
+
+@pytest.fixture(params=["Keras3", "Legacy"])
+def generation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def train(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Train]:
+    """Runs one attempt after the other in one folder, of the function `name` of PROGRAM."""
+    monkeypatch.syspath_prepend(tmp_path)
+    attempts: dict[str, int] = {}
+
+    def attempt(name: str, folder: str = "run", *, keras: str = "Keras3", **sections: Any) -> Run:
+        package = "tf_keras" if keras == "Legacy" else "keras"
+        (tmp_path / f"{package}_program.py").write_text(PROGRAM.format(package=package))
+        training = {"batchSize": {"global": 20}, "epochs": 3, "seed": 7} | sections.pop("training", {})
+        whole = folder if "://" in folder else str(tmp_path / folder)
+        attempts[whole] = number = attempts.get(whole, 0) + 1
+        arguments = sections.pop("arguments", {})
+        spec = {
+            "accelerator": {"type": "cpu"},
+            "strategy": "None",
+            "keras": keras,
+            "program": {"function": {"entryPoint": f"{package}_program:{name}", "arguments": arguments}},
+            "data": {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]},
+            "output": {"uri": whole},
+            "training": {key: value for key, value in training.items() if value is not None},
+        } | sections
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+        capsys.readouterr()
+        seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+        outcome = run(job, seat, whole, Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "0"})
+        said = [event for line in capsys.readouterr().out.splitlines() if (event := events.parse(line))]
+        return Run(outcome, whole, said)
+
+    yield attempt
+    for package in ("keras", "tf_keras"):
+        sys.modules.pop(f"{package}_program", None)
+        load("Legacy" if package == "tf_keras" else "Keras3").set_policy("float32")
+
+
+def same(first: Run, second: Run) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(first.weights(), second.weights(), strict=True))
+
+
+def until(step: int) -> dict[str, Any]:
+    return {"training": {"epochs": None, "totalSteps": step, "stepsPerExecution": 1}}
+
+
+# As under fit
+
+
+def test_they_are_told_what_fit_tells(train: Train, generation: str) -> None:
+    """With batches one by one, and the learning rate that a callback sets is the one that trains."""
+    done = train("telling", keras=generation, training={"epochs": 2, "stepsPerExecution": 1})
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    program = sys.modules["tf_keras_program" if generation == "Legacy" else "keras_program"]
+    trained = ["accuracy", "loss"]
+    validated = [*trained, "val_accuracy", "val_loss"]
+    batches = [("batch ends", number, trained) for number in range(EPOCH)]
+    expected: list[Any] = [("training begins",)]
+    for epoch in (0, 1):
+        expected += [("epoch begins", epoch, []), *batches, ("epoch ends", epoch, validated)]
+    assert [*expected, ("training ends", validated)] == program.TOLD
+    if generation == "Keras3":
+        once = train("telling", "once", training={"epochs": 1})
+        trainable = [0, 1, 2, 3, -2, -1]
+        assert all(np.array_equal(done.weights()[n], once.weights()[n]) for n in trainable)
+
+
+def test_fused_steps_tell_the_number_of_the_last_batch(train: Train) -> None:
+    done = train("telling", training={"epochs": 3, "stepsPerExecution": 3})
+    told = [each[1] for each in sys.modules["keras_program"].TOLD if each[0] == "batch ends"]
+    # The first executions are single steps, until it is known how long they take.
+    assert told[-2:] == [2, 4]
+    assert told.count(EPOCH - 1) == 3
+    assert "stepsPerExecution: 1" in done.notices["BatchCallbacks"]
+
+
+def test_early_stopping_ends_with_the_best_weights_and_stays_ended(train: Train, generation: str) -> None:
+    stopped = train("stopping", keras=generation, training={"epochs": 9})
+    assert (stopped.outcome, stopped.finished.step) == (outcomes.SUCCEEDED, 3 * EPOCH)
+    assert stopped.finished.message == f"a callback stopped it at step {3 * EPOCH} of {9 * EPOCH}"
+    assert stopped.result.step == 3 * EPOCH
+    two = train("stopping", "two", keras=generation, training={"epochs": 2})
+    assert same(stopped, two)
+    if generation == "Keras3":
+        again = train("stopping", training={"epochs": 20})
+        assert (again.finished.step, again.outcome) == (3 * EPOCH, outcomes.SUCCEEDED)
+        assert same(again, two)
+
+
+def test_a_schedule_and_a_callback_that_sets_the_rate_disagree(train: Train) -> None:
+    refused = train("scheduled")
+    assert refused.outcome == outcomes.INVALID_PROGRAM
+    assert "LearningRateScheduler sets the learning rate, and the optimizer's is a schedule" in refused.finished.message
+    assert not Path(refused.folder, "job.json").exists(), "mended, the job may run in this folder"
+
+
+def test_an_error_in_a_callback_is_one_line_with_its_place(train: Train, tmp_path: Path) -> None:
+    failed = train("failing")
+    assert failed.outcome == outcomes.PROGRAM_FAILED
+    place = f"{tmp_path}/keras_program.py:"
+    assert failed.finished.message.startswith("the program's callbacks[0]: LambdaCallback.on_epoch_end raised KeyError")
+    assert place in failed.finished.message
+
+
+# What they remember
+
+
+def test_a_resume_is_exact_with_everything_they_remember(train: Train, generation: str) -> None:
+    """In the middle of an epoch, and at the end of one that callbacks have not heard of; without it, another one."""
+    long = {"keras": generation, "training": {"epochs": 8, "stepsPerExecution": 1}}
+    whole = train("remembering", "whole", **long)
+    assert whole.finished.step == 4 * EPOCH, "EarlyStopping waited for three epochs"
+    for cut in (EPOCH + 2, 2 * EPOCH) if generation == "Keras3" else (EPOCH + 2,):
+        train("remembering", f"cut-{cut}", keras=generation, **until(cut))
+        rest = train("remembering", f"cut-{cut}", **long)
+        assert (rest.finished.step, rest.finished.metrics) == (whole.finished.step, whole.finished.metrics)
+        assert same(rest, whole)
+        assert rest.state() == whole.state()
+        assert rest.read("callbacks/log.csv") == whole.read("callbacks/log.csv")
+        assert rest.names("callbacks") == whole.names("callbacks")
+
+
+def test_without_what_they_remember_it_would_be_another_training(train: Train) -> None:
+    """Shows that the test above notices it: the learning rate and what EarlyStopping waited for begin anew."""
+    cut = train("remembering", **until(EPOCH + 2))
+    (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH + 2}/state.json")
+    kept = json.loads(state.read_text())
+    assert kept["callbacks"]["EarlyStopping"]["best"] is not None
+    assert kept["callbacks"]["learning_rate"]["now"] == pytest.approx(0.081)
+    state.write_text(json.dumps(kept | {"callbacks": {}}))
+    rest = train("remembering", training={"epochs": 8})
+    assert rest.finished.step > 4 * EPOCH
+
+
+# What they write
+
+
+def test_their_files_are_in_the_run_folder_of_a_bucket(train: Train, bucket: str, tmp_path: Path) -> None:
+    """Models under float32, whatever trained: they open elsewhere, with the weights of their epoch."""
+    policy = {"policy": "mixed_bfloat16"}
+    done = train("writing", f"{bucket}/run", precision=policy, training={"epochs": 2, "stepsPerExecution": 1})
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    assert done.names("callbacks") == ["01.keras", "02.keras", "batches.weights.h5", "log.csv"]
+    header, *rows = done.read("callbacks/log.csv").decode().splitlines()
+    assert header == "epoch,accuracy,loss,val_accuracy,val_loss"
+    assert [row.split(",")[0] for row in rows] == ["0", "1"]
+    for name in ("callbacks/02.keras", "model/model.keras"):
+        storage.download(f"{done.folder}/{name}", tmp_path / Path(name).name)
+    kept, exported = (keras3.saving.load_model(tmp_path / name, compile=False) for name in ("02.keras", "model.keras"))
+    assert {layer.compute_dtype for layer in kept.layers} == {"float32"}
+    assert all(np.array_equal(a, b) for a, b in zip(kept.get_weights(), exported.get_weights(), strict=True))
+    tags = {}
+    for name in done.names("tensorboard"):
+        storage.download(f"{done.folder}/tensorboard/{name}", tmp_path / "events")
+        found = tf.compat.v1.train.summary_iterator(str(tmp_path / "events"))
+        tags.setdefault(name.partition("/")[0], set()).update(v.tag for each in found for v in each.summary.value)
+    assert tags["validation"] >= {"epoch_loss", "epoch_accuracy"}
+    assert tags["train"] >= {"epoch_loss", "epoch_learning_rate"}
+    assert any("kernel/histogram" in tag for tag in tags["train"])
+
+
+def test_those_of_tf_keras_write_too(train: Train) -> None:
+    done = train("writing", keras="Legacy", training={"epochs": 1, "stepsPerExecution": 1})
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    assert done.names("callbacks") == ["01.keras", "batches.weights.h5", "log.csv"]
+    assert {name.partition("/")[0] for name in done.names("tensorboard")} == {"train", "validation"}
+    kept = tf_keras.models.load_model(Path(done.folder, "callbacks", "01.keras"), compile=False)
+    assert all(np.array_equal(a, b) for a, b in zip(kept.get_weights(), done.weights(), strict=True))
+
+
+# The best weights
+
+
+BEST = {"export": {"checkpoint": "Best", "monitor": "val_loss"}}
+
+
+def test_the_best_weights_are_exported_and_named_and_outlive_a_restart(train: Train) -> None:
+    """Killed right after the step that turns out to be the best, and long after it."""
+    whole = train("rising", "whole", training={"epochs": 4}, **BEST)
+    assert whole.outcome == outcomes.SUCCEEDED, whole.finished.message
+    assert whole.notices["Best"].startswith(f"the weights of step {2 * EPOCH} are exported: val_loss 0.")
+    found = whole.result.best
+    assert found is not None
+    assert (found.monitor, found.mode, found.step) == ("val_loss", "min", 2 * EPOCH)
+    about = json.loads(whole.read("model/model.json"))
+    assert (about["step"], about["metrics"]["val_loss"]) == (2 * EPOCH, found.value)
+    assert whole.finished.metrics["val_loss"] > found.value
+    assert f"exported step {2 * EPOCH} with val_loss" in whole.finished.message
+    for cut in (2 * EPOCH, 3 * EPOCH + 1):
+        part = train("rising", f"cut-{cut}", **until(cut), **BEST)
+        assert same(part, whole), "the best are those of step 10 in each of them"
+        rest = train("rising", f"cut-{cut}", training={"epochs": 4}, **BEST)
+        assert rest.result.best == whole.result.best
+        assert same(rest, whole)
+
+
+def test_a_training_metric_is_looked_at_when_epochs_end(train: Train) -> None:
+    """In tf_keras, whose metrics do not say which way is better."""
+    monitored = {"export": {"checkpoint": "Best", "monitor": "accuracy"}}
+    best = train("rising", keras="Legacy", training={"epochs": 4}, **monitored).result.best
+    assert best is not None
+    assert (best.mode, best.step % EPOCH) == ("max", 0)
+
+
+def test_a_monitor_that_is_not_there_is_refused_before_the_first_step(train: Train) -> None:
+    refused = train("rising", export={"checkpoint": "Best", "monitor": "val_acuracy"})
+    assert refused.outcome == outcomes.INVALID_SPEC
+    assert "spec.export.monitor: 'val_acuracy'" in refused.finished.message
+    assert "Did you mean 'val_accuracy'?" in refused.finished.message

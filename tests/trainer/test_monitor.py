@@ -1,0 +1,74 @@
+"""Which way is better, for the names that both generations of Keras give their metrics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_trainer.monitor import Mode, Monitor, known, mode_of, monitor
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("loss", "min"),
+        ("val_loss", "min"),
+        ("val_accuracy", "max"),
+        ("acc", "max"),
+        ("sparse_categorical_accuracy", "max"),
+        ("sparse_top_k_categorical_accuracy", "max"),
+        ("sparse_categorical_crossentropy", "min"),
+        ("val_auc", "max"),
+        ("precision_at_recall", "max"),
+        ("mean_io_u", None),
+        ("binary_io_u", None),
+        ("f1_score", "max"),
+        ("r2_score", "max"),
+        ("cosine_similarity", "max"),
+        ("mean_squared_error", "min"),
+        ("root_mean_squared_error", "min"),
+        ("val_mae", "min"),
+        ("kl_divergence", "min"),
+        ("false_positives", "min"),
+        ("lift_of_mine", None),
+    ],
+)
+def test_a_name_says_which_way_is_better(metric: str, mode: Mode | None) -> None:
+    assert mode_of(metric, {}) == mode
+
+
+def test_what_keras_says_of_a_metric_goes_before_its_name() -> None:
+    assert mode_of("val_accuracy", {"accuracy": "down"}) == "min"
+    assert mode_of("val_mean_io_u", {"mean_io_u": "up"}) == "max"
+    assert mode_of("val_accuracy", {"accuracy": None}) == "max"
+
+
+@given(st.sampled_from(["min", "max"]), st.lists(st.floats(), min_size=1, max_size=20))
+def test_the_best_is_the_first_of_the_finite_extremes(mode: Mode, values: list[float]) -> None:
+    watched, best = Monitor("loss", mode), None
+    for value in values:
+        if watched.better(value, best):
+            best = value
+    finite = [value for value in values if math.isfinite(value)]
+    assert best == ((min if mode == "min" else max)(finite) if finite else None)
+
+
+def test_an_unknown_metric_is_named_with_those_there_are() -> None:
+    assert known(["accuracy", "loss"], validated=True) == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    with pytest.raises(InvalidSpec) as raised:
+        monitor("val_acuracy", {"accuracy": None}, validated=True, where="spec.export.monitor")
+    assert str(raised.value) == (
+        "spec.export.monitor: 'val_acuracy' is no metric of this training; expected one of loss, accuracy, val_loss, "
+        "val_accuracy. Did you mean 'val_accuracy'?"
+    )
+    with pytest.raises(InvalidSpec, match=r"expected one of loss, accuracy\."):
+        monitor("val_loss", {"accuracy": None}, validated=False, where="spec.export.monitor")
+
+
+def test_a_metric_that_nobody_knows_is_taken_to_go_down_and_not_for_sure() -> None:
+    assert monitor("lift", {"lift": None}, validated=False, where="") == Monitor("lift", "min", sure=False)
+    assert monitor("accuracy", {"accuracy": "up"}, validated=False, where="") == Monitor("accuracy", "max")
