@@ -26,6 +26,8 @@ from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
 from mptraining_records import storage
 from mptraining_records.convert import convert
+from mptraining_trainer import measure
+from mptraining_trainer import train as training
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.run import run
@@ -33,6 +35,7 @@ from mptraining_trainer.run import run
 pytestmark = pytest.mark.training
 
 EPOCH = 5
+BEST = {"export": {"checkpoint": "Best", "monitor": "val_loss"}}
 
 PROGRAM = """
 import {package} as keras
@@ -294,6 +297,72 @@ def test_without_what_they_remember_it_would_be_another_training(train: Train) -
     assert rest.finished.step > 4 * EPOCH
 
 
+# When numbers stop being finite
+
+
+Data = Callable[[float], dict[str, Any]]
+
+
+@pytest.fixture
+def data_with(tmp_path: Path) -> Data:
+    """The data's section, in index order, with this value as an input of the third step of every epoch."""
+
+    def written(value: float) -> dict[str, Any]:
+        numbers, folder = np.random.default_rng(4), tmp_path / "records"
+        for name, count in (("train", 100), ("other", 40)):
+            x = numbers.normal(size=(count, 8)).astype(np.float32)
+            label = x[:, :3].argmax(axis=1)
+            x[min(41, count - 1), 7] = value if name == "train" else 0.0
+            np.savez(tmp_path / f"{name}.npz", x=x, label=label)
+            convert(str(tmp_path / f"{name}.npz"), str(folder), name=name, overwrite=True)
+        paths = {"train": [f"{folder}/train-*.tfrecord"], "validation": [f"{folder}/other-*.tfrecord"]}
+        return {"data": paths | {"shuffle": {"bufferSize": 0}, "onChange": "Accept"}}
+
+    return written
+
+
+def ways_back(done: Run) -> list[tuple[int, int]]:
+    return [(event.from_step, event.to_step) for event in done.events if isinstance(event, events.Recovered)]
+
+
+def test_a_way_back_begins_with_what_they_remembered_in_its_checkpoint(train: Train, data_with: Data) -> None:
+    """As an attempt does that begins there and knows of the bad batch already."""
+    ended = []
+    for knows in (False, True):
+        folder = f"knows-{knows}"
+        cut = train("remembering", folder, **until(EPOCH), **BEST, **data_with(0.0))
+        if knows:
+            (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH}/state.json")
+            state.write_text(json.dumps(json.loads(state.read_text()) | {"checked": True, "checkedUntil": EPOCH + 3}))
+        ended.append(train("remembering", folder, training={"epochs": 4}, **BEST, **data_with(np.inf)))
+    back, straight = ended
+    assert back.outcome == outcomes.SUCCEEDED, back.finished.message
+    assert ways_back(back) == [(EPOCH + 3, EPOCH)]
+    assert ways_back(straight) == []
+    assert same(back, straight)
+    assert back.state() == straight.state()
+    assert back.result.best == straight.result.best
+    assert back.read("callbacks/log.csv") == straight.read("callbacks/log.csv")
+    assert [row[:2] for row in back.read("callbacks/log.csv").decode().splitlines()[1:]] == ["0,", "1,", "2,", "3,"]
+
+
+def test_without_a_checkpoint_they_begin_anew_and_trials_do_not_call_them(
+    train: Train, data_with: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "native_bfloat16", lambda: True)
+    monkeypatch.setattr(measure, "chosen", lambda trials: "float32")
+    once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
+    done = train("telling", **once, **data_with(np.inf))
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    assert ways_back(done) == [(3, 0)]
+    assert len(done.result.measured) == 2
+    told = [each[:2] for each in sys.modules["keras_program"].TOLD]
+    begun = [("training begins",), ("epoch begins", 0), ("batch ends", 0), ("batch ends", 1)]
+    rest = [("batch ends", 2), ("batch ends", 3), ("batch ends", 4), ("epoch ends", 0)]
+    assert told[:-1] == [*begun, *begun, *rest]
+    assert told[-1][0] == "training ends"
+
+
 # What they write
 
 
@@ -331,9 +400,6 @@ def test_those_of_tf_keras_write_too(train: Train) -> None:
 
 
 # The best weights
-
-
-BEST = {"export": {"checkpoint": "Best", "monitor": "val_loss"}}
 
 
 def test_the_best_weights_are_exported_and_named_and_outlive_a_restart(train: Train) -> None:

@@ -111,6 +111,18 @@ def calls_batches(callback: Any) -> bool:
     return kind == "LambdaCallback" and any(hook in vars(callback) for hook in hooks)
 
 
+def close(callback: Any) -> None:
+    """Closes what a CSVLogger or a TensorBoard writes to; `on_train_end` would do more than that."""
+    if getattr(callback, "_is_tracing", False):
+        # There is one profiler in a process.
+        callback._stop_profiler(save=False)
+    for writer in getattr(callback, "_writers", {}).values():
+        writer.close()
+    file = getattr(callback, "csv_file", None)
+    if file is not None:
+        file.close()
+
+
 def _plain(value: Any) -> float | int | str | None:
     if value is None or isinstance(value, (bool, int)):
         return value

@@ -182,9 +182,7 @@ class Callbacks:
         self._files.settle()
         self._files.close()
         for callback in self._callbacks:
-            if getattr(callback, "_is_tracing", False):
-                # There is one profiler in a process.
-                callback._stop_profiler(save=False)
+            kinds.close(callback)
 
     def _publish(self) -> None:
         self._published_at = self._now()
