@@ -28,8 +28,9 @@ from soaks.forks import Forks
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
 PATIENCE = 180.0
-# Where no kill point lies: the run must still be there when the signal comes.
-_LAST_STEPS = 6
+# Where no kill point lies: one execution may have begun when the signal comes, the next asks, and it must not be the
+# last, after which there is nothing left to leave. A checkpoint ends an execution.
+_LAST_STEPS = 3 * SAVE_EVERY + 1
 
 
 @dataclass(frozen=True)
