@@ -93,6 +93,12 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
         accelerator={"type": "nvidia-tesla-t4"},
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "told"}},
+        # Without a run folder worker 0 would wait for somebody to fetch the model.
+        output={"uri": "/kept/run"},
+        podTemplate={
+            "volumes": [{"name": "kept", "emptyDir": {}}],
+            "volumeMounts": [{"name": "kept", "mountPath": "/kept"}],
+        },
     )
     kind.until("upgraded", lambda status: (status.get("progress") or {}).get("epoch", 0) >= 1)
     before = pods(kind, "upgraded")
