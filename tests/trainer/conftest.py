@@ -51,3 +51,10 @@ def keras3() -> Iterator[Keras]:
     found.set_seed(1)
     yield found
     found.set_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def keras_of_no_child() -> Iterator[None]:
+    """Loading tf_keras tells every child process to be of its generation: those of the next test are none of it."""
+    yield
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)

@@ -172,7 +172,7 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
         (records(*PICTURES), {}, r"^spec.data.train: feature 'image': mixed shapes .*resize: \[height, width\]"),
         (records(*rows(64)), {"label": "labl"}, r"data\.label: no feature 'labl'.*Did you mean 'label'"),
         (records(*({"x": [1.0, 2.0]} for _ in range(16))), {}, r"spec\.data\.label: missing; expected one of \['x'\]"),
-        (records(*rows(3)), {}, r"spec\.training\.batchSize: 8 examples a step and 3 .*zero steps\. .*PadAndMask"),
+        (records(*rows(3)), {}, r"spec\.training\.batchSize: 8 examples a step, 3 .*zero steps\. .*PadAndMask"),
         (
             records({"label": 1}, *rows(20)),
             {"features": TYPED},
@@ -246,7 +246,10 @@ def test_a_checkpoint_of_another_model(
     weights = (first.folder / "model" / "weights.npz").read_bytes()
     other = attempt(training={"epochs": 2})
     assert other.exit_code == 2
-    assert re.search(r"step-0+8: a checkpoint of another model: shape .* has \[.*\. Give another output", other.message)
+    assert re.search(
+        r"step-0+8: a checkpoint of another model: 2 variables where this model has 4\. Give another output",
+        other.message,
+    )
     assert "Traceback" not in capfd.readouterr().err
     assert (first.folder / "model" / "weights.npz").read_bytes() == weights
 
