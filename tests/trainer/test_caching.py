@@ -13,7 +13,7 @@ import pytest
 from mptraining_api.spec_data import Data
 from mptraining_api.spec_program import Program
 from mptraining_api.training_defaults import resolve_data
-from mptraining_records import framing, storage
+from mptraining_records import framing, index, storage
 from mptraining_records.example import encode
 from mptraining_records.order import Order, Position
 from mptraining_trainer import caching
@@ -40,7 +40,7 @@ class Rig:
     def open(self, folder: str, mode: Mode, *, reserved: int = 0) -> tuple[Split, str]:
         program = Program.parse({"function": {"entryPoint": "model:build"}})
         data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"]}), program)[0]
-        cache, _ = caching.disk_cache(data.train, mode, self.notice, reserved=reserved)
+        cache, _ = caching.disk_cache(index.find(data.train), mode, self.notice, reserved=reserved)
         if cache is not None:
             self._ends.callback(cache.close)
         split = open_data(data.train, data, like=None, notice=self.notice, now=lambda: 0.0, cache=cache)

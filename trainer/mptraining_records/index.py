@@ -65,6 +65,7 @@ class DatasetIndex:
 def build(
     patterns: Sequence[str],
     *,
+    objects: Sequence[StoredObject] | None = None,
     bad_records: BadRecords | None = None,
     worker: int = 0,
     workers: int = 1,
@@ -75,13 +76,15 @@ def build(
 ) -> DatasetIndex:
     """The index of every object that one of the patterns matches, each once, in the order of the URIs.
 
+    `objects` are those of `find`, where they were asked for already.
+
     A remote shard's sidecar is used where there is one. The others are read, which `progress` follows in bytes, each
     of the `workers` its share of them, and kept in `cache`. Compressed ones are expanded into local files, which
     `notice` says once for all. `bad_records` decides about damaged frames and keeps account of them; without it the
     first one raises InvalidData. So does a pattern that matches nothing, a file that is no TFRecord file, or when there
     is no record at all.
     """
-    objects = find(patterns)
+    objects = find(patterns) if objects is None else objects
     remote = [object for object in objects if storage.is_remote(object.uri)]
     known = sidecar.load_all(remote)
     missing = {object.uri for object in remote} - known.keys()

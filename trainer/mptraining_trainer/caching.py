@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from mptraining_records import index, storage
+from mptraining_records import storage
 from mptraining_records.disk_cache import DiskCache
+from mptraining_records.storage import StoredObject
 from mptraining_records.stream import RecordStream
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input import Split, explaining, options, threads
@@ -28,7 +29,7 @@ _DECODE_AT_ONCE = 256
 
 
 def disk_cache(
-    patterns: Sequence[str], mode: Mode, notice: Notice, *, reserved: int = 0
+    objects: Sequence[StoredObject], mode: Mode, notice: Notice, *, reserved: int = 0
 ) -> tuple[DiskCache | None, int]:
     """A cache on the local disk for remote records that fit there, and the bytes that it may come to.
 
@@ -38,7 +39,7 @@ def disk_cache(
     """
     if mode == "None":
         return None, 0
-    remote = [object for object in index.find(patterns) if storage.is_remote(object.uri)]
+    remote = [object for object in objects if storage.is_remote(object.uri)]
     if not remote:
         if mode == "Disk":
             notice("DiskCache", "data.cache: Disk is for buckets; these records lie on a disk already")

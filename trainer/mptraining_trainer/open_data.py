@@ -12,6 +12,7 @@ from mptraining_records import manifest as records_manifest
 from mptraining_records.bad_records import BadRecords
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.reader import RecordReader
+from mptraining_records.storage import StoredObject
 from mptraining_trainer import columns as data_columns
 from mptraining_trainer.batching import ALONE, Share
 from mptraining_trainer.columns import Columns
@@ -30,11 +31,14 @@ def open_data(
     like: Columns | None,
     notice: Callable[..., None],
     now: Callable[[], float],
+    objects: Sequence[StoredObject] | None = None,
     share: Share = ALONE,
     meter: InputMeter | None = None,
     cache: DiskCache | None = None,
 ) -> Split:
     """Finds, indexes and looks into the files of `patterns`; `like` are the training data's columns for validation.
+
+    `objects` are what `index.find` found, where it was asked already.
 
     What has no index yet is read, each of the workers its `share`, and goes into `cache`. Raises InvalidSpec and
     InvalidData for what cannot be read as the job says, StorageUnavailable.
@@ -43,6 +47,7 @@ def open_data(
     bad_records = BadRecords(data.bad_records, data.max_skipped)
     dataset = index.build(
         patterns,
+        objects=objects,
         bad_records=bad_records,
         worker=share.worker,
         workers=share.workers,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records import index
 from mptraining_trainer import caching
 from mptraining_trainer.batching import Share
 from mptraining_trainer.columns import Columns
@@ -47,10 +48,13 @@ def open_splits(worker: Worker, share: Share) -> Opened:
     meter = InputMeter()
 
     def opened(patterns: Sequence[str], like: Columns | None, reserved: Reserved) -> tuple[Split, str, Reserved]:
-        cache, on_disk = caching.disk_cache(patterns, data.cache, notice, reserved=reserved.disk)
+        objects = index.find(patterns)
+        cache, on_disk = caching.disk_cache(objects, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
             worker.ends.callback(cache.close)
-        split = open_data(patterns, data, like=like, notice=notice, now=now, share=share, meter=meter, cache=cache)
+        split = open_data(
+            patterns, data, like=like, notice=notice, now=now, objects=objects, share=share, meter=meter, cache=cache
+        )
         worker.ends.callback(split.reader.close)
         cached, name, in_memory = caching.with_cache(split, data.cache, cache, reserved=reserved.memory)
         worker.ends.callback(cached.reader.close)
