@@ -431,7 +431,7 @@ def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(be
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
     bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, forged))
-    with pytest.raises(NotCreated, match="ConfigMap flowers-job: job.json is not the job"):
+    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
         bench.apply(actions=(ReadJobFile(),))
     assert bench.findings.job_file == bench.job
 
