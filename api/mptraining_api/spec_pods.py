@@ -30,16 +30,15 @@ OTHER_VOLUME_KINDS = (
     *("gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume"),
     *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
 )
+_OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
 # CEL sees no field of a Kubernetes object but those that the schema names. A kind that it does not name is dropped or
 # refused as unknown, so that no volume of it is made.
 _VOLUME = {
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string", "maxLength": 63},
-        **{
-            kind: {"type": "object", "additionalProperties": True, "maxProperties": 64}
-            for kind in (*VOLUME_KINDS, *OTHER_VOLUME_KINDS)
-        },
+        "name": {"type": "string", "maxLength": 63, "description": "For volumeMounts."},
+        **{kind: {**_OBJECT, "description": "As in a pod."} for kind in VOLUME_KINDS},
+        **{kind: {**_OBJECT, "description": "Refused."} for kind in OTHER_VOLUME_KINDS},
     },
 }
 _NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}
