@@ -148,7 +148,11 @@ class Loop:
                 except (ValueError, tf.errors.OpError) as error:
                     said.append(str(error))
 
+        # Not traced, because XLA is asked by replicas and not by a graph: TensorFlow warns that this is slow.
+        log, level = tf.get_logger(), tf.get_logger().level
+        log.setLevel("ERROR")
         self._strategy.run(on_replica)
+        log.setLevel(level)
         return said[0] if said else None
 
     def interpret(self) -> None:
