@@ -22,6 +22,7 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
+SBOM_TOOLS := build/sbom-tools
 
 .PHONY: help
 help: ## this list
@@ -117,7 +118,7 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: test-unit
-test-unit: $(INSTALLED) servers ## the tests that train nothing
+test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
 
 .PHONY: test-cluster
@@ -196,6 +197,16 @@ cluster-down: ## removes the kind cluster
 .PHONY: images
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
 	@$(BIN)/python -m cluster.images
+
+$(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(SBOM_TOOLS)/bin/python --require-hashes --no-deps -r images/sbom.lock
+	@touch $@
+
+.PHONY: sbom
+sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX, into build/sbom
+	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
+	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
 soak: $(INSTALLED) servers ## the long forms of the random tests, the examples on the kind cluster if there is one, accuracy under mixed policies

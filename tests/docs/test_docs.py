@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/architecture.md",
     "docs/precision.md",
     "docs/reliability.md",
+    "docs/security.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )
