@@ -1,11 +1,12 @@
 """Google as far as a job sees it, in one process: sign-in, STS, IAM credentials, a metadata server, and buckets that
 refuse whoever brings no token of these. `google_identity` decides; a real object server behind holds the objects.
 
-    python -m testbed.google_server REALM.json --https HOST:PORT --http HOST:PORT
+    python -m testbed.google_server REALM.json --https HOST:PORT --http HOST:PORT --dns HOST:PORT
 
 The https port answers for the hosts under googleapis.com. The http port is the metadata server, and a proxy whose
-tunnels end at the hosts too. Who asks the metadata server is known by address: from --accounts, a JSON object, or
-from the Kubernetes API when this runs in a pod that may read pods and service accounts.
+tunnels end at the hosts too. The dns port says that the hosts are at --address. Who asks the metadata server is known
+by address: from --accounts, a JSON object, or from the Kubernetes API when this runs in a pod that may read pods and
+service accounts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import http.client
 import http.server
 import json
 import os
+import socket
+import socketserver
 import ssl
 import sys
 import threading
@@ -27,11 +30,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from testbed import google_names
 from testbed.google_identity import Answer, KubernetesAccount, Realm
 
 # Of one connection, not of the request.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "authorization", "expect"}
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+METADATA = "169.254.169.254"
 _NAMES = ("storage", "www", "oauth2", "sts", "iamcredentials", "cloudresourcemanager")
 HOSTS = tuple(f"{name}.googleapis.com" for name in _NAMES)
 
@@ -230,6 +235,8 @@ def main() -> None:
     parser.add_argument("realm", type=Path, help="a Realm as JSON")
     parser.add_argument("--https", help="host:port")
     parser.add_argument("--http", help="host:port")
+    parser.add_argument("--dns", help="host:port")
+    parser.add_argument("--address", default="127.0.0.1", help="the name of this server's own address, for --dns")
     parser.add_argument("--objects", default="127.0.0.1:4443", help="host:port of the object server")
     parser.add_argument("--objects-host", default="", help="the public host it was started with")
     parser.add_argument("--keys", type=Path, help="the folder with server.crt and server.key")
@@ -246,15 +253,23 @@ def main() -> None:
         who_asks=_listed(arguments.accounts) if arguments.accounts else from_cluster,
         tls=tls,
     )
-    ports = [
-        Port((host, int(port)), google, direct=direct)
-        for address, direct in ((arguments.https, True), (arguments.http, False))
-        if address
-        for host, _, port in (address.rpartition(":"),)
-    ]
+    ports: list[socketserver.BaseServer] = []
+    if arguments.https:
+        ports.append(Port(_address(arguments.https), google, direct=True))
+    if arguments.http:
+        ports.append(Port(_address(arguments.http), google, direct=False))
+    if arguments.dns:
+        here = socket.gethostbyname(arguments.address)
+        addresses = {**dict.fromkeys(HOSTS, here), "metadata.google.internal": METADATA}
+        ports.append(google_names.Port(_address(arguments.dns), addresses))
     threads = [threading.Thread(target=port.serve_forever, args=(0.05,)) for port in ports]
     for thread in threads:
         thread.start()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
 
 
 if __name__ == "__main__":

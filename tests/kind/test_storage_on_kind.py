@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
@@ -73,11 +75,14 @@ def google(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         },
         grants={"my-bucket": {TRAINER: USER}},
     )
-    buckets.start(kind, tmp_path_factory.mktemp("buckets"))
-    with identities.started(kind, realm, tmp_path_factory.mktemp("google")):
-        kind.operator(cpuFallback=True, pods={"caConfigMap": identities.AUTHORITY})
+    with ThreadPoolExecutor() as pool, ExitStack() as after:
+        # Two rollouts, each of which mostly waits.
+        trusting = pool.submit(kind.operator, cpuFallback=True, pods={"caConfigMap": identities.AUTHORITY})
+        buckets.start(kind, tmp_path_factory.mktemp("buckets"))
+        after.enter_context(identities.started(kind, realm, tmp_path_factory.mktemp("google")))
+        trusting.result()
         yield key
-        kind.operator(cpuFallback=True)
+        pool.submit(kind.operator, cpuFallback=True)
 
 
 def test_three_ways_of_credentials_read_and_write_a_bucket_and_a_fourth_is_refused(
