@@ -23,7 +23,8 @@ LOGIN = (
     "or set MPTRAINING_GCS_ANONYMOUS=1 for a public bucket"
 )
 _LONGEST = 300
-_MARK = "Refused: "
+# As obstore passes on what the provider of credentials raised.
+_MARK = "provider: Refused: "
 
 
 class Refusal(NamedTuple):
