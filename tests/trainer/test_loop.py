@@ -319,9 +319,24 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(count), labels]
     for _ in range(2):
-        result = rig.loop.evaluate(feed, padded // BATCH)
+        result = rig.loop.evaluation.run(feed, padded // BATCH, now=lambda: 0.0)
+        assert result is not None
         assert result["loss"] == pytest.approx(losses.mean(), rel=1e-5)
         assert result["accuracy"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+
+
+def test_evaluation_is_left_between_two_calls_and_begun_anew(keras: Keras) -> None:
+    inputs, labels = examples(BATCH * 8)
+    rig = Rig(keras, replicas=2)
+    feed = rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2)
+    told = iter([False, True])
+    evaluation, clock = rig.loop.evaluation, iter(np.arange(0, 1, 1 / 64)).__next__
+    assert evaluation.run(feed, 8, now=clock, stop=lambda: next(told)) is None
+    again = evaluation.run(rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2), 8, now=clock)
+    assert again is not None
+    assert again["accuracy"] == pytest.approx(
+        (rig.model(inputs, training=False).numpy().argmax(axis=1) == labels).mean()
+    )
 
 
 def test_replicas_drop_different_units(keras: Keras) -> None:

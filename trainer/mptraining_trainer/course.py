@@ -100,7 +100,7 @@ class Course:
         now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
         if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
-            metrics = self._caught_up(iterator, step)
+            metrics = self._caught_up(iterator, step, position)
         over = hooks.stopped
         while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
@@ -134,13 +134,8 @@ class Course:
                 self._keep(step, position)
                 self._skipped.publish()
             if leave and step < ends.total_steps:
-                self.settle()
-                raise Preempted(
-                    f"step {step}",
-                    "this machine is being taken away; saved",
-                    next_step="The next attempt goes on from here.",
-                )
-            validated = self._validated() if ends.validates(step) else {}
+                raise self._taken_away(step)
+            validated = self._validated(step, position) if ends.validates(step) else {}
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
@@ -151,13 +146,13 @@ class Course:
         self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
+    def _caught_up(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
         over = step >= self._boundaries.total_steps or self._hooks.stopped
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validated = self._validated() if over or self._boundaries.validates(step) else {}
+        validated = self._validated(step, position) if over or self._boundaries.validates(step) else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
@@ -190,13 +185,28 @@ class Course:
                 raise
             self._broken = True
 
-    def _validated(self) -> dict[str, float]:
+    def _validated(self, step: int, position: Position) -> dict[str, float]:
+        """Validation's metrics. Raises Preempted when a worker is told to leave: the next attempt validates anew."""
         if self._validation is None:
             return {}
         self._hooks.validation_begins()
-        metrics = self._loop.evaluate(*self._validation)
+        iterator, steps = self._validation
+        metrics = self._loop.evaluation.run(
+            iterator, steps, now=self._worker.telemetry.now, stop=self._worker.preemption.asked
+        )
+        if metrics is None:
+            if self._checkpointer.last_step != step:
+                self._keep(step, position)
+                self._skipped.publish()
+            raise self._taken_away(step)
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
+
+    def _taken_away(self, step: int) -> Preempted:
+        self.settle()
+        return Preempted(
+            f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
+        )
 
     def _account(self, execution: Execution) -> None:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
