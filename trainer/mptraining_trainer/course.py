@@ -21,6 +21,7 @@ from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
+from mptraining_trainer.parting import part
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.recovery import NonFinite, Numbers
@@ -203,6 +204,7 @@ class Course:
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _taken_away(self, step: int) -> Preempted:
+        part(self._worker.seat)
         self.settle()
         return Preempted(
             f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."

@@ -89,7 +89,7 @@ class Hooks:
 
     def pending(self, step: int) -> bool:
         """Whether the end of this step has not been gone through, though its checkpoint was written."""
-        if self.stopped or self._turned == step or step == 0:
+        if self.stopped or step in (0, self._turned):
             return False
         heard = self._callbacks is not None or self.best is not None
         return self._ends.validates(step) or (heard and self._ends.epoch_begins(step))

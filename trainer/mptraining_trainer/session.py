@@ -29,6 +29,7 @@ from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input import Split
 from mptraining_trainer.loop import feed
 from mptraining_trainer.pace import Boundaries
+from mptraining_trainer.parting import part
 from mptraining_trainer.precision import goes_on
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.profiling import pauses
@@ -149,6 +150,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
     chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    part(worker.seat)
     exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
     return Trained(
         step=course.last_step,
