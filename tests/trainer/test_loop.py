@@ -30,9 +30,9 @@ def strategy(replicas: int) -> Any:
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
-def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0) -> Any:
+def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0, first: Any = None) -> Any:
     layers = keras.module.layers
-    stack = [layers.Input((FEATURES,)), layers.Dense(16, activation="relu")]
+    stack = [layers.Input((FEATURES,)), *([first()] if first else []), layers.Dense(16, activation="relu")]
     if normalized:
         stack.append(layers.BatchNormalization(synchronized=normalized != "plain"))
     if dropout:
@@ -58,13 +58,14 @@ class Rig:
         checked: bool = False,
         dropout: float = 0.0,
         clipnorm: float | None = None,
+        first: Any = None,
     ) -> None:
         keras.set_seed(1)
         keras.set_policy(policy)
         self.keras = keras
         self.strategy = strategy(replicas)
         with self.strategy.scope():
-            self.model = model(keras, normalized=normalized, dropout=dropout)
+            self.model = model(keras, normalized=normalized, dropout=dropout, first=first)
             self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9, clipnorm=clipnorm)
             self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
             if checked:
@@ -416,3 +417,19 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     assert since.seconds > 0.3
     assert since.bound_percent is not None
     assert least <= since.bound_percent <= most
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, replicas: int) -> None:
+    class Outside(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def call(self, inputs: Any) -> Any:
+            given = tf.py_function(lambda array: array, [inputs], tf.float32)
+            given.set_shape(inputs.shape)
+            return given
+
+    few = tuple(array[:4] for array in examples(BATCH))
+    fine, outside = (Rig(keras, replicas=replicas, jit=True, first=first) for first in (None, Outside))
+    assert fine.loop.not_compilable(*few) is None
+    assert "EagerPyFunc" in str(outside.loop.not_compilable(*few))
+    outside.loop.interpret()
+    assert outside.loop.execute(outside.batches, 1).applied_steps == 1

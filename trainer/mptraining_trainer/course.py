@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from mptraining_api import events
 from mptraining_api.problems import Preempted
-from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer
@@ -41,13 +40,21 @@ class Course:
         loop: Loop,
         scaler: LossScaler | None,
         checkpointer: Checkpointer,
+        *,
         skipped: SkippedRecords,
         batching: Batching,
         boundaries: Boundaries,
-        training: ResolvedTraining,
+        pace: Pace,
         meter: InputMeter,
         hooks: Hooks,
+        numbers: Numbers,
+        watch: Watch,
+        validation: tuple[Any, int] | None = None,
     ) -> None:
+        """`numbers` is how training computes, `watch` sees to it that they stay finite.
+
+        `validation` is an endless iterator over masked batches, with the steps that count every example once.
+        """
         self._worker = worker
         self._hooks = hooks
         self._loop = loop
@@ -56,10 +63,12 @@ class Course:
         self._skipped = skipped
         self._batching = batching
         self._boundaries = boundaries
-        self._pace = Pace.begin(training.steps_per_execution)
+        self._pace = pace
+        self._numbers = numbers
+        self._watch = watch
+        self._validation = validation
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
-        self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
@@ -70,28 +79,11 @@ class Course:
         self.loss_scale: float | None = None
         self.gradient_norm: float | None = None
         self._broken = False
-        policy = worker.job.precision.policy
-        self.compute_with(Numbers(asked=policy, policy=policy), ())
-
-    def compute_with(self, numbers: Numbers, available: Sequence[str], *, locate: bool = False) -> None:
-        """How training computes; see `recovery` and `watch`."""
-        self._numbers = numbers
-        self._watch = Watch(
-            numbers,
-            available,
-            self._worker.telemetry.notice,
-            skipped=self._scaler.state().skipped_steps if self._scaler else 0,
-            dynamic=self._scaler is None or self._scaler.dynamic,
-            locate=locate,
-        )
 
     @property
     def step_seconds(self) -> float | None:
         """See `Speed.step_seconds`."""
         return self._speed.step_seconds
-
-    def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
-        self._validation = iterator_and_steps
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's

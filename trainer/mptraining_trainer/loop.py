@@ -137,6 +137,28 @@ class Loop:
             broken=int(found),
         )
 
+    def not_compilable(self, inputs: Any, labels: Any) -> str | None:
+        """What XLA says against this model's step over a few examples; None when it takes it."""
+        said: list[str] = []
+
+        def on_replica() -> None:
+            if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
+                try:
+                    self._objective.lowered(inputs, labels)
+                except (ValueError, tf.errors.OpError) as error:
+                    said.append(str(error))
+
+        # Not traced, because XLA is asked by replicas and not by a graph: TensorFlow warns that this is slow.
+        log, level = tf.get_logger(), tf.get_logger().level
+        log.setLevel("ERROR")
+        self._strategy.run(on_replica)
+        log.setLevel(level)
+        return said[0] if said else None
+
+    def interpret(self) -> None:
+        """Leaves XLA out; to be called before the first step."""
+        self._objective.interpret()
+
     def take(self, iterator: Any) -> Any:
         """The next batch of every replica, for `strategy.run`."""
         return self._next(iterator)
