@@ -116,6 +116,13 @@ def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) 
     return status.model_copy(update={"attempts": attempts or None})
 
 
+def anew(status: JobStatus, now: float) -> JobStatus:
+    """The current attempt begins now, with another Indexed Job than the one that somebody deleted."""
+    attempts = list(status.attempts or [])
+    attempts[-1] = attempts[-1].model_copy(update={"start_time": stamp(now)})
+    return status.model_copy(update={"attempts": attempts})
+
+
 def running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
     """All workers of the current attempt run."""
     status = status.model_copy(
