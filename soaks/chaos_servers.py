@@ -36,6 +36,8 @@ NAMESPACE, LEASE = "chaos", "chaos"
 # Of ten strokes against the operator so many strike the leader.
 _LEADER = 0.7
 _PATIENCE = 60.0
+# Seconds from SIGTERM to the end of a worker: longer than the wait for the next attempt, which must wait for it too.
+_LEAVING = 3.0
 # A count that began before a stroke may be asked for no more, and may become known a moment after it.
 _BEFORE, _AFTER = 1.0, 3.0
 # What a replica runs: its own program, by a clock that is wrong.
@@ -107,7 +109,9 @@ class Servers:
     def _behaviour(self, pod: Pod) -> Behaviour:
         stub = self._stubs[pod.labels[JOB]]
         code = stub.code(int(pod.labels[ATTEMPT]), pod.index or 0)
-        return Run() if code is None else Exit(code, after=stub.seconds)
+        if code is None:
+            return Run(stop_after=_LEAVING)
+        return Exit(code, after=stub.seconds, stop_after=_LEAVING)
 
     # -- faults -------------------------------------------------------------------------------------------------
 
@@ -262,6 +266,6 @@ def _settings(port: int) -> dict[str, Any]:
         "stuckPodSeconds": 1.0,
         "graceSeconds": 1,
         "progress": {"port": 0},
-        "restart": {"programSeconds": 0.5, "infrastructureSeconds": 0.2},
+        "restart": {"programSeconds": 0.3, "infrastructureSeconds": 0.2},
         "lease": {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE},
     }

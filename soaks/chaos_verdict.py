@@ -6,7 +6,7 @@ No rule asks the operator: what it says of itself, in status and metrics, is hel
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -79,7 +79,7 @@ def ends_as_written(evidence: Evidence) -> Iterator[str]:
             yield f"{name}: nobody saw it"
         elif not last[name].finished:
             yield f"{name}: has not ended, {last[name].phase}"
-    struck = _struck_attempts(evidence)
+    struck = _struck_attempts(evidence) | doubled(evidence)
     for stub in evidence.planned:
         if stub.name not in last or not last[stub.name].finished:
             continue
@@ -126,29 +126,14 @@ def one_child_each(evidence: Evidence) -> Iterator[str]:
 
 
 def never_two_at_once(evidence: Evidence) -> Iterator[str]:
-    """At no step do pods of two attempts live, or two pods of one worker."""
-    alive: dict[str, dict[str, PodSeen]] = defaultdict(dict)
-    said: set[str] = set()
-    for step in evidence.steps:
-        touched = set()
-        for change in step.changes:
-            pod = change.seen
-            if isinstance(pod, PodSeen):
-                touched.add(pod.job)
-                if change.gone or not pod.alive:
-                    alive[pod.job].pop(pod.uid, None)
-                else:
-                    alive[pod.job][pod.uid] = pod
-        for job in sorted(touched):
-            attempts = sorted({pod.attempt for pod in alive[job].values()})
-            workers = Counter((pod.attempt, pod.index) for pod in alive[job].values())
-            twice = sorted(worker for worker, times in workers.items() if times > 1)
-            line = f"{job}: attempts {', '.join(map(str, attempts))} lived at once" if len(attempts) > 1 else ""
-            if twice and not line:
-                line = f"{job}: worker {twice[0][1]} of attempt {twice[0][0]} lived twice at once"
-            if line and line not in said:
-                said.add(line)
-                yield line
+    """At no step do pods of two attempts live."""
+    said = set()
+    for job, pods in _alive(evidence):
+        attempts = sorted({pod.attempt for pod in pods})
+        line = f"{job}: attempts {', '.join(map(str, attempts))} lived at once"
+        if len(attempts) > 1 and line not in said:
+            said.add(line)
+            yield line
 
 
 def counters_fit(evidence: Evidence) -> Iterator[str]:
@@ -225,6 +210,36 @@ def restarts_counted(evidence: Evidence) -> Iterator[str]:
     told = {phase: count for phase, count in evidence.phases.items() if count}
     if told != dict(phases):
         yield f"mptraining_jobs: the leader tells {told}, the record {dict(phases)}"
+
+
+def doubled(evidence: Evidence) -> frozenset[tuple[str, int]]:
+    """Job and attempt of every worker that had two pods at once.
+
+    That is no gang too many, and not the operator's doing: a Job's controller whose answer was lost creates a pod
+    again, and deletes the younger one when it sees both. The trainer's fence lets one of them write.
+    """
+    found = set()
+    for job, pods in _alive(evidence):
+        workers = Counter((pod.attempt, pod.index) for pod in pods)
+        found |= {(job, attempt) for (attempt, _), times in workers.items() if times > 1}
+    return frozenset(found)
+
+
+def _alive(evidence: Evidence) -> Iterator[tuple[str, Collection[PodSeen]]]:
+    """After each step, of every job that it touched, the pods that live."""
+    alive: dict[str, dict[str, PodSeen]] = defaultdict(dict)
+    for step in evidence.steps:
+        touched = set()
+        for change in step.changes:
+            pod = change.seen
+            if isinstance(pod, PodSeen):
+                touched.add(pod.job)
+                if change.gone or not pod.alive:
+                    alive[pod.job].pop(pod.uid, None)
+                else:
+                    alive[pod.job][pod.uid] = pod
+        for job in sorted(touched):
+            yield job, alive[job].values()
 
 
 def _all(evidence: Evidence) -> Iterator[Seen]:

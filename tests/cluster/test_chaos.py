@@ -31,6 +31,6 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
     made = [each.name for each in audited if (each.verb, each.resource, each.code) == ("create", "jobs", 201)]
     assert len(made) == len(set(made)) >= 30, "as many attempts as are written, with one Indexed Job each"
     assert "Traceback" not in logs
-    table = chaos_report.table(ran, seed=SEED, where="servers")
+    table = chaos_report.table([ran], seed=SEED, where="servers")
     assert f"| operator killed (SIGKILL) | {KILLS} |" in table
     assert "| jobs | 20: 6 Failed, 14 Succeeded |" in table

@@ -9,7 +9,7 @@ import pytest
 
 from soaks.chaos_jobs import Stub
 from soaks.chaos_record import Change, ChildSeen, JobSeen, PodSeen, Seen, Step
-from soaks.chaos_verdict import Evidence, Left, Struck, complaints
+from soaks.chaos_verdict import Evidence, Left, Struck, complaints, doubled
 
 ODD, PAIR = Stub("odd", "fails-once", 1.0), Stub("pair", "pair", 1.0)
 Story = list[Seen]
@@ -107,10 +107,6 @@ DOCTORED: dict[str, tuple[Story, str]] = {
         swapped(pod("odd", 1, "Failed"), pod("odd", 2, "Pending"), pod("odd", 1, "Failed")),
         "odd: attempts 1, 2 lived at once",
     ),
-    "two of one worker": (
-        swapped(pod("odd", 2, "Running"), pod("odd", 2, "Running"), pod("odd", 2, "Running", uid="twin")),
-        "odd: worker 0 of attempt 2 lived twice",
-    ),
     "a counter too high": (
         swapped(ODD_ENDS, replace(ODD_ENDS, failures=2)), "odd: applicationFailures is 2, its attempts make 1"
     ),
@@ -187,6 +183,14 @@ def test_an_attempt_that_was_struck_may_be_called_preempted_and_no_other() -> No
         Struck(2, 3, nodes=frozenset({"node-2"})),
     ):  # fmt: skip
         assert complaints(replace(good, struck=(struck,))) == (line,)
+
+
+def test_a_worker_that_kubernetes_made_twice_is_no_second_gang() -> None:
+    twin = pod("odd", 2, "Running", uid="twin")
+    story = swapped(pod("odd", 2, "Running"), pod("odd", 2, "Running"), twin, replace(twin, phase="Failed"))
+    assert complaints(evidence(story)) == ()
+    assert doubled(evidence(story)) == {("odd", 2)}
+    assert doubled(evidence()) == frozenset()
 
 
 def test_restarts_nobody_could_ask_for_may_be_missing_from_the_metrics() -> None:
