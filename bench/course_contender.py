@@ -24,10 +24,12 @@ from mptraining_trainer.course import Course
 from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.keras_generation import load
-from mptraining_trainer.pace import Boundaries
+from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.recovery import Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.telemetry import Telemetry
+from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
 
 # The trainer's default: what MPTRAINING_PROGRESS_SECONDS is when nobody sets it.
@@ -85,9 +87,20 @@ class CourseContender:
             validation_every=None,
             checkpoint_every=self._setting.epoch,
         )
-        skipped = SkippedRecords(worker, [])
+        numbers = Numbers(asked="float32", policy="float32")
         course = Course(
-            worker, self._loop, None, checkpointer, skipped, self._batching, boundaries, training, InputMeter(), Hooks()
+            worker,
+            self._loop,
+            None,
+            checkpointer,
+            skipped=SkippedRecords(worker, []),
+            batching=self._batching,
+            boundaries=boundaries,
+            pace=Pace.begin(training.steps_per_execution),
+            meter=InputMeter(),
+            hooks=Hooks(),
+            numbers=numbers,
+            watch=Watch(numbers, (), telemetry.notice),
         )
         return course, checkpointer
 

@@ -50,7 +50,7 @@ def show_list(
         print_documents(found, output, many=True)
         return
     if not found:
-        where = "no namespace" if everywhere else f"namespace {server.namespace!r}"
+        where = "any namespace" if everywhere else f"namespace {server.namespace!r}"
         typer.echo(f"no jobs in {where} of {server.name}")
         return
     rows = [view(each) for each in found]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.display import duration, number, short_time, size
 from mptraining.runs import Run, load_run
+from mptraining_api.metric_direction import direction
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 Better = Literal["higher", "lower"] | None
 Value = float | str | None
 
-_HIGHER = ("accuracy", "acc", "auc", "precision", "recall", "f1", "iou", "r2", "similarity")
-_LOWER = ("loss", "error", "crossentropy", "divergence", "perplexity", "hinge", "mse", "mae", "poisson")
+_BETTER: dict[str | None, Better] = {"up": "higher", "down": "lower"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,7 @@ def metric_title(name: str) -> str:
 
 def better(name: str) -> Better:
     """Which way a metric of that name improves; None when the name does not say."""
-    words = name.lower()
-    if any(word in words for word in _LOWER):
-        return "lower"
-    return "higher" if any(word in words.split("_") or words.endswith(word) for word in _HIGHER) else None
+    return _BETTER.get(direction(name))
 
 
 def outcome(run: Run) -> str:

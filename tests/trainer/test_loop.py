@@ -30,9 +30,9 @@ def strategy(replicas: int) -> Any:
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
-def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0) -> Any:
+def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0, first: Any = None) -> Any:
     layers = keras.module.layers
-    stack = [layers.Input((FEATURES,)), layers.Dense(16, activation="relu")]
+    stack = [layers.Input((FEATURES,)), *([first()] if first else []), layers.Dense(16, activation="relu")]
     if normalized:
         stack.append(layers.BatchNormalization(synchronized=normalized != "plain"))
     if dropout:
@@ -58,13 +58,14 @@ class Rig:
         checked: bool = False,
         dropout: float = 0.0,
         clipnorm: float | None = None,
+        first: Any = None,
     ) -> None:
         keras.set_seed(1)
         keras.set_policy(policy)
         self.keras = keras
         self.strategy = strategy(replicas)
         with self.strategy.scope():
-            self.model = model(keras, normalized=normalized, dropout=dropout)
+            self.model = model(keras, normalized=normalized, dropout=dropout, first=first)
             self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9, clipnorm=clipnorm)
             self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
             if checked:
@@ -319,9 +320,24 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(count), labels]
     for _ in range(2):
-        result = rig.loop.evaluate(feed, padded // BATCH)
+        result = rig.loop.evaluation.run(feed, padded // BATCH, now=lambda: 0.0)
+        assert result is not None
         assert result["loss"] == pytest.approx(losses.mean(), rel=1e-5)
         assert result["accuracy"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+
+
+def test_evaluation_is_left_between_two_calls_and_begun_anew(keras: Keras) -> None:
+    inputs, labels = examples(BATCH * 8)
+    rig = Rig(keras, replicas=2)
+    feed = rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2)
+    told = iter([False, True])
+    evaluation, clock = rig.loop.evaluation, iter(np.arange(0, 1, 1 / 64)).__next__
+    assert evaluation.run(feed, 8, now=clock, stop=lambda: next(told)) is None
+    again = evaluation.run(rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2), 8, now=clock)
+    assert again is not None
+    assert again["accuracy"] == pytest.approx(
+        (rig.model(inputs, training=False).numpy().argmax(axis=1) == labels).mean()
+    )
 
 
 def test_replicas_drop_different_units(keras: Keras) -> None:
@@ -401,3 +417,19 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     assert since.seconds > 0.3
     assert since.bound_percent is not None
     assert least <= since.bound_percent <= most
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, replicas: int) -> None:
+    class Outside(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def call(self, inputs: Any) -> Any:
+            given = tf.py_function(lambda array: array, [inputs], tf.float32)
+            given.set_shape(inputs.shape)
+            return given
+
+    few = tuple(array[:4] for array in examples(BATCH))
+    fine, outside = (Rig(keras, replicas=replicas, jit=True, first=first) for first in (None, Outside))
+    assert fine.loop.not_compilable(*few) is None
+    assert "EagerPyFunc" in str(outside.loop.not_compilable(*few))
+    outside.loop.interpret()
+    assert outside.loop.execute(outside.batches, 1).applied_steps == 1

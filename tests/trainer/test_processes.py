@@ -185,7 +185,10 @@ def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
     assert events.parse(done.outputs[0].with_suffix(".last").read_text()) == done.finished()
 
 
-def test_two_workers_train_what_two_replicas_do(start: Start) -> None:
+def test_two_workers_train_what_two_replicas_do(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers speak to each other directly; TensorFlow would ask this proxy, which is not there.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     workers, replicas = start(TWO_WORKERS, "workers", epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
     assert (workers.wait(), replicas.wait()) == ([0, 0], [0]), workers.errors()
     assert workers.metrics() == pytest.approx(replicas.metrics(), abs=1e-4)

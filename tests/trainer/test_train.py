@@ -6,6 +6,7 @@ The processes themselves (signals, workers, exit codes) are in test_processes.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
 from mptraining_records.convert import convert
+from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.keras_generation import load
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.run import run
@@ -97,7 +99,12 @@ def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
     validated = {"validation": [f"{data}/validation-*.tfrecord"]}
 
     def attempt(
-        folder: str = "run", *, sections: dict[str, Any] | None = None, validate: bool = False, **training: Any
+        folder: str = "run",
+        *,
+        sections: dict[str, Any] | None = None,
+        validate: bool = False,
+        preemption: Preemption | None = None,
+        **training: Any,
     ) -> Run:
         number = attempts[folder] = attempts.get(folder, 0) + 1
         spec: dict[str, Any] = {
@@ -114,7 +121,8 @@ def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
         seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
         environment = {"MPTRAINING_PROGRESS_SECONDS": "0"}
-        outcome = run(job, seat, str(tmp_path / folder), Preemption(lambda: None), environment)
+        preemption = preemption or Preemption(lambda: None)
+        outcome = run(job, seat, str(tmp_path / folder), preemption, environment)
         return Run(outcome, tmp_path / folder, number)
 
     yield attempt
@@ -291,6 +299,31 @@ def test_validation_comes_as_often_as_asked(train: RunJob) -> None:
     steps = [event.step for event in done.all(events.Progress) if "val_loss" in event.metrics]
     assert [step for step in steps if step % 4 == 0 or step == STEPS] == steps
     assert {4, 8, 12, 15} <= set(steps)
+
+
+def test_told_to_leave_during_validation_it_saves_and_validates_in_the_next_attempt(
+    train: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate, told = Evaluation.run, threading.Event()
+
+    class Told(Preemption):
+        def asked(self) -> bool:
+            return told.is_set()
+
+    def told_then(self: Evaluation, *given: Any, **named: Any) -> Any:
+        told.set()
+        return validate(self, *given, **named)
+
+    monkeypatch.setattr(Evaluation, "run", told_then)
+    taken = train(validationEverySteps=4, epochs=1, validate=True, preemption=Told(lambda: None))
+    assert (taken.outcome, taken.saved) == (outcomes.PREEMPTED, [4])
+    assert not any("val_loss" in event.metrics for event in taken.all(events.Progress))
+    monkeypatch.undo()
+    rest = train(validationEverySteps=4, epochs=1, validate=True)
+    undisturbed = train("undisturbed", validationEverySteps=4, epochs=1, validate=True)
+    assert next(event.step for event in rest.all(events.Progress) if "val_loss" in event.metrics) == 4
+    assert rest.finished.metrics == undisturbed.finished.metrics
+    assert same(rest, undisturbed)
 
 
 def test_steps_may_be_counted_instead_of_epochs(train: RunJob) -> None:

@@ -20,6 +20,7 @@ from mptraining_trainer import script_run, train
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.run import run
 from mptraining_trainer.runtime import make_strategy
+from mptraining_trainer.whole_lines import of
 
 TAKEN_AFTER = 2
 
@@ -40,6 +41,8 @@ class Taken(Preemption):
 
 def main(setting: dict[str, Any]) -> None:
     folder = Path(setting["folder"])
+    # As `__main__` does.
+    sys.stdout = of(sys.stdout)
     strategies: list[Any] = []
 
     def one_strategy(*arguments: Any) -> Any:

@@ -51,7 +51,10 @@ def _train(environment: MutableMapping[str, str]) -> int:
 
     with _quiet_start():
         from mptraining_trainer import hand_over, run
+        from mptraining_trainer.whole_lines import of
 
+    # Before a script prints anything.
+    sys.stdout = of(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, seat, folder, preemption, environment)
     wait = hand_over.seconds(job, seat, environment) if outcome == outcomes.SUCCEEDED else 0.0

@@ -28,7 +28,7 @@ from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.program import Program
 from mptraining_trainer.recovery import job_under
 from mptraining_trainer.splits import Opened
-from mptraining_trainer.xla import compiles
+from mptraining_trainer.xla import compiles, leave_out
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         # Made here if it is not there yet, so that every replica has one.
         keras.random_states(built.model)
         scaler = scaler_for(job.precision, checked=checked)
+        compiled = compiles(job, keras, built.model, ground.notice)
         loop = Loop(
             keras=keras,
             strategy=ground.strategy,
@@ -112,7 +113,7 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
             masked=ground.masked,
             accumulation=ground.training.gradient_accumulation_steps,
             scaler=scaler,
-            jit=compiles(job, keras, built.model, ground.notice),
+            jit=compiled,
             workers=job.processes,
             timed=data.cached is None,
         )
@@ -125,6 +126,10 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
     # What cannot work is refused before the first step.
     with input.explaining(data):
         examples = _look(_pipeline(ground, preprocess, ground.first, 1))
+    # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
+    tried = compiled and job.accelerator.kind != "tpu"
+    if tried and leave_out(job, loop.not_compilable(*examples), ground.notice):
+        loop.interpret()
     findings = tuple(preflight.warnings(gather(built.model, built.loss, examples, keras, job)))
     return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from mptraining_api import events
 from mptraining_api.problems import Preempted
-from mptraining_api.resolved import ResolvedTraining
 from mptraining_records.order import Position
 from mptraining_trainer.batching import Batching
 from mptraining_trainer.checkpoint import Checkpointer
@@ -21,6 +20,7 @@ from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.loop import Loop
 from mptraining_trainer.pace import Boundaries, Pace
+from mptraining_trainer.parting import part
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.recovery import NonFinite, Numbers
@@ -40,13 +40,21 @@ class Course:
         loop: Loop,
         scaler: LossScaler | None,
         checkpointer: Checkpointer,
+        *,
         skipped: SkippedRecords,
         batching: Batching,
         boundaries: Boundaries,
-        training: ResolvedTraining,
+        pace: Pace,
         meter: InputMeter,
         hooks: Hooks,
+        numbers: Numbers,
+        watch: Watch,
+        validation: tuple[Any, int] | None = None,
     ) -> None:
+        """`numbers` is how training computes, `watch` sees to it that they stay finite.
+
+        `validation` is an endless iterator over masked batches, with the steps that count every example once.
+        """
         self._worker = worker
         self._hooks = hooks
         self._loop = loop
@@ -55,10 +63,12 @@ class Course:
         self._skipped = skipped
         self._batching = batching
         self._boundaries = boundaries
-        self._pace = Pace.begin(training.steps_per_execution)
+        self._pace = pace
+        self._numbers = numbers
+        self._watch = watch
+        self._validation = validation
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
-        self._validation: tuple[Any, int] | None = None
         self._said_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0
         self.training_seconds = 0.0
@@ -69,28 +79,11 @@ class Course:
         self.loss_scale: float | None = None
         self.gradient_norm: float | None = None
         self._broken = False
-        policy = worker.job.precision.policy
-        self.compute_with(Numbers(asked=policy, policy=policy), ())
-
-    def compute_with(self, numbers: Numbers, available: Sequence[str], *, locate: bool = False) -> None:
-        """How training computes; see `recovery` and `watch`."""
-        self._numbers = numbers
-        self._watch = Watch(
-            numbers,
-            available,
-            self._worker.telemetry.notice,
-            skipped=self._scaler.state().skipped_steps if self._scaler else 0,
-            dynamic=self._scaler is None or self._scaler.dynamic,
-            locate=locate,
-        )
 
     @property
     def step_seconds(self) -> float | None:
         """See `Speed.step_seconds`."""
         return self._speed.step_seconds
-
-    def validate_on(self, iterator_and_steps: tuple[Any, int]) -> None:
-        self._validation = iterator_and_steps
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's
@@ -100,7 +93,7 @@ class Course:
         now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
         if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
-            metrics = self._caught_up(iterator, step)
+            metrics = self._caught_up(iterator, step, position)
         over = hooks.stopped
         while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
@@ -134,13 +127,8 @@ class Course:
                 self._keep(step, position)
                 self._skipped.publish()
             if leave and step < ends.total_steps:
-                self.settle()
-                raise Preempted(
-                    f"step {step}",
-                    "this machine is being taken away; saved",
-                    next_step="The next attempt goes on from here.",
-                )
-            validated = self._validated() if ends.validates(step) else {}
+                raise self._taken_away(step)
+            validated = self._validated(step, position) if ends.validates(step) else {}
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
@@ -151,13 +139,13 @@ class Course:
         self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    def _caught_up(self, iterator: Any, step: int) -> dict[str, float]:
+    def _caught_up(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
         over = step >= self._boundaries.total_steps or self._hooks.stopped
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validated = self._validated() if over or self._boundaries.validates(step) else {}
+        validated = self._validated(step, position) if over or self._boundaries.validates(step) else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
@@ -190,13 +178,29 @@ class Course:
                 raise
             self._broken = True
 
-    def _validated(self) -> dict[str, float]:
+    def _validated(self, step: int, position: Position) -> dict[str, float]:
+        """Validation's metrics. Raises Preempted when a worker is told to leave: the next attempt validates anew."""
         if self._validation is None:
             return {}
         self._hooks.validation_begins()
-        metrics = self._loop.evaluate(*self._validation)
+        iterator, steps = self._validation
+        metrics = self._loop.evaluation.run(
+            iterator, steps, now=self._worker.telemetry.now, stop=self._worker.preemption.asked
+        )
+        if metrics is None:
+            if self._checkpointer.last_step != step:
+                self._keep(step, position)
+                self._skipped.publish()
+            raise self._taken_away(step)
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
+
+    def _taken_away(self, step: int) -> Preempted:
+        part(self._worker.seat)
+        self.settle()
+        return Preempted(
+            f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
+        )
 
     def _account(self, execution: Execution) -> None:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale

@@ -70,7 +70,7 @@ class Hooks:
             self._turned, self._epochs = int(kept["turned"]), int(kept["epochs"])
             self._stopped = bool(kept["stopped"])
         elif resumed:
-            # Of a training without hooks, so far: what is over is over.
+            # Of an older version, which kept this for callbacks alone: what is over is over.
             self._turned, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
         if self.best is not None:
             self.best.restore(state.get(_BEST), weights.get(_BEST, ()))
@@ -89,9 +89,10 @@ class Hooks:
 
     def pending(self, step: int) -> bool:
         """Whether the end of this step has not been gone through, though its checkpoint was written."""
-        if self.stopped or self._turned == step or (self._callbacks is None and self.best is None):
+        if self.stopped or step in (0, self._turned):
             return False
-        return step > 0 and (self._ends.epoch_begins(step) or self._ends.validates(step))
+        heard = self._callbacks is not None or self.best is not None
+        return self._ends.validates(step) or (heard and self._ends.epoch_begins(step))
 
     def execution_begins(self, step: int) -> None:
         """Before an execution, with `step` steps done."""
@@ -177,8 +178,7 @@ class Hooks:
         found: dict[str, JsonValue] = self._callbacks.state() if self._callbacks is not None else {}
         if self.best is not None:
             found[_BEST] = self.best.state()
-        if found:
-            found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped}
+        found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped}
         return found
 
     def weights(self) -> dict[str, list[Any]]:

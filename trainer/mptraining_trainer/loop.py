@@ -16,13 +16,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import LossScaler
-from mptraining_trainer.replicas import assign, norm_of, summed
-from mptraining_trainer.running_sum import RunningSum, local_sum
+from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
+from mptraining_trainer.running_sum import RunningSum
 
 # Readings of an execution before those of the metrics: loss twice, gradient norm, finite steps, scale, skipped twice,
 # asked to stop, seconds, broken, waited.
@@ -30,7 +31,7 @@ _FIXED = 11
 
 
 class Loop:
-    """Trains and evaluates one model; built inside the strategy's scope.
+    """Trains one model, and evaluates it by its `evaluation`; built inside the strategy's scope.
 
     `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, mask) with mask a
     float vector, or (inputs, labels) when `masked` is False and every example counts.
@@ -58,10 +59,9 @@ class Loop:
         self._strategy = strategy
         self._optimizer = optimizer
         self._metrics = list(metrics)
-        self._evaluation_metrics = [type(metric).from_config(metric.get_config()) for metric in self._metrics]
         self._masked = masked
         self._scaler = scaler
-        self._workers = workers
+        self._speakers = Speakers(strategy, workers)
         self._timed = timed
         self._replicas = strategy.num_replicas_in_sync
         self._variables = model.trainable_variables
@@ -81,11 +81,15 @@ class Loop:
         self._undone = [*keras.updated_by_calls(model), *keras.random_states(model)] if scaler else []
         if scaler:
             self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
-        self._evaluation_loss_sum = local_sum("evaluation_loss_sum")
-        self._evaluation_weight_sum = local_sum("evaluation_weight_sum")
+        self.evaluation = Evaluation(
+            strategy=strategy,
+            objective=self._objective,
+            metrics=self._metrics,
+            take=self._next,
+            speakers=self._speakers,
+        )
         keras.build_optimizer(optimizer, model.trainable_variables)
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
-        self._evaluate = tf.function(self._evaluate_graph, reduce_retracing=True)
         self._reset = tf.function(self._reset_graph)
 
     @property
@@ -113,7 +117,6 @@ class Loop:
         fixed = (float(value) for value in readings[:_FIXED])
         loss_sum, loss_error, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
         loss_sum += loss_error
-        speakers = self._replicas if self._workers > 1 else 1
         names = [metric.name for metric in self._metrics]
         applied = steps - int(skipped - self._skipped_before)
         loss = (loss_sum - self._loss_before) / max(1, applied)
@@ -129,15 +132,32 @@ class Loop:
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
             asked_to_stop=int(asked),
-            step_seconds=seconds / speakers,
-            waited_seconds=waited / speakers if self._timed else None,
+            step_seconds=seconds / self._speakers.count,
+            waited_seconds=waited / self._speakers.count if self._timed else None,
             broken=int(found),
         )
 
-    def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
-        """Loss and metrics over `steps` masked batches, each example counted once; names as in training."""
-        values = self._evaluate(iterator, tf.constant(steps)).numpy()
-        return dict(zip(["loss", *(metric.name for metric in self._metrics)], map(float, values), strict=True))
+    def not_compilable(self, inputs: Any, labels: Any) -> str | None:
+        """What XLA says against this model's step over a few examples; None when it takes it."""
+        said: list[str] = []
+
+        def on_replica() -> None:
+            if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
+                try:
+                    self._objective.lowered(inputs, labels)
+                except (ValueError, tf.errors.OpError) as error:
+                    said.append(str(error))
+
+        # Not traced, because XLA is asked by replicas and not by a graph: TensorFlow warns that this is slow.
+        log, level = tf.get_logger(), tf.get_logger().level
+        log.setLevel("ERROR")
+        self._strategy.run(on_replica)
+        log.setLevel(level)
+        return said[0] if said else None
+
+    def interpret(self) -> None:
+        """Leaves XLA out; to be called before the first step."""
+        self._objective.interpret()
 
     def take(self, iterator: Any) -> Any:
         """The next batch of every replica, for `strategy.run`."""
@@ -168,10 +188,11 @@ class Loop:
             fine &= tf.math.is_finite(norm)
             finite += tf.cast(fine, tf.float32)
         said = tf.concat([said, [waited]], axis=0)
-        heard = self._sum_over_workers(said) if self._workers > 1 else said
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack([*self._losses.readings(), norm, finite, *scaling, *tf.unstack(heard), *results])
+        return tf.stack(
+            [*self._losses.readings(), norm, finite, *scaling, *tf.unstack(self._speakers.heard(said)), *results]
+        )
 
     def _step(self, batch: Batch) -> Any:
         """Returns the gradients' norm."""
@@ -223,25 +244,7 @@ class Loop:
         mask = batch[2] if self._masked else None
         return self._objective.gradients(batch, mask, scale, self._metrics)
 
-    # Evaluation on the device
-
-    def _evaluate_graph(self, iterator: Any, steps: Any) -> Any:
-        for total in (self._evaluation_loss_sum, self._evaluation_weight_sum):
-            total.assign(0.0)
-        for metric in self._evaluation_metrics:
-            metric.reset_state()
-
-        def on_replica(batch: Batch) -> None:
-            loss, weight = self._objective.evaluation(batch, self._evaluation_metrics)
-            self._evaluation_loss_sum.assign_add(loss)
-            self._evaluation_weight_sum.assign_add(weight)
-
-        for _ in tf.range(steps):
-            self._strategy.run(on_replica, args=(self._next(iterator),))
-        loss = self._evaluation_loss_sum.read_value() / self._evaluation_weight_sum.read_value()
-        return tf.stack([loss, *(tf.cast(metric.result(), tf.float32) for metric in self._evaluation_metrics)])
-
-    # What both share
+    # Batches
 
     def _next(self, iterator: Any) -> Any:
         """A batch for every replica, from what `feed` made; the replicas take from a plain iterator in turn."""
@@ -264,10 +267,6 @@ class Loop:
         for metric in self._metrics:
             metric.reset_state()
         self._losses.reset()
-
-    def _sum_over_workers(self, value: Any) -> Any:
-        shares = self._strategy.run(tf.identity, args=(value,))
-        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
 
 
 def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mptraining_api.metric_direction import direction
 from mptraining_api.problems import InvalidSpec, nearest
 
 Mode = Literal["min", "max"]
 VALIDATION = "val_"
-# Words in the names of metrics that Keras gives no direction, in either generation. tf_keras gives none to any.
-_HIGHER = ("accuracy", "acc", "auc", "precision", "recall", "iou", "fmeasure", "f1", "fbeta", "r2", "similarity")
-_LOWER = ("loss", "error", "entropy", "divergence", "hinge", "perplexity", "poisson", "false", "mse", "mae", "rmse")
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,8 @@ def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
     name = metric.removeprefix(VALIDATION)
     if name == "loss":
         return "min"
-    direction = directions.get(name)
-    if direction in ("up", "down"):
-        return "max" if direction == "up" else "min"
-    words = name.lower().replace("_", " ")
-    # The losing words first: "mean_squared_error_of_accuracy" is an error still.
-    if any(word in words for word in _LOWER):
-        return "min"
-    return "max" if any(word in words for word in _HIGHER) else None
+    way = directions.get(name) or direction(name)
+    return None if way is None else "max" if way == "up" else "min"
 
 
 def monitor(metric: str, directions: Mapping[str, str | None], *, validated: bool, where: str) -> Monitor:

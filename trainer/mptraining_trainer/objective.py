@@ -44,7 +44,7 @@ class Objective:
         self._trainable = keras.variables_of(model.trainable_variables)
         self._input_type = _input_type(model)
         # XLA takes forward and backward pass alone: an all-reduce or synchronized statistics cannot be inside.
-        self._differentiate = (
+        self._differentiate: Any = (
             tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
         )
 
@@ -78,6 +78,19 @@ class Objective:
                 for total, share in zip(gradients, shares, strict=True)
             ]
         return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
+
+    def lowered(self, inputs: Any, labels: Any) -> None:
+        """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
+
+        Raises what XLA says of an operation that it cannot take.
+        """
+        mask = tf.ones([len(tf.nest.flatten(inputs)[0])])
+        one = tf.constant(1.0)
+        self._differentiate.experimental_get_compiler_ir(self._cast(inputs), labels, mask, one, one)(stage="hlo")
+
+    def interpret(self) -> None:
+        """Leaves XLA out; to be called before the first step."""
+        self._differentiate = self._loss_and_gradients
 
     def evaluation(self, batch: Batch, metrics: Sequence[Any]) -> tuple[Any, Any]:
         """Sums of loss and mask over the examples of a masked batch, without training anything."""

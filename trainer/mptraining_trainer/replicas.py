@@ -19,6 +19,25 @@ def norm_of(gradients: list[Any]) -> Any:
     return tf.cast(tf.linalg.global_norm(gradients), tf.float32)
 
 
+class Speakers:
+    """How workers tell each other a few numbers: alone, a worker hears itself.
+
+    `count` is how many speak, each replica for its worker: a sum divided by it is the mean over the workers.
+    """
+
+    def __init__(self, strategy: Any, workers: int) -> None:
+        self._strategy = strategy
+        self._several = workers > 1
+        self.count = strategy.num_replicas_in_sync if self._several else 1
+
+    def heard(self, said: Any) -> Any:
+        """The sum of what all say, in cross-replica context."""
+        if not self._several:
+            return said
+        shares = self._strategy.run(tf.identity, args=(said,))
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+
+
 def assign(variable: Any, value: Any) -> Any:
     """For `extended.update`: one replica's copy of a variable becomes its value."""
     return variable.assign(value)

@@ -13,8 +13,8 @@ from mptraining_api.resolved import ResolvedJob
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.keras_generation import Keras
 
-# Lower-case proxy variables make gRPC send the workers' own traffic to the proxy, which hangs.
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+# By lower-case proxy variables gRPC sends the workers' own traffic to the proxy, which hangs. Buckets may need it.
+_NOT_BY_PROXY, _OTHERWISE = "no_grpc_proxy", "no_proxy"
 
 
 def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
@@ -23,8 +23,9 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
     Raises InvalidSpec when the accelerators that the job was promised are not here.
     """
     if job.processes > 1:
-        for name in _PROXIES:
-            environment.pop(name, None)
+        peers = sorted({host.rpartition(":")[0] for host in seat.hosts})
+        others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
+        environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
     if job.accelerator.kind == "cpu":
         return _on_cpu(job, seat, environment)
     if job.accelerator.kind == "tpu":

@@ -16,6 +16,7 @@ from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.fits import FitState
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.parting import part
 from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.program import Program
 from mptraining_trainer.publish import publish
@@ -48,6 +49,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     else:
         # Reading variables that are kept per replica takes every worker.
         weights = model.get_weights()
+        part(worker.seat)
         if worker.seat.is_chief:
             wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
             exported = publish(worker, wrapped, keras, None, context.step, context.metrics, weights)

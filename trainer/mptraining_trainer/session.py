@@ -28,7 +28,8 @@ from mptraining_trainer.culprit import named
 from mptraining_trainer.hooks import Hooks
 from mptraining_trainer.input import Split
 from mptraining_trainer.loop import feed
-from mptraining_trainer.pace import Boundaries
+from mptraining_trainer.pace import Boundaries, Pace
+from mptraining_trainer.parting import part
 from mptraining_trainer.precision import goes_on
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.profiling import pauses
@@ -36,6 +37,7 @@ from mptraining_trainer.publish import publish
 from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
 from mptraining_trainer.runtime import ground as ground_facts
 from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Trained, Worker
 
 
@@ -124,13 +126,29 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     course = Course(
-        worker, loop, scaler, checkpointer, skipped, batching, boundaries, ground.training, opened.meter, hooks
+        worker,
+        loop,
+        scaler,
+        checkpointer,
+        skipped=skipped,
+        batching=batching,
+        boundaries=boundaries,
+        pace=Pace.begin(ground.training.steps_per_execution),
+        meter=opened.meter,
+        hooks=hooks,
+        numbers=numbers,
+        watch=Watch(
+            numbers,
+            available,
+            telemetry.notice,
+            skipped=scaler.state().skipped_steps if scaler else 0,
+            dynamic=scaler is None or scaler.dynamic,
+            locate=bool(back and back.locate),
+        ),
+        validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
     )
-    course.compute_with(numbers, available, locate=bool(back and back.locate))
     if state is not None:
         course.resume(state)
-    if validation is not None:
-        course.validate_on(_validation_iterator(strategy, validation, built.preprocess, job, share))
     iterator = built.feed(position, max(0, boundaries.total_steps - step))
     try:
         with skipped.published(), input.explaining(data, validation):
@@ -149,6 +167,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
     chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    part(worker.seat)
     exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
     return Trained(
         step=course.last_step,

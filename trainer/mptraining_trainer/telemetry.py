@@ -19,6 +19,7 @@ from mptraining_api.launch import Seat
 from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records import storage
+from mptraining_trainer.whole_lines import of
 
 # A bucket cannot be appended to: events gather this long and become the next part.
 _PART_SECONDS = 30.0
@@ -45,7 +46,7 @@ class Telemetry:
         self._seat = seat
         self._output = output
         self._termination_log = termination_log
-        self._stream = stream or sys.stdout
+        self._out = of(stream or sys.stdout)
         self._wall = wall
         self._monotonic = monotonic
         self._began = monotonic()
@@ -55,7 +56,7 @@ class Telemetry:
         # While lines are uploaded, the storage's client may have something to say: it goes into the next part.
         self._uploading = False
         self._topics: set[str] = set()
-        # Checkpoints are announced by the thread that wrote them; two lines must not run into one another.
+        # Checkpoints are announced by the thread that wrote them.
         self._lock = threading.RLock()
         self.warnings: list[str] = []
         # Hears every event once it is said; must neither wait nor raise.
@@ -80,7 +81,7 @@ class Telemetry:
         )
         line = event.to_json()
         with self._lock:
-            print(line, file=self._stream, flush=True)
+            self._out.line(line)
             # Before the run folder: whatever becomes of that one, the cause is known.
             if self._termination_log and isinstance(event, Finished):
                 _write_last_words(self._termination_log, event)

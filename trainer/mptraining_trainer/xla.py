@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolved import ResolvedJob
 from mptraining_trainer.keras_generation import Keras
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
 
 
 def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
@@ -28,3 +31,23 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
         )
     notice("NotCompiled", f"XLA is off: synchronized BatchNormalization ({talking[0]}) cannot be compiled")
     return False
+
+
+def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
+    """Whether XLA has to be left out for an operation of the model's that it has no kernel for.
+
+    `said` is what XLA said against the step, None for nothing. What is not about operations is left to the first step,
+    which meets it again. Raises InvalidProgram when the job says Always.
+    """
+    if said is None or "unsupported operations" not in said:
+        return False
+    found = sorted({name for match in _NO_KERNEL.findall(said) for name in match if name})
+    operations = ", ".join(found) or said.partition("\n")[0][:200]
+    if job.jit_compile == "Always":
+        raise InvalidProgram(
+            "spec.jitCompile",
+            f"'Always' with a model in which XLA has no kernel for: {operations}",
+            next_step="Set jitCompile: Auto, or move that part of the model into the map function of the data.",
+        )
+    notice("NotCompiled", f"XLA is off: it has no kernel for {operations}")
+    return True

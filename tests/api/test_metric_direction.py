@@ -1,0 +1,40 @@
+"""Which way a metric improves, by its name alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptraining_api.metric_direction import direction
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("loss", "down"),
+        ("val_loss", "down"),
+        ("accuracy", "up"),
+        ("val_sparse_categorical_accuracy", "up"),
+        ("acc", "up"),
+        ("auc_3", "up"),
+        ("f1_score", "up"),
+        ("binary_io_u", "up"),
+        ("top_5_accuracy", "up"),
+        ("accuracy_1", "up"),
+        ("true_positives_2", "up"),
+        ("false_positives", "down"),
+        ("mean_squared_error", "down"),
+        ("mean_squared_error_of_accuracy", "down"),
+        ("root_mean_squared_error", "down"),
+        ("sparse_categorical_crossentropy", "down"),
+        ("kl_divergence", "down"),
+        ("mean_io_u", "up"),
+        ("precision_at_recall", "up"),
+        ("r2_score", "up"),
+        ("cosine_similarity", "up"),
+        ("vaccinated", None),
+        ("examples", None),
+        ("", None),
+    ],
+)
+def test_a_name_says_which_way_is_better(name: str, way: str | None) -> None:
+    assert direction(name) == way

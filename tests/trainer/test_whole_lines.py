@@ -1,0 +1,59 @@
+"""Lines on standard output stay whole, whichever threads write them."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+from mptraining_trainer.whole_lines import WholeLines, of
+
+
+def test_a_print_of_several_parts_is_not_torn_apart_by_another_thread() -> None:
+    out = io.StringIO()
+    lines = WholeLines(out)
+    lines.write("Epochs:")
+    other = threading.Thread(target=lambda: print("of another", file=lines))
+    other.start()
+    other.join()
+    lines.line("an event")
+    print("", 3, file=lines)
+    assert out.getvalue() == "of another\nan event\nEpochs: 3\n"
+
+
+def test_a_line_that_was_flushed_before_its_end_is_ended_for_an_event() -> None:
+    out = io.StringIO()
+    lines = WholeLines(out)
+    print("3/10 [===", end="", file=lines, flush=True)
+    lines.line("an event")
+    print("4/10 [====", end="\n", file=lines)
+    assert out.getvalue() == "3/10 [===\nan event\n4/10 [====\n"
+
+
+def test_what_never_ends_is_passed_on() -> None:
+    out = io.StringIO()
+    WholeLines(out).write("." * 10_000)
+    assert out.getvalue() == "." * 10_000
+
+
+def test_several_lines_at_once_and_the_beginning_of_another() -> None:
+    out = io.StringIO()
+    lines = WholeLines(out)
+    assert lines.write("one\ntwo\nthr") == 11
+    assert out.getvalue() == "one\ntwo\n"
+    lines.flush()
+    assert out.getvalue() == "one\ntwo\nthr"
+
+
+def test_what_a_thread_left_is_not_lost() -> None:
+    out = io.StringIO()
+    lines = WholeLines(out)
+    gone = threading.Thread(target=lambda: lines.write("last words"))
+    gone.start()
+    gone.join()
+    lines.flush()
+    assert out.getvalue() == "last words"
+
+
+def test_there_is_one_around_a_stream() -> None:
+    lines = of(io.StringIO())
+    assert of(lines) is lines
