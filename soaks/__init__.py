@@ -7,6 +7,7 @@ docs/reliability.md). `python -m soaks.matrix --help`.
 
 Chaos, in the order to read it: `chaos_schedule` (what goes wrong when), `chaos_jobs` (what runs meanwhile, and how it
 must end), `chaos_record` (what happened, by watches of its own), `chaos_verdict` (what must hold), `chaos_run` (one
-round of it), `chaos_servers` (on a control plane, with `chaos_metrics`), `chaos_kind` (on the kind cluster, with
-`chaos_replicas` and `chaos_training`), `chaos_report` and `chaos` (the command). `python -m soaks.chaos --help`.
+round of it; `chaos_calls` asks a broken server again), `chaos_servers` (on a control plane, with `chaos_metrics`),
+`chaos_kind` (on the kind cluster, with `chaos_replicas` and `chaos_training`), `chaos_report` and `chaos` (the
+command). `python -m soaks.chaos --help`.
 """

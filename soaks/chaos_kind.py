@@ -13,6 +13,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -23,6 +24,7 @@ from cluster.engine import BIN, ROOT
 from cluster.images import VERSION, engine_of_cluster
 from cluster.nodes import CONTROL_PLANE, KUBECONFIG, WORKERS
 from soaks import chaos_jobs, chaos_training
+from soaks.chaos_calls import insisted, listed
 from soaks.chaos_jobs import Stub
 from soaks.chaos_replicas import OPERATOR, PODS, PROGRAM, SYSTEM, Replicas, container, kill
 from soaks.chaos_run import Counted
@@ -127,7 +129,7 @@ class KindCluster:
 
     def train(self) -> tuple[str, ...]:
         for document in chaos_training.documents():
-            self.rest.post(_JOBS, document)
+            insisted(partial(self.rest.post, _JOBS, document))
         return chaos_training.NAMES
 
     def digests(self) -> dict[str, tuple[str, str]]:
@@ -158,19 +160,20 @@ class KindCluster:
         return Struck(began, self._clock() + lasting, pods, nodes)
 
     def _restart_api_server(self) -> None:
-        pod = self.rest.get(f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}")
+        path = f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}"
+        pod = insisted(partial(self.rest.get, path)) or {}
         kill(self._engine, CONTROL_PLANE, container(pod))
         # Its kubelet starts it again.
         time.sleep(1)
         self._until(lambda: self.rest.get("/readyz") == "ok", "an API server")
 
     def _delete(self, stroke: Stroke) -> frozenset[str]:
-        pods = [pod for pod in self.rest.get(_WORKERS)["items"] if _lives(pod)]
+        pods = [pod for pod in listed(partial(self.rest.get, _WORKERS)) if _lives(pod)]
         if not pods:
             return frozenset()
         pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[int(stroke.pick * len(pods))]
         uid = str(pod["metadata"]["uid"])
-        with suppress(Refused):
+        with suppress(Refused, OSError):
             self.rest.delete(f"{_WORKERS}/{pod['metadata']['name']}", {"preconditions": {"uid": uid}})
         return frozenset({uid})
 
@@ -184,13 +187,13 @@ class KindCluster:
             self._out[node] = until, lambda: self._engine("unpause", node)
             return frozenset({node})
         path = f"/api/v1/nodes/{node}"
-        self.rest.patch(path, {"spec": {"unschedulable": True}}, kind=MERGE)
+        insisted(partial(self.rest.patch, path, {"spec": {"unschedulable": True}}, kind=MERGE))
         self._out[node] = until, lambda: self.rest.patch(path, {"spec": {"unschedulable": None}}, kind=MERGE)
         for collection in (_WORKERS, PODS):
-            for pod in self.rest.get(collection, {"fieldSelector": f"spec.nodeName={node}"})["items"]:
+            for pod in listed(partial(self.rest.get, collection, {"fieldSelector": f"spec.nodeName={node}"})):
                 name = pod["metadata"]["name"]
                 eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-                with suppress(Refused):  # ended meanwhile, or the last replica of the operator
+                with suppress(Refused, OSError):  # ended meanwhile, or the last replica of the operator
                     self.rest.post(f"{collection}/{name}/eviction", eviction)
         return frozenset({node})
 

@@ -74,7 +74,7 @@ class Replicas:
         killed = stroke.kind is Kind.KILL
         if killed and node not in self._out():
             kill(self._engine, node, container(chosen))
-        with suppress(Refused):
+        with suppress(Refused, OSError):
             # Of a killed one as well: its kubelet would wait longer with every restart.
             self._rest.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0} if killed else None)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from soaks import chaos_jobs
+from soaks.chaos_calls import insisted, listed
 from soaks.chaos_jobs import Stub
 from soaks.chaos_record import JobSeen, Recorder, owner
 from soaks.chaos_schedule import Kind, Pace, Stroke, draw
 from soaks.chaos_verdict import Evidence, Left, Struck, complaints
-from testbed.rest import Refused, Rest
+from testbed.rest import Rest
 
 _JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 # What a job leaves beside itself.
@@ -122,7 +124,7 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
         for number, stroke in enumerate(strokes, start=1):
             due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(strokes) * _MADE_WITHIN))))
             for stub in stubs[made:due]:
-                place.create(stub)
+                insisted(partial(place.create, stub))
             made = due
             time.sleep(stroke.wait)
             place.revive()
@@ -180,7 +182,7 @@ def _heard(place: Place, recorder: Recorder) -> dict[str, int]:
 
 def _there(place: Place) -> Iterable[Left]:
     for kind, path in _COLLECTIONS.items():
-        for raw in place.rest.get(path.format(place.namespace))["items"]:
+        for raw in listed(partial(place.rest.get, path.format(place.namespace))):
             name = raw["metadata"]["name"]
             if name not in place.own:
                 yield Left(kind, name, raw["metadata"]["uid"], owner(raw))
@@ -189,12 +191,8 @@ def _there(place: Place) -> Iterable[Left]:
 def _without_jobs(place: Place) -> tuple[Left, ...]:
     """Deletes all jobs; what has not gone with them in time."""
     path = _JOBS.format(place.namespace)
-    for raw in place.rest.get(path)["items"]:
-        try:
-            place.rest.delete(f"{path}/{raw['metadata']['name']}")
-        except Refused as refused:
-            if refused.code != 404:
-                raise
+    for raw in listed(partial(place.rest.get, path)):
+        insisted(partial(place.rest.delete, f"{path}/{raw['metadata']['name']}"))
     until = time.monotonic() + _TO_GO
     while (remains := tuple(_there(place))) and time.monotonic() < until:
         time.sleep(0.2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import yaml
 
 from cluster.images import VERSION
+from soaks.chaos_calls import insisted, listed
 from testbed.rest import Rest
 
 NAMES = ("train-one", "train-two")
@@ -85,15 +87,19 @@ def compared(cluster: Cluster, *, seconds: float) -> dict[str, tuple[str, str]]:
     """Makes the undisturbed runs and waits for them; by job, both digests, "" for one that left no weights."""
     jobs = f"/apis/mptraining.dev/v1alpha1/namespaces/{cluster.namespace}/mptrainingjobs"
     for document in documents(alone=True):
-        cluster.rest.post(jobs, document)
+        insisted(partial(cluster.rest.post, jobs, document))
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        there = {each["metadata"]["name"]: each.get("status", {}) for each in cluster.rest.get(jobs)["items"]}
+        there = {each["metadata"]["name"]: each.get("status", {}) for each in listed(partial(cluster.rest.get, jobs))}
         if all(there[_ALONE.format(name)].get("phase") in ("Succeeded", "Failed") for name in NAMES):
             break
         time.sleep(0.5)
     found = _read(cluster, [name for each in NAMES for name in (each, _ALONE.format(each))])
     return {name: (found.get(name, ""), found.get(_ALONE.format(name), "")) for name in NAMES}
+
+
+def _phase(pod: Any) -> str:
+    return str((pod or {}).get("status", {}).get("phase", ""))
 
 
 def _read(cluster: Cluster, names: list[str]) -> dict[str, str]:
@@ -121,7 +127,7 @@ def _read(cluster: Cluster, names: list[str]) -> dict[str, str]:
     cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(pod))
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/{_READER}"
     until = time.monotonic() + 120
-    while cluster.rest.get(path).get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+    while _phase(insisted(partial(cluster.rest.get, path))) not in ("Succeeded", "Failed"):
         if time.monotonic() > until:
             break
         time.sleep(0.5)
