@@ -157,7 +157,8 @@ class KindCluster:
             lasting = _OUT * stroke.seconds + (_AFTER_PAUSE if stroke.kind is Kind.PAUSE else _AFTER_DRAIN)
         else:
             raise ValueError(f"{stroke.kind}: nothing stands between operator and API server here")
-        return Struck(began, self._clock() + lasting, pods, nodes)
+        done = stroke.kind is not Kind.DELETE or bool(pods)
+        return Struck(began, self._clock() + lasting, pods, nodes, done)
 
     def _restart_api_server(self) -> None:
         path = f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}"

@@ -28,7 +28,7 @@ _COLLECTIONS = {
 # Seconds: jobs that nobody disturbs any more end, children go with their jobs, and the leader hears of the last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 90.0, 15.0
 # Jobs are made during this share of the faults.
-_MADE_WITHIN = 2 / 3
+_MADE_WITHIN = 0.9
 
 
 @dataclass
@@ -97,7 +97,11 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of it. `gaps`: how often the record had to list because its watch could not go on."""
+    """What became of it.
+
+    `strokes`: the faults that were carried out; `gaps`: how often the record had to list because its watch could not
+    go on.
+    """
 
     evidence: Evidence
     complaints: tuple[str, ...]
@@ -150,7 +154,8 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
             phases=phases,
         )
     took = time.monotonic() - began
-    return Ran(evidence, complaints(evidence), strokes, tuple(place.offsets), recorder.gaps, took)
+    done = tuple(stroke for stroke, each in zip(strokes, struck, strict=True) if each.done)
+    return Ran(evidence, complaints(evidence), done, tuple(place.offsets), recorder.gaps, took)
 
 
 def ended(recorder: Recorder) -> dict[str, str]:

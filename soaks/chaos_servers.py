@@ -13,12 +13,14 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
 
+from soaks.chaos_calls import insisted
 from soaks.chaos_jobs import Stub
 from soaks.chaos_metrics import phases, restarts
 from soaks.chaos_record import ATTEMPT, JOB
@@ -62,7 +64,7 @@ class Servers:
     """Use it as a context. `strike` carries out one fault and says what it may have ended."""
 
     pace = Pace(wait=(0.1, 0.8), lasts=(0.2, 1.5))
-    seconds = (0.5, 2.5)
+    seconds = (1.0, 4.0)
     namespace = NAMESPACE
     # Every namespace has it.
     own = frozenset({"kube-root-ca.crt"})
@@ -132,7 +134,7 @@ class Servers:
             pods = self._delete(stroke)
         else:
             raise ValueError(f"{stroke.kind}: there are no nodes here")
-        return Struck(began, self._clock(), pods)
+        return Struck(began, self._clock(), pods, done=stroke.kind is not Kind.DELETE or bool(pods))
 
     def _replace(self, stroke: Stroke) -> None:
         if stroke.kind is Kind.SWITCH or stroke.pick < _LEADER:
@@ -152,21 +154,18 @@ class Servers:
 
     def _delete(self, stroke: Stroke) -> frozenset[str]:
         def there() -> list[Pod]:
-            return [each for each in self.control_plane.pods.select(NAMESPACE) if not (each.ended or each.terminating)]
+            found = insisted(partial(self.control_plane.pods.select, NAMESPACE)) or []
+            return [each for each in found if not (each.ended or each.terminating)]
 
         try:
-            wait_until(lambda: bool(there()), "a pod to delete", seconds=3)
+            wait_until(lambda: bool(there()), "a pod to delete", seconds=5)
         except TimeoutError:
             return frozenset()
         pods = there()
         if not pods:
             return frozenset()
         pod = sorted(pods, key=lambda each: each.name)[int(stroke.pick * len(pods))]
-        try:
-            self.rest.delete(pod.path, {"preconditions": {"uid": pod.uid}})
-        except Refused as refused:
-            if refused.code not in (404, 409):
-                raise
+        insisted(partial(self.rest.delete, pod.path, {"preconditions": {"uid": pod.uid}}))
         return frozenset({pod.uid})
 
     # -- operators ----------------------------------------------------------------------------------------------
@@ -176,9 +175,8 @@ class Servers:
         (port,) = free_ports(1)
         settings = self._folder / f"{name}.yaml"
         settings.write_text(yaml.safe_dump(_settings(port)))
-        kubeconfig = self.control_plane.kubeconfig(
-            name, self.control_plane.token(SYSTEM, OPERATOR), server=self._proxy.url
-        )
+        token = insisted(partial(self.control_plane.token, SYSTEM, OPERATOR)) or ""
+        kubeconfig = self.control_plane.kubeconfig(name, token, server=self._proxy.url)
         environment = {
             "KUBECONFIG": str(kubeconfig),
             "POD_NAME": name,
@@ -193,7 +191,7 @@ class Servers:
     def _leader(self) -> Replica | None:
         try:
             lease = self.rest.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}")
-        except Refused:
+        except (Refused, OSError):
             return None
         holder = lease["spec"].get("holderIdentity")
         return next((each for each in self._replicas if each.name == holder), None)

@@ -21,12 +21,16 @@ _STRUCK = frozenset(each.reason for each in (outcomes.PREEMPTED, outcomes.NODE_L
 
 @dataclass(frozen=True)
 class Struck:
-    """What a fault may have ended: pods by uid, and every pod that was on one of these nodes between the times."""
+    """What a fault may have ended: pods by uid, and every pod that was on one of these nodes between the times.
+
+    Not `done` is a fault that found nothing to strike.
+    """
 
     at: float
     until: float
     pods: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
+    done: bool = True
 
 
 @dataclass(frozen=True)

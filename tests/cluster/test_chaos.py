@@ -25,7 +25,8 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
         logs = servers.logs()
     assert ran.complaints == (), logs[-5000:]
     assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
-    assert {each.kind for each in ran.strokes} == {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API, Kind.DELETE}
+    # Whether there is a pod to delete at that moment is up to the machine.
+    assert {each.kind for each in ran.strokes} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
     assert any(ran.offsets), "a clock was wrong"
     # What no watch can have missed: the API server's own list of what was made.
     made = [each.name for each in audited if (each.verb, each.resource, each.code) == ("create", "jobs", 201)]

@@ -25,7 +25,7 @@ def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     print(chaos_report.table([ran], seed=SEED, where="kind"))
     assert ran.complaints == (), logs[-5000:]
     assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
-    assert {each.kind for each in ran.strokes} == set(Kind) - {Kind.CUT}
+    assert {each.kind for each in ran.strokes} >= set(Kind) - {Kind.CUT, Kind.DELETE}
     digests = ran.evidence.digests
     assert len(digests) == 2
     assert all(found == undisturbed != "" for found, undisturbed in digests.values())
