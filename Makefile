@@ -217,6 +217,8 @@ soak: $(INSTALLED) servers ## the long forms of the random tests, the oldest Kub
 	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
+	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
 
