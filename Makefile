@@ -74,6 +74,8 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
+# The oldest that is promised: charts/mptraining/Chart.yaml, cluster/binaries.py.
+OLDEST_KUBERNETES := 1.29
 # Everything that `kubectl apply -f` needs, in one file.
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
   --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
@@ -209,10 +211,14 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests, the examples on the kind cluster if there is one, accuracy under mixed policies
+soak: $(INSTALLED) servers ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
+	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
+	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
 

@@ -5,10 +5,11 @@ Read in the order of the data. `watch` (kopf's streams) and `relist` hand what t
 `snapshot` (parsed by `read`), and `plan`, a pure function, decides with the policies `attempt_start` (with `admission`:
 the administrator's limits), `attempt_run`, `attempt_end` (with `verdict`, `backoff`, `waiting`, `deadlines`),
 `suspend`, `gone` and `cleanup`; `standing` writes conditions and phase. The result, `actions`, is carried out by
-`apply` (with `creation` and `frozen_job`) through `cluster`, the only module that knows the Kubernetes client;
-`children` and `pods` (with `mounts`, `environment`, `secret_sources`, `source`) build the objects, called as `names`
-says. Beside that: `progress_endpoint` (`progress`, `progress_request`, `tokens`, `certificate`, `progress_writer`,
-`progress_schedule`, `progress_status`), `lease` (who leads), `health`, `metrics`, `log`, `announce`, and `settings`.
-`assembly` puts the parts together for `__main__`. `chart_values` is the model of the Helm chart's values, `chart`
-writes the files of the chart that follow from models, and `self_check` is what `helm test` runs.
+`apply` (with `creation` and `frozen_job`) through `cluster`, the only module that knows the Kubernetes client, by whose
+answers `server_time` tells the time; `children` and `pods` (with `mounts`, `environment`, `secret_sources`, `source`)
+build the objects, called as `names` says. Beside that: `progress_endpoint` (`progress`, `progress_request`, `tokens`,
+`certificate`, `progress_writer`, `progress_schedule`, `progress_status`), `lease` (who leads), `health`, `metrics`,
+`log`, `announce`, and `settings`. `assembly` puts the parts together for `__main__`. `chart_values` is the model of the
+Helm chart's values, `chart` writes the files of the chart that follow from models, and `self_check` is what `helm test`
+runs.
 """

@@ -101,6 +101,9 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
     attempt = standing.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
+    if status.phase == Phase.QUEUED:
+        # Deleted while it queued, for hours perhaps, which pendingTimeoutSeconds does not count.
+        status = standing.anew(status, now)
     refusal = snapshot.findings.refusal
     found = waiting.wait(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":

@@ -31,7 +31,7 @@ def start(kind: Any, folder: Path) -> None:
     data = folder / "data" / "my-bucket"
     for name, image, label in (("flowers", "image", "label"), ("imagenet", "image/encoded", "image/class/label")):
         (data / name).mkdir(parents=True)
-        for split, count in (("train", 48), ("val", 24)):
+        for split, count in (("train", 96), ("val", 48)):
             (data / name / f"{split}-00000.tfrecord").write_bytes(_records(count, image, label))
     shutil.copy(binary("fake-gcs-server"), folder / "server")
     engine = engine_of_cluster()

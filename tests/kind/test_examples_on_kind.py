@@ -1,12 +1,15 @@
 """Every example of manifests/examples runs to its end on CPUs, with small records in a bucket of the cluster.
 
 What is changed for that: the size of a step and the number of epochs, the size to which pictures are made, weights that
-would be downloaded, and resources that two cores have not. Programs, strategies, sources and sections stay.
+would be downloaded (random ones lie in the bucket instead), and resources that two cores have not. Programs,
+strategies, sources and sections stay.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,23 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 FOLDER = Path(__file__).parents[2] / "manifests" / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "digits")
 DIGITS = "/opt/mptraining/digits"
-# Divided by 1, 2 and 3 workers, by two replicas each, and by the accumulated parts of a step.
-BATCH = 24
+# Divided by 1, 2 and 3 workers, by the replicas that are asked for, 16 at most, and by the accumulated parts of a step.
+BATCH = 48
+WEIGHTS = "weights/EfficientNetV2B0.weights.h5"
+MAKE_WEIGHTS = """
+import sys, keras
+keras.applications.EfficientNetV2B0(include_top=False, weights=None, input_shape=(32, 32, 3)).save_weights(sys.argv[1])
+"""
 
 
 @pytest.fixture(scope="module")
 def storage(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    buckets.start(kind, tmp_path_factory.mktemp("buckets"))
-    sources = {"flowers-source": "flowers.py", "flowers-tpu-source": "flowers_tpu.py", "digits-source": "train.py"}
+    folder = tmp_path_factory.mktemp("buckets")
+    weights = folder / "data" / "my-bucket" / WEIGHTS
+    weights.parent.mkdir(parents=True)
+    subprocess.run([sys.executable, "-c", MAKE_WEIGHTS, str(weights)], check=True, timeout=120)
+    buckets.start(kind, folder)
+    sources = {"flowers-source": "flowers.py", "digits-source": "train.py"}
     for name, file in sources.items():
         code = {file: (FOLDER / "source" / file).read_text()}
         kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": code})
@@ -45,7 +57,8 @@ def small(document: dict[str, Any]) -> dict[str, Any]:
         for split in ("train", "validation"):
             spec["data"][split] = [each.replace("digits/", f"{DIGITS}/", 1) for each in spec["data"][split]]
     if "application" in spec["program"]:
-        spec["program"]["application"].pop("weights", None)
+        if spec["program"]["application"].get("weights") == "imagenet":
+            spec["program"]["application"]["weights"] = f"gs://my-bucket/{WEIGHTS}"
         for feature in spec.get("data", {}).get("features", ()):
             if "resize" in feature:
                 feature["resize"] = [32, 32]

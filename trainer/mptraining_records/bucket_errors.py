@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records import connections, versions
+from mptraining_records import connections, sign_in, versions
 from mptraining_records.contact import cause_of, contact, is_temporary, is_untrusted, status_of
 
 READER = "roles/storage.objectViewer"
@@ -15,7 +15,7 @@ WRITER = "roles/storage.objectUser"
 _NO_BUCKET = re.compile(r"NoSuchBucket|no bucket named|bucket does not exist", re.IGNORECASE)
 _NO_OBJECT = re.compile(r"NoSuchKey|No such object|specified key does not exist", re.IGNORECASE)
 # How Google's answers begin: "trainer@project.iam.gserviceaccount.com does not have storage.objects.get access …".
-_REFUSED = re.compile(r"([^\s\"':]+@[^\s\"':]+|Anonymous caller) does not have")
+_REFUSED = re.compile(r"(principal://[^\s\"']+|[^\s\"':]+@[^\s\"':]+|Anonymous caller) does not have")
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
     """
     import requests
     from google.api_core.exceptions import GoogleAPICallError, RetryError
-    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from obstore.exceptions import BaseError
 
@@ -36,13 +36,16 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
     except Problem:
         raise
     except DefaultCredentialsError as error:
-        raise InvalidData(uri, "no Google credentials found", next_step=connections.LOGIN) from error
+        raise _no_token(uri, sign_in.no_credentials(error)) from error
     except DataCorruption as error:
         raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)") from error
     except FileNotFoundError as error:
         raise _problem(uri, bucket, 404, str(error), "", role, has_bucket) from error
     except BaseError as error:
         text = str(error)
+        refused = sign_in.refused_in(text)
+        if refused is not None:
+            raise _no_token(uri, refused) from error
         found = re.search(r"status code: (\d{3})", text)
         contact.answered = contact.answered or bool(found)
         raise _problem(uri, bucket, int(found[1]) if found else 0, text, _of_obstore(text), role, has_bucket) from error
@@ -56,8 +59,9 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
                 f"the certificate of the bucket's server is not trusted ({cause_of(cause)})",
                 next_step="Name the authority's certificate in SSL_CERT_FILE and REQUESTS_CA_BUNDLE",
             ) from error
-        if isinstance(cause, GoogleAuthError) and not isinstance(cause, TransportError):
-            raise _refused_credentials(uri, str(cause)) from error
+        refused = sign_in.refusal(cause) if isinstance(cause, GoogleAuthError) else None
+        if refused is not None:
+            raise _no_token(uri, refused) from error
         raise _problem(uri, bucket, status_of(cause), str(cause), cause_of(cause), role, has_bucket) from error
 
 
@@ -69,8 +73,6 @@ def names_the_object(text: str) -> bool:
 def _problem(
     uri: str, bucket: str, status: int, text: str, cause: str, role: str, has_bucket: Callable[[], bool]
 ) -> Problem:
-    if re.search(r"RefreshError|token request", text, re.IGNORECASE):
-        return _refused_credentials(uri, text)
     if status == 404:
         if _NO_BUCKET.search(text) or (not names_the_object(text) and not has_bucket()):
             return no_bucket(uri, bucket)
@@ -100,16 +102,14 @@ def _refused(uri: str, bucket: str, status: int, text: str, role: str) -> Invali
     )
 
 
-def _refused_credentials(uri: str, text: str) -> InvalidData:
-    said = re.sub(r"[('\"].*", "", text.partition("\n")[0]).strip()[:120]
-    return InvalidData(
-        uri, "the Google credentials were refused" + (f" ({said})" if said else ""), next_step=connections.LOGIN
-    )
+def _no_token(uri: str, refused: sign_in.Refusal) -> InvalidData:
+    return InvalidData(uri, refused.found, next_step=refused.next_step)
 
 
 def _of_obstore(text: str) -> str:
     status = re.search(r"status code: (\d{3})", text)
     if status:
         return f"the bucket answered HTTP {status[1]}"
-    first = text.partition("\n")[0]
+    unanswered = re.search(r"credential provider: \w+: (.*)", text)
+    first = unanswered[1] if unanswered else text.partition("\n")[0]
     return f"the bucket cannot be reached ({first.rpartition(' - ')[2] or first})"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mptraining_api.problems import InvalidData
+from mptraining_records import sign_in
 from mptraining_records.contact import contact
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSConfig, GCSStore
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-LOGIN = (
-    "Run `gcloud auth application-default login`, give the pod a service account, "
-    "or set MPTRAINING_GCS_ANONYMOUS=1 for a public bucket"
-)
 # Seconds to connect and between two answers. After an upload's last byte the bucket stores it before it answers.
 READING = (4.0, 9.0)
 WRITING = (8.0, 60.0)
@@ -123,8 +120,8 @@ def principal(settings: Settings) -> str:
         return "allUsers (MPTRAINING_GCS_ANONYMOUS=1)"
     credentials = default_credentials()
     known = getattr(credentials, "service_account_email", None) or getattr(credentials, "account", None) or ""
-    # The metadata server's credentials call themselves so until they have fetched a token.
-    return "" if known == "default" else str(known)
+    # The metadata server's credentials have no address before the first token, nor without a Google account at all.
+    return str(known) if "@" in str(known) else ""
 
 
 def _answered(response: Any, *_: object, **__: object) -> Any:
@@ -137,23 +134,24 @@ def _emulator_credentials() -> dict[str, Any]:
 
 
 def _token_provider(bucket: str) -> Callable[[], Any]:
-    import google.auth.exceptions
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
     from google.auth.transport.requests import Request
 
     try:
         credentials: Any = default_credentials()
-    except google.auth.exceptions.DefaultCredentialsError as error:
-        raise InvalidData(f"gs://{bucket}", "no Google credentials found", next_step=LOGIN) from error
+    except DefaultCredentialsError as error:
+        found, next_step = sign_in.no_credentials(error)
+        raise InvalidData(f"gs://{bucket}", found, next_step=next_step) from error
     request = Request()
 
     def token() -> dict[str, Any]:
         try:
             credentials.refresh(request)
-        except google.auth.exceptions.GoogleAuthError as error:
-            # google-auth says of a metadata server that is away what it says of credentials that are refused.
-            if isinstance(error.__cause__, google.auth.exceptions.TransportError) or error.retryable:
-                raise ConnectionError("the metadata server cannot be reached for credentials") from None
-            raise
+        except GoogleAuthError as error:
+            refusal = sign_in.refusal(error)
+            if refusal is not None:
+                raise sign_in.Refused(refusal) from None
+            raise ConnectionError("nobody answers who gives credentials") from None
         expiry = credentials.expiry
         if expiry is not None and expiry.tzinfo is None:
             expiry = expiry.replace(tzinfo=UTC)

@@ -88,14 +88,16 @@ def is_untrusted(error: BaseException) -> bool:
 
 def _may_heal(error: Exception) -> bool:
     import requests
-    from google.auth.exceptions import RefreshError, TransportError
+    from google.auth.exceptions import GoogleAuthError
+
+    from mptraining_records import sign_in
 
     if isinstance(error, requests.RequestException):
         lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError
         return isinstance(error, lost) and not is_untrusted(error)
-    if isinstance(error, RefreshError):
-        return bool(error.retryable)
-    return isinstance(error, TransportError | ConnectionError) or is_temporary(status_of(error))
+    if isinstance(error, GoogleAuthError):
+        return sign_in.refusal(error) is None
+    return isinstance(error, ConnectionError) or is_temporary(status_of(error))
 
 
 def _innermost(error: BaseException) -> str:

@@ -136,7 +136,8 @@ def explained(path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidData(where, "no such file or folder") from error
     except PermissionError as error:
-        raise InvalidData(where, "no permission to read or write here") from error
+        step = f"Open it to user {os.getuid()}, as whom this runs"
+        raise InvalidData(where, "no permission to read or write here", next_step=step) from error
     except IsADirectoryError as error:
         raise InvalidData(where, "this is a folder", expected="a file") from error
     except FileExistsError as error:

@@ -1,6 +1,7 @@
 """A small convolutional network for photographs."""
 
-import keras
+# Keras 3, or tf_keras where the job has `keras: Legacy`, as on TPUs.
+from tensorflow import keras
 
 
 def build(width: int, classes: int) -> keras.Model:

@@ -1,0 +1,94 @@
+"""A refusal is told from what may heal: the first ends a job for good, the second is asked again."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, OAuthError, RefreshError, TransportError
+
+from mptraining_records import sign_in
+from mptraining_records.sign_in import Refusal, Refused
+
+
+def metadata(status: int, text: str = "no") -> RefreshError:
+    """As google-auth raises what the metadata server said."""
+    error = RefreshError("Failed to retrieve …")
+    error.__cause__ = TransportError("Failed to retrieve …", SimpleNamespace(status=status, data=text.encode()))
+    return error
+
+
+def unanswered() -> RefreshError:
+    error = RefreshError("Failed to retrieve …")
+    error.__cause__ = TransportError("Failed to retrieve …: [Errno 111] Connection refused")
+    return error
+
+
+def iam(status: int) -> RefreshError:
+    return RefreshError("Unable to acquire impersonated credentials", json.dumps({"error": {"code": status}}))
+
+
+def exchange(error: str) -> OAuthError:
+    return OAuthError(f"Error code {error}: it says why", json.dumps({"error": error, "error_description": "why"}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(TransportError("Connection refused"), id="nobody answers"),
+        pytest.param(unanswered(), id="no metadata server"),
+        pytest.param(metadata(500), id="metadata server 500"),
+        pytest.param(metadata(429), id="metadata server 429"),
+        pytest.param(iam(503), id="IAM 503"),
+        pytest.param(iam(429), id="IAM 429"),
+        pytest.param(exchange("internal_failure"), id="STS fails"),
+        pytest.param(OAuthError("<html>", "<html>Bad Gateway</html>"), id="something before STS"),
+        pytest.param(RefreshError("Unable to acquire …", "<html>"), id="something before IAM"),
+        pytest.param(RefreshError("internal_failure: None", {"error": "internal_failure"}, retryable=True), id="OAuth"),
+    ],
+)
+def test_what_may_heal_is_no_refusal(error: GoogleAuthError) -> None:
+    assert sign_in.refusal(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "begins"),
+    [
+        (metadata(403), "the metadata server gives no token (HTTP 403: no)"),
+        (metadata(404), "the metadata server gives no token (HTTP 404: no)"),
+        (iam(403), "Google let nobody act as the service account (HTTP 403: )"),
+        (exchange("invalid_grant"), "Google did not accept the provider's token (invalid_grant: why)"),
+        (
+            RefreshError("invalid_grant: Bad", {"error": "invalid_grant", "error_description": "Bad Request"}),
+            "the Google credentials were refused (invalid_grant: Bad Request)",
+        ),
+        (
+            RefreshError("invalid_grant: …", {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}),
+            "Google did not accept the service account's key (invalid_grant: Invalid JWT Signature)",
+        ),
+        (RefreshError("File '/t' was not found."), "File '/t' was not found"),
+    ],
+)
+def test_a_refusal_says_who_refused_what(error: GoogleAuthError, begins: str) -> None:
+    refusal = sign_in.refusal(error)
+    assert refusal is not None
+    assert refusal.found == begins
+    assert refusal.next_step
+
+
+def test_a_refusal_outlives_another_languages_wrapping() -> None:
+    refusal = Refusal('it said "no": {never}', "Ask again.\nOr not.")
+    error = Refused(refusal)
+    text = f"Generic GCS error: credential provider: {type(error).__name__}: {error}\n\nDebug source: {{…}}"
+    assert sign_in.refused_in(text) == refusal
+    assert sign_in.refused_in("Generic GCS error: error decoding response body") is None
+
+
+def test_a_file_that_is_named_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sign_in.KEY_FILE, raising=False)
+    error = DefaultCredentialsError("Your default credentials were not found.")
+    assert sign_in.no_credentials(error).found == "no Google credentials found"
+    monkeypatch.setenv(sign_in.KEY_FILE, "/secrets/key.json")
+    named = sign_in.no_credentials(DefaultCredentialsError("File /secrets/key.json was not found."))
+    assert named.found.endswith("is of no use (File /secrets/key.json was not found)")
