@@ -22,6 +22,7 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
+SBOM_TOOLS := build/sbom-tools
 
 .PHONY: help
 help: ## this list
@@ -73,6 +74,8 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
+# The oldest that is promised: charts/mptraining/Chart.yaml, cluster/binaries.py.
+OLDEST_KUBERNETES := 1.29
 # Everything that `kubectl apply -f` needs, in one file.
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
   --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
@@ -117,7 +120,7 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: test-unit
-test-unit: $(INSTALLED) servers ## the tests that train nothing
+test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
 
 .PHONY: test-cluster
@@ -197,11 +200,25 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
 	@$(BIN)/python -m cluster.images
 
+$(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(SBOM_TOOLS)/bin/python --require-hashes --no-deps -r images/sbom.lock
+	@touch $@
+
+.PHONY: sbom
+sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX, into build/sbom
+	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
+	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
+
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests, the examples on the kind cluster if there is one, accuracy under mixed policies
+soak: $(INSTALLED) servers ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
+	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
+	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
 

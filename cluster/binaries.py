@@ -1,5 +1,8 @@
 """Puts `hyperkube` into build/bin, under the names etcd, kube-apiserver, kube-controller-manager and so on.
 
+With `--kubernetes 1.29` the control plane of the oldest release that is promised goes to build/kubernetes-1.29, beside
+links to the newer etcd and kubectl.
+
 One binary plays all parts, chosen by the name it is called by. A kind node image built by `hyperkube/build.sh`'s recipe
 carries it; where such an image archive is at hand, the binary is taken straight out of its layers, in seconds and
 without podman. Otherwise it is compiled from Go modules, in about seven minutes.
@@ -22,6 +25,9 @@ NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
 ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
 NOT_HERE = 3  # the exit code that lets `make servers` go on without
 INSIDE = "usr/local/bin/hyperkube"
+# The newest Kubernetes that is promised, of which everything is there, and the oldest, to be compared with.
+NEWEST, OLDEST = "1.34.4", "1.29.15"
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 class NotHere(Exception):
@@ -89,35 +95,62 @@ def _zstd() -> str:
     return found
 
 
-def build(target: Path) -> None:
+def build(target: Path, version: str = NEWEST) -> None:
     """Compiles the binary; needs Go, the Go module proxy and about 6 GB of build cache."""
     if shutil.which("go") is None:
         raise NotHere(f"no Go to build Kubernetes with, and no node image archive: set {ARCHIVE_VARIABLE}")
-    sys.stderr.write("building etcd, kube-apiserver and the others from Go modules, about seven minutes\n")
+    sys.stderr.write(f"building Kubernetes {version} from Go modules, about seven minutes\n")
     script = ROOT / "cluster" / "hyperkube" / "build.sh"
-    subprocess.run([str(script), str(ROOT / "build" / "hyperkube"), str(target)], check=True)
+    name = "hyperkube" if version == NEWEST else f"hyperkube-{version}"
+    source = script.parent if version == NEWEST else script.parent / "control_plane"
+    subprocess.run([str(script), str(ROOT / "build" / name), str(target), version, str(source)], check=True)
+
+
+def newest(folder: Path) -> None:
+    """All of NAMES in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "hyperkube"
+    if not target.exists():
+        image = archive()
+        if image is None:
+            build(target)
+        else:
+            extract(image, target)
+    for name in NAMES:
+        _link(folder / name, Path(target.name))
+
+
+def oldest(folder: Path, beside: Path) -> None:
+    """CONTROL_PLANE of the oldest release in `folder`; etcd and kubectl are those in `beside`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "hyperkube"
+    if not target.exists():
+        unfinished = target.with_suffix(".part")
+        build(unfinished, OLDEST)
+        unfinished.replace(target)
+    for name in NAMES:
+        _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.is_symlink():
+        link.symlink_to(target)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cluster/binaries.py", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "bin")
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "hyperkube"
+    short = OLDEST.rpartition(".")[0]
+    parser.add_argument("--kubernetes", choices=[short], help="that release's control plane, beside the newest's")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
     try:
-        if not target.exists():
-            image = archive()
-            if image is None:
-                build(target)
-            else:
-                extract(image, target)
+        newest(folder)
+        if arguments.kubernetes:
+            oldest(folder.parent / f"kubernetes-{short}", folder)
     except NotHere as problem:
         sys.stderr.write(f"{problem}\n")
         return NOT_HERE
-    for name in NAMES:
-        link = folder / name
-        if not link.is_symlink():
-            link.symlink_to(target.name)
     return 0
 
 

@@ -19,9 +19,11 @@ from typing import Any
 
 import yaml
 
+from cluster.binaries import NEWEST, OLDEST
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "schemas"
-VERSIONS = ("v1.29.15", "v1.32.13", "v1.34.4")
+VERSIONS = (f"v{OLDEST}", "v1.32.13", f"v{NEWEST}")
 
 # What the chart, the examples and the operator make; another kind is an error of kubeconform, and is added here.
 KINDS = {

@@ -20,10 +20,10 @@ def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, s
     return "\n".join(lines)
 
 
-def put(document: Path, text: str) -> None:
+def put(document: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:
     """Replaces what stands between the markers. Raises ValueError for a document without them."""
-    before, found, rest = document.read_text().partition(BEGIN)
-    _, closed, after = rest.partition(END)
+    before, found, rest = document.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"{document}: no lines {BEGIN!r} and {END!r} in it")
-    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        raise ValueError(f"{document}: no lines {begin!r} and {end!r} in it")
+    document.write_text(f"{before}{begin}\n{text}\n{end}{after}")

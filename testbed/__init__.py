@@ -18,10 +18,10 @@ Tests take the fixtures `control_plane` (one for the session) and `namespace` (a
 tests/conftest.py and the marker `cluster`. Start several seconds of servers only where a test stops or slows them.
 
 Reading order: `control_plane` (the servers and how to reach them), `access` (namespaces, rights, tokens),
-`installation` (the operator's), `pods` and
-`nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same by script), `kwok` (thousands of pods),
-`node_server` (logs and exec of their pods), `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the
-API server was asked); beneath them `rest` (JSON over HTTP, watches), `credentials`, `processes` and `binaries`. For
+`installation` (the operator's), `pods` and `nodes` (the kubelet's part by hand), `behaviours` and `kubelet` (the same
+by script), `kwok` (thousands of pods), `queueing` (what Kueue does), `pod_process` (a container that really runs),
+`node_server` (logs and exec of their pods), `faults` and `fault_rules` (a proxy that misbehaves), `audit` (what the API
+server was asked); beneath them `rest` (JSON over HTTP, watches), `credentials`, `processes` and `binaries`. For
 storage: `object_server` (buckets), `storage_proxy` (a slow network before it that fails on demand), `storage_faults`
 (what it can do), `storage_server` and `storage_books` (how it does it); `google` (who may use the buckets, and by which
 credentials), `google_identity` (what Google answers to whom) `google_server` (its ports) and

@@ -1,6 +1,6 @@
 """What an administrator allows jobs: accelerators, images, registries, nodes. Empty and absent limits allow everything.
 
-They bind whoever may make MPTrainingJobs. Whoever may make pods, or ConfigMaps of a job's name, has other ways.
+They bind whoever may make MPTrainingJobs. Whoever may make pods has other ways.
 """
 
 from __future__ import annotations

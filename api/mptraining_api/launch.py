@@ -30,10 +30,14 @@ PROGRESS_SECONDS = "MPTRAINING_PROGRESS_SECONDS"
 PROGRESS_URL = "MPTRAINING_PROGRESS_URL"
 PROGRESS_TOKEN_FILE = "MPTRAINING_PROGRESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
-# The file that the last Event is written to, for whom no log is at hand.
 # Bytes that the pod may write to its scratch space, where it has a limit.
 EPHEMERAL_STORAGE = "MPTRAINING_EPHEMERAL_STORAGE_BYTES"
+# The file that the last Event is written to, for whom no log is at hand.
 TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
+# What comes from Secrets, so that no Event repeats it: names of variables, with commas between them and `*` at the end
+# for all that begin so; files and folders, with colons.
+SECRET_VARIABLES = "MPTRAINING_SECRET_VARIABLES"  # noqa: S105 - the name of a variable
+SECRET_PATHS = "MPTRAINING_SECRET_PATHS"  # noqa: S105 - the name of a variable
 # Seconds that worker 0 keeps a model which has no run folder, until somebody fetches it; the topic of its Notice.
 MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"

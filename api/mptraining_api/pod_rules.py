@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.rule import Rule
-from mptraining_api.spec_pods import PodTemplate, Resources
+from mptraining_api.spec_pods import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources
+from mptraining_api.spec_run import Scheduling
 
 # Set by the launch (`launch`) for each process; a job's own value would break the gang.
-_SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS")
+# NVIDIA_VISIBLE_DEVICES in a pod overrides what its device plugin gave it: `all` are other pods' GPUs, too.
+_SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS", "NVIDIA_VISIBLE_DEVICES")
 _PREFIX = "MPTRAINING_"
 # Settings of the trainer that are for people, whom its errors name them to.
 _SETTINGS = (
@@ -19,21 +21,39 @@ _SETTINGS = (
     "MPTRAINING_PACKAGES_CACHE",
     "MPTRAINING_STORAGE_RETRY_SECONDS",
 )
-_DEVICES = ("nvidia.com/gpu", "google.com/tpu")
+# With what follows: a part of a GPU (nvidia.com/mig-1g.5gb), a shared one (nvidia.com/gpu.shared).
+_DEVICES = ("nvidia.com/", "google.com/tpu")
 _SELECTORS = (
     "cloud.google.com/gke-accelerator",
     "cloud.google.com/gke-tpu-accelerator",
     "cloud.google.com/gke-tpu-topology",
 )
 _OWN_PREFIX = "mptraining.dev/"
+# Older names of fields of the security context; the API server still obeys the first.
+_SECURITY_ANNOTATIONS = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+)
+# Kubernetes' own classes, which put out everybody's pods.
+_SYSTEM_CLASSES = "system-"
 
 
 def _cel_list(values: tuple[str, ...]) -> str:
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
 
-def _no_host_path(volumes: list[dict[str, Any]]) -> bool:
-    return all("hostPath" not in volume for volume in volumes)
+def _cel_has(kinds: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f"has(v.{kind})" for kind in kinds) + "]"
+
+
+def _starts_with_one(prefixes: tuple[str, ...]) -> str:
+    return "(" + " || ".join(f"k.startsWith('{each}')" for each in prefixes) + ")"
+
+
+def _known_kinds(volumes: list[dict[str, Any]]) -> bool:
+    kinds = [set(volume) - {"name"} for volume in volumes]
+    return all(len(each) == 1 and each <= set(VOLUME_KINDS) for each in kinds)
 
 
 def _free_names(env: list[dict[str, Any]]) -> bool:
@@ -43,7 +63,15 @@ def _free_names(env: list[dict[str, Any]]) -> bool:
 
 def _no_devices(resources: Resources) -> bool:
     given = {*(resources.requests or {}), *(resources.limits or {})}
-    return not given.intersection(_DEVICES)
+    return not any(name.startswith(_DEVICES) for name in given)
+
+
+def _no_security(template: PodTemplate) -> bool:
+    return not any(key.startswith(_SECURITY_ANNOTATIONS) for key in template.annotations or {})
+
+
+def _no_system_class(scheduling: Scheduling) -> bool:
+    return not (scheduling.priority_class_name or "").startswith(_SYSTEM_CLASSES)
 
 
 def _own_selectors(template: PodTemplate) -> bool:
@@ -65,10 +93,11 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.volumes",
         "spec.podTemplate.volumes",
-        "self.all(v, !has(v.hostPath))",
-        "volumes without hostPath, which would open the machine to the job",
-        "Take a persistentVolumeClaim, an emptyDir, a configMap or a secret.",
-        _no_host_path,
+        f"self.all(v, {_cel_has(VOLUME_KINDS)}.exists_one(x, x) && !{_cel_has(OTHER_VOLUME_KINDS)}.exists(x, x))",
+        f"one of {', '.join(VOLUME_KINDS)} in each volume, since hostPath and others would open the machine or its "
+        "network to the job",
+        "Take a persistentVolumeClaim: its volume may be of any kind.",
+        _known_kinds,
     ),
     Rule(
         "spec.podTemplate.env",
@@ -84,7 +113,7 @@ POD_RULES: tuple[Rule, ...] = (
         "spec.podTemplate.resources",
         "spec.podTemplate.resources",
         " && ".join(
-            f"(!has(self.{part}) || !self.{part}.exists(k, k in {_cel_list(_DEVICES)}))"
+            f"(!has(self.{part}) || !self.{part}.exists(k, {_starts_with_one(_DEVICES)}))"
             for part in ("requests", "limits")
         ),
         "cpu, memory and the like, without accelerators",
@@ -109,6 +138,22 @@ POD_RULES: tuple[Rule, ...] = (
             _own_names(field),
         )
         for field in ("labels", "annotations")
+    ),
+    Rule(
+        "spec.podTemplate",
+        "spec.podTemplate.annotations",
+        f"!has(self.annotations) || !self.annotations.exists(k, {_starts_with_one(_SECURITY_ANNOTATIONS)})",
+        f"keys outside {', '.join(_SECURITY_ANNOTATIONS)}, which the operator's security context decides",
+        "Leave them out.",
+        _no_security,
+    ),
+    Rule(
+        "spec.scheduling",
+        "spec.scheduling.priorityClassName",
+        f"!has(self.priorityClassName) || !self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')",
+        f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
+        "Ask whoever runs the cluster for a class for training.",
+        _no_system_class,
     ),
     Rule(
         "spec.podTemplate",

@@ -18,20 +18,32 @@ Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Q
 # Kubernetes' own objects inside the closed list; the API server checks them when the pod is made.
 KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
 KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
-# CEL sees no field of such an object but those that the schema names: `pod_rules` asks for these two.
-_HOST_PATH = {
+# What Kubernetes' `restricted` pod security admits, and images. Storage by other names (nfs, a disk) comes by a
+# PersistentVolume, which an administrator makes or a storage class.
+VOLUME_KINDS = (
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
+    *("persistentVolumeClaim", "projected", "secret"),
+)
+# The rest of Kubernetes' VolumeSource (core/v1, 1.34).
+OTHER_VOLUME_KINDS = (
+    *("hostPath", "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker"),
+    *("gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume"),
+    *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
+)
+_OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
+# CEL sees no field of a Kubernetes object but those that the schema names. A kind that it does not name is dropped or
+# refused as unknown, so that no volume of it is made.
+_VOLUME = {
+    "additionalProperties": False,
     "properties": {
-        "hostPath": {
-            "type": "object",
-            "additionalProperties": True,
-            "maxProperties": 8,
-            "description": "Refused: it would open the machine to the job.",
-        }
-    }
+        "name": {"type": "string", "maxLength": 63, "description": "For volumeMounts."},
+        **{kind: {**_OBJECT, "description": "As in a pod."} for kind in VOLUME_KINDS},
+        **{kind: {**_OBJECT, "description": "Refused."} for kind in OTHER_VOLUME_KINDS},
+    },
 }
 _NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}
 Volumes = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_HOST_PATH)]], Field(max_length=64)
+    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_VOLUME)]], Field(max_length=64)
 ]
 Variables = Annotated[
     list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)
@@ -55,7 +67,7 @@ class PodTemplate(Model):
     env: Variables | None = Field(None, description="As in a container.")
     env_from: KubernetesObjects | None = Field(None, description="As in a container.")
     resources: Resources | None = Field(None, description="Of the trainer container, accelerators aside.")
-    volumes: Volumes | None = Field(None, description="As in a pod; hostPath is refused.")
+    volumes: Volumes | None = Field(None, description="As in a pod; no hostPath, nfs and the like.")
     volume_mounts: KubernetesObjects | None = Field(None, description="As in a container.")
     service_account_name: Name | None = Field(None, description="Service account of the pods.")
     node_selector: Labels | None = Field(None, description="Added to the accelerator's own.")

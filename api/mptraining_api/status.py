@@ -12,6 +12,7 @@ from mptraining_api.model import Model, NonNegative, Word
 Message = Annotated[str, StringConstraints(max_length=32768)]
 # A NaN or an infinity as a number is answered with 400 by the API server; as a string it is merely true.
 Decimal = Annotated[str, StringConstraints(max_length=64)]
+Digest = Annotated[str, StringConstraints(max_length=64)]
 Time = Annotated[str, StringConstraints(max_length=64, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
 
 
@@ -94,5 +95,8 @@ class JobStatus(Model):
     current_attempt: NonNegative | None = Field(None, description="The attempt that exists or is about to.")
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")
     infrastructure_restarts: NonNegative | None = Field(None, description="Counted against infrastructureRetries.")
+    job_digest: Digest | None = Field(
+        None, description="SHA-256 of the job as it was frozen: job.json in its ConfigMap."
+    )
     attempts: Annotated[list[Attempt], Field(max_length=10)] | None = Field(None, description="The last ten.")
     progress: Progress | None = Field(None, description="How far training is.")

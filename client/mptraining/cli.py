@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from mptraining import cluster_commands, records_commands, submit_command
-from mptraining.place_options import Cluster, Context, Location, Namespace, Project
+from mptraining.place_options import placed
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mptraining.cluster import Where
     from mptraining_api.model_report import Report
 
 # Without markup the help is plain text: rich would triple the time it takes.
@@ -35,7 +36,7 @@ app = typer.Typer(
     help="Mixed-precision Keras training jobs: on this machine or on Kubernetes.",
 )
 app.add_typer(records_commands.app, name="records")
-app.command()(submit_command.submit)
+app.command()(placed(submit_command.submit))
 cluster_commands.add_to(app)
 
 
@@ -127,20 +128,18 @@ def _look_deep(file: str, console: Console, *, quiet: bool) -> Report:
 
 
 @app.command()
+@placed
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Show finished and unfinished runs side by side."""
     from mptraining.compare import table
 
-    comparison = cluster_commands.comparison(runs, context, namespace, project, location, cluster)
+    comparison = cluster_commands.comparison(runs, where)
     if html is not None:
         from mptraining.compare_page import page
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptraining.place_options import Cluster, Context, Location, Name, Names, Namespace, Project, place
+from mptraining.place_options import Name, Names, placed
 
 if TYPE_CHECKING:
+    from mptraining.cluster import Where
     from mptraining.compare import Comparison
     from mptraining.job import Job
 
@@ -32,26 +33,23 @@ Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a ter
 def show_list(
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")] = False,
     output: OutputFormat = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """List the jobs of a namespace, the newest last."""
     from mptraining.api_server import JOBS
     from mptraining.cluster import connect
     from mptraining.job_view import HEADINGS, row, view
 
-    server = connect(place(context, namespace, project, location, cluster))
+    server = connect(where)
     found = server.items(JOBS, everywhere=everywhere)
     found.sort(key=lambda each: (str(each["metadata"].get("creationTimestamp")), str(each["metadata"]["name"])))
     if output is not None:
         print_documents(found, output, many=True)
         return
     if not found:
-        where = "any namespace" if everywhere else f"namespace {server.namespace!r}"
-        typer.echo(f"no jobs in {where} of {server.name}")
+        there = "any namespace" if everywhere else f"namespace {server.namespace!r}"
+        typer.echo(f"no jobs in {there} of {server.name}")
         return
     rows = [view(each) for each in found]
     table = [HEADINGS, *(row(each, time.time()) for each in rows)]
@@ -67,18 +65,15 @@ def show_list(
 def show_status(
     name: Name,
     output: OutputFormat = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Show how a job stands: why, how far, its attempts, and what to do."""
     from mptraining.cluster_problems import ClusterProblem
     from mptraining.job_view import lines, unseen
     from mptraining.nodes import missing_for
 
-    job = _attach(name, context, namespace, project, location, cluster)
+    job = _attach(name, where)
     seen = job.status()
     if output is not None:
         print_documents([seen.document], output, many=False)
@@ -102,16 +97,13 @@ def logs(
     worker: Annotated[int | None, typer.Option(help="Of this worker alone.", metavar="INDEX", min=0)] = None,
     attempt: Annotated[int | None, typer.Option(help="Of this attempt; default: the last.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Events as JSON, as they stand in the log.")] = False,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Print what the workers of a job said."""
     from mptraining.waiting import detached
 
-    job = _attach(name, context, namespace, project, location, cluster)
+    job = _attach(name, where)
     try:
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
@@ -125,28 +117,22 @@ def wait(
     timeout: Annotated[float | None, typer.Option(help="At most; then the code is 124.", metavar="SECONDS")] = None,
     model: Annotated[str | None, typer.Option(help="Save the trained model there.", metavar="FOLDER")] = None,
     plain: Plain = False,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Follow a job until it has ended; the exit code is the job's."""
-    job = _attach(name, context, namespace, project, location, cluster)
+    job = _attach(name, where)
     follow_to_the_end(job, timeout=timeout, model=model, plain=plain)
 
 
 def cancel(
     names: Names,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Delete jobs: their workers save and leave. Run folders stay."""
     for name in names:
-        job = _attach(name, context, namespace, project, location, cluster)
+        job = _attach(name, where)
         folder = job.status().output
         job.cancel()
         typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
@@ -154,15 +140,12 @@ def cancel(
 
 def suspend(
     names: Names,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Let jobs save and give their machines back, until `mptj resume`."""
     for name in names:
-        job = _attach(name, context, namespace, project, location, cluster)
+        job = _attach(name, where)
         _refuse_ended(job)
         job.suspend()
         typer.echo(f"suspended: {name}; it goes on with: mptj resume {name}")
@@ -170,15 +153,12 @@ def suspend(
 
 def resume(
     names: Names,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Let suspended jobs go on from their last checkpoint."""
     for name in names:
-        job = _attach(name, context, namespace, project, location, cluster)
+        job = _attach(name, where)
         _refuse_ended(job)
         job.resume()
         typer.echo(f"resumed: {name}")
@@ -186,11 +166,7 @@ def resume(
 
 def comparison(
     runs: Sequence[str],
-    context: str | None,
-    namespace: str | None,
-    project: str | None,
-    location: str | None,
-    cluster: str | None,
+    where: Where,
 ) -> Comparison:
     """Of run folders, and of jobs where no folder has that name. Raises Problem."""
     from pathlib import Path
@@ -203,7 +179,7 @@ def comparison(
         if "/" in run or Path(run).exists():
             return load_run(run)
         try:
-            return _attach(run, context, namespace, project, location, cluster).run()
+            return _attach(run, where).run()
         except NoCluster:
             return load_run(run)
 
@@ -249,10 +225,10 @@ def columns(table: Sequence[Sequence[str]]) -> list[str]:
 
 def add_to(app: typer.Typer) -> None:
     """Makes them commands of `app`."""
-    app.command("list")(show_list)
-    app.command("status")(show_status)
+    app.command("list")(placed(show_list))
+    app.command("status")(placed(show_status))
     for command in (logs, wait, cancel, suspend, resume):
-        app.command()(command)
+        app.command()(placed(command))
 
 
 def _refuse_ended(job: Job) -> None:
@@ -266,14 +242,10 @@ def _refuse_ended(job: Job) -> None:
 
 def _attach(
     name: str,
-    context: str | None,
-    namespace: str | None,
-    project: str | None,
-    location: str | None,
-    cluster: str | None,
+    where: Where,
 ) -> Job:
     from mptraining.job import attach
 
     # As kubectl prints them, names can be passed on.
     plain = name.removeprefix("mptrainingjob.mptraining.dev/").removeprefix("mptj/")
-    return attach(plain, place(context, namespace, project, location, cluster))
+    return attach(plain, where)

@@ -49,7 +49,10 @@ def from_run_folder(output: str, folder: Path) -> Path:
         raise InvalidData(source, "holds no model", expected=_ABOUT, next_step="It is written at the end of training.")
     with _appearing(folder) as part:
         for each in storage.list_objects(source):
-            path = part / each.uri.removeprefix(source).lstrip("/")
+            # Whoever may write to the bucket must not thereby write to this machine.
+            path = Path(os.path.normpath(part / each.uri.removeprefix(source).lstrip("/")))
+            if not path.is_relative_to(part):
+                raise InvalidData(each.uri, "leads out of the model's folder", next_step="Delete that object.")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(storage.read(each.uri))
     return folder
@@ -117,8 +120,16 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
             message = f"{digest.hexdigest()} arrived, {expected} was sent"
             raise Unreachable(pod.name, f"the model was damaged on its way: SHA-256 {message}.")
         archive.seek(0)
-        with _appearing(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
-            tar.extractall(part, filter="data")
+        try:
+            with _appearing(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
+                # A program in the pod may have replaced what sends it: nothing is written outside of the folder.
+                tar.extractall(part, filter="data")
+        except tarfile.TarError as error:
+            raise ClusterProblem(
+                pod.name,
+                f"what it sent is no model: {error}",
+                next_step="Look at what the job runs before anything of it is opened here.",
+            ) from None
 
 
 class _Hashed:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from mptraining.cluster import Where
 
-Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")]
-Project = Annotated[str | None, typer.Option("--project", help="GKE without kubeconfig: the project,")]
-Location = Annotated[str | None, typer.Option("--location", help="the cluster's zone or region,")]
-Cluster = Annotated[str | None, typer.Option("--cluster", help="and its name.")]
+_OPTIONS = {
+    "context": typer.Option("--context", help="Context of the kubeconfig."),
+    "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's."),
+    "project": typer.Option("--project", help="GKE without kubeconfig: the project,"),
+    "location": typer.Option("--location", help="the cluster's zone or region,"),
+    "cluster": typer.Option("--cluster", help="and its name."),
+}
 
 
-def place(
-    context: str | None, namespace: str | None, project: str | None, location: str | None, cluster: str | None
-) -> Where:
-    """Raises NoCluster when they do not go together."""
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """The command of the shell whose options are the function's parameters, these five in place of the last, `where`.
+
+    It raises NoCluster when they do not go together.
+    """
+    *own, where = inspect.signature(command).parameters.values()
+    assert where.name == "where"
+    hints = get_type_hints(command, localns={"Where": Any}, include_extras=True)
+    options = {name: Annotated[str | None, option] for name, option in _OPTIONS.items()}
+    options_last = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in options.items()
+    ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{each.name: given[each.name] for each in own}, where=_where({name: given[name] for name in options}))
+
+    signature = inspect.Signature([*(each.replace(annotation=hints[each.name]) for each in own), *options_last])
+    # What typer reads of a function.
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return called
+
+
+def _where(said: dict[str, Any]) -> Where:
     from mptraining.cluster import Where
 
-    return Where(context=context, namespace=namespace, project=project, location=location, cluster=cluster)
+    return Where(**said)
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -33,8 +60,7 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
         from mptraining.api_server import JOBS
         from mptraining.cluster import connect
 
-        said = {name: context.params.get(name) for name in ("context", "namespace", "project", "location", "cluster")}
-        found = connect(place(**said)).items(JOBS)
+        found = connect(_where({name: context.params.get(name) for name in _OPTIONS})).items(JOBS)
     except Problem:
         return []
     return [name for each in found if (name := str(each["metadata"]["name"])).startswith(incomplete)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptraining.cluster_commands import Format, OutputFormat, Plain, follow_to_the_end, print_documents
-from mptraining.place_options import Cluster, Context, Location, Namespace, Project, place
 
 if TYPE_CHECKING:
+    from mptraining.cluster import Where
     from mptraining.package import Package
     from mptraining.submit_flags import Flags
 
@@ -44,11 +44,8 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; submit nothing.")] = False,
     output: OutputFormat = None,
     plain: Plain = False,
-    context: Context = None,
-    namespace: Namespace = None,
-    project: Project = None,
-    location: Location = None,
-    cluster: Cluster = None,
+    *,
+    where: Where,
 ) -> None:
     """Submit a job to the cluster: a job file, or a program and what it needs.
 
@@ -81,7 +78,6 @@ def submit(
         source=source,
         arguments=tuple(arguments or ()),
     )
-    where = place(context, namespace, project, location, cluster)
     document, package = _document(target, flags)
     if dry_run:
         print_documents([submission.check(document).document], output or Format.YAML, many=False)

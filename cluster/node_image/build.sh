@@ -7,7 +7,7 @@ work=$(realpath -m "${1:?work directory}") kind=v0.30.0 coredns=v1.12.1
 mkdir -p "$work/coredns"
 export GOFLAGS="-mod=mod -buildvcs=false" CGO_ENABLED=0
 
-[ -x "$work/hyperkube" ] || bash "$here/../hyperkube/build.sh" "$work/module" "$work/hyperkube"
+[ -x "$work/hyperkube" ] || bash "$here/../hyperkube/build.sh" "$work/module" "$work/hyperkube" 1.34.4
 
 if [ ! -x "$work/coredns/coredns" ]; then
   cd "$work/coredns"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,11 @@ SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file
 @app.command()
 def run(settings: SettingsFile = None) -> None:
     """Watches MPTrainingJobs and keeps a gang of trainer pods running for each, until SIGTERM."""
+    start(settings)
+
+
+def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
+    """What `run` does; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
     import signal
@@ -39,11 +45,13 @@ def run(settings: SettingsFile = None) -> None:
     from mptraining_operator.assembly import Operator, die
     from mptraining_operator.cluster import ApiProblem, Cluster
     from mptraining_operator.metrics import Metrics
+    from mptraining_operator.server_time import ServerTime
 
     metrics = Metrics()
+    now = ServerTime(clock)
     try:
         # Workers, and beside them progress, lists and events.
-        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call)
+        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
         # Its own connection, and short of patience: a leader that waits is a leader no more.
         patience = chosen.lease.duration_seconds * 0.4
         leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=patience)
@@ -59,7 +67,7 @@ def run(settings: SettingsFile = None) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     try:
-        Operator(chosen, identity, cluster, leases, metrics, lost=die).run(stop)
+        Operator(chosen, identity, cluster, leases, metrics, lost=die, clock=now).run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None

@@ -6,18 +6,17 @@ reads the job again and plans anew. What comes after may be done twice with the 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from mptraining_api.problems import Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.status import JobStatus
-from mptraining_operator import children, creation, names, trim
+from mptraining_operator import children, creation, frozen_job, names, trim
 from mptraining_operator import cluster as api
 from mptraining_operator.actions import (
     Action,
@@ -78,9 +77,11 @@ class Applier:
         """Whether something was learnt by which the plan is to be made anew at once. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            changes = status_changes(snapshot.status or JobStatus(), plan.status)
+            status = frozen_job.with_digest(plan.status, plan.actions, snapshot.findings.job_file)
+            changes = status_changes(snapshot.status or JobStatus(), status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
+            snapshot = dataclasses.replace(snapshot, status=status)
         self._written(plan)
         for announcement in plan.announcements:
             self._say(announcement, plan, snapshot)
@@ -187,7 +188,7 @@ class Applier:
         text = config_map.get("data", {}).get(JOB_FILE)
         if text is None or text == job.to_json():
             return False
-        found = _frozen(text, snapshot)
+        found = frozen_job.read(text, snapshot)
         if found == job:
             return False
         self._cache.learn(snapshot.key, snapshot.uid, job_file=found)
@@ -206,7 +207,7 @@ class Applier:
         if text is None or snapshot.uid not in [each.get("uid") for each in references]:
             self._cache.learn(key, snapshot.uid, job_file_missing=True)
         else:
-            self._cache.learn(key, snapshot.uid, job_file=_frozen(text, snapshot), job_file_missing=False)
+            self._cache.learn(key, snapshot.uid, job_file=frozen_job.read(text, snapshot), job_file_missing=False)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:
@@ -287,14 +288,3 @@ def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
 
 def _is_another(problem: ApiProblem) -> bool:
     return any(words in problem.message for words in _ANOTHER.get(problem.status, ()))
-
-
-def _frozen(text: str, snapshot: Snapshot) -> ResolvedJob:
-    """The job in a ConfigMap. Raises Problem in the ConfigMap's name when this version cannot read it."""
-    try:
-        return ResolvedJob.read(text)
-    except ValidationError as error:
-        where = f"ConfigMap {names.config_map(snapshot.key.name)}"
-        raise creation.NotCreated(
-            "Refused", where, f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
-        ) from None

@@ -56,13 +56,18 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 
 
 class Operator:
-    """One replica. `lost` is called when it must not go on; it has to end the process."""
+    """One replica. `lost` is called when it must not go on; it has to end the process.
+
+    `clock` tells the seconds since 1970, for times that are written down or compared with such (`server_time`);
+    what must not jump is measured by monotonic clocks.
+    """
 
     def __init__(
         self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
-        *, lost: Callable[[str], None],
+        *, lost: Callable[[str], None], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._settings = settings
+        self._clock = clock
         self._identity = identity
         self._cluster = cluster
         self._limits = limits(settings, identity)
@@ -86,7 +91,7 @@ class Operator:
             listed_anew=self._relister.soon,
             served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
         )
-        self._announcer = Announcer(cluster, host=identity.name, clock=time.time)
+        self._announcer = Announcer(cluster, host=identity.name, clock=clock)
         self._progress: ProgressEndpoint | None = None
         applier = Applier(
             cluster,
@@ -94,7 +99,7 @@ class Operator:
             pod_settings=self._pod_settings,
             announce=self._announcer.announce,
             written=metrics.count_plan,
-            clock=time.time,
+            clock=clock,
         )
         self._reconciler = Reconciler(
             self._queue,
@@ -104,10 +109,10 @@ class Operator:
             limits=self._limits,
             announce=self._announcer.announce,
             observe=metrics.observe_reconcile,
-            clock=time.time,
+            clock=clock,
             stopwatch=time.perf_counter,
         )
-        election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=time.time)
+        election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
         self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=lost)
         self._health = HealthServer(
             settings.health_port,
@@ -167,8 +172,9 @@ class Operator:
         pause = 1.0
         while not self._stopping.is_set():
             try:
+                listed = self._relister.complete.is_set
                 self._progress = ProgressEndpoint(
-                    self._settings, self._identity, self._cluster, self._cache, self._relister.complete.is_set
+                    self._settings, self._identity, self._cluster, self._cache, listed, self._clock
                 )
                 return
             except (ApiProblem, OSError, RuntimeError) as problem:
@@ -195,7 +201,7 @@ class Operator:
         for key in self._cache.job_keys():
             self._queue.add(key)
         # While nobody led nobody may have taken reports either.
-        heard = time.time() if self._settings.progress.enabled else None
+        heard = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, reports_since=heard)
 
     def _watch_anew(self) -> None:

@@ -30,7 +30,7 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
         message = f"attempt {attempt.number}: {workers}"
         after = standing.running(status, message, now, generation)
-        losses = _losses(snapshot, status, now)
+        losses = _losses(snapshot, status, batch_job, now)
         said = (Announcement("Running", message),)
     else:
         found = waiting.wait(snapshot, batch_job, now)
@@ -39,9 +39,10 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         before = standing.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
             said = (Announcement(found.reason, found.message, "Warning"),)
-        if took_back:
-            # No clock runs until the queue gives the machines again, with the same Job.
+        if batch_job.suspended:
+            # No clock runs until the queue gives the machines: again, with the same Job, or to an attempt after others.
             after = after.model_copy(update={"start_time": None})
+        if took_back:
             said = (Announcement(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
     deadline = earliest(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
@@ -59,8 +60,8 @@ def _settles(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> 
     return None if standing.holds(status, "Running") else waiting.settles_at(snapshot, batch_job)
 
 
-def _losses(snapshot: Snapshot, status: JobStatus, now: float) -> tuple[Loss, ...]:
-    """Accelerators stood still from the end of the attempt before until now."""
+def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
+    """Accelerators stood still from the end of the attempt before until now, or from when a queue gave them."""
     attempts = status.attempts or []
     before = attempts[-2] if len(attempts) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
@@ -71,4 +72,8 @@ def _losses(snapshot: Snapshot, status: JobStatus, now: float) -> tuple[Loss, ..
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
     lost = now - standing.seconds(before.completion_time)
+    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
+    if scheduling and scheduling.queue_name and batch_job.started is not None:
+        # While it queued they were another job's.
+        lost = min(lost, now - batch_job.started)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

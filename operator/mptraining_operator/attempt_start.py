@@ -101,6 +101,9 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
     attempt = standing.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
+    if status.phase == Phase.QUEUED:
+        # Deleted while it queued, for hours perhaps, which pendingTimeoutSeconds does not count.
+        status = standing.anew(status, now)
     refusal = snapshot.findings.refusal
     found = waiting.wait(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":
@@ -117,7 +120,8 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
         return Plan(status=written, announcements=said, wake_at=min(again, wake or again))
     if not quiet(snapshot):
         return Plan(status=written, announcements=said, wake_at=wake)
-    job = _frozen(snapshot) if attempt.number > 1 or snapshot.findings.job_file else _resolved(snapshot)
+    # Of attempt 1, too: the ConfigMap may be there, by a process of another version that was stopped.
+    job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
     return Plan(status=written, actions=(StartAttempt(attempt.number, job),), announcements=said, wake_at=wake)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from mptraining_api.job import GROUP, VERSION
+from mptraining_operator.server_time import ServerTime
 
 Raw = dict[str, Any]
 
@@ -100,14 +101,28 @@ def _count_nothing(*, verb: str, resource: str, code: int) -> None:
 class Cluster:
     """Thread-safe; `connections` are kept open at most."""
 
-    def __init__(self, api: Any, *, count: Counter = _count_nothing, read_seconds: float = READ_SECONDS) -> None:
+    def __init__(
+        self,
+        api: Any,
+        *,
+        count: Counter = _count_nothing,
+        read_seconds: float = READ_SECONDS,
+        server_time: ServerTime | None = None,
+    ) -> None:
+        """`server_time` is told the date of every answer."""
         self._api = api
         self._count = count
         self._read_seconds = read_seconds
+        self._server_time = server_time
 
     @classmethod
     def connect(
-        cls, *, connections: int, count: Counter = _count_nothing, read_seconds: float = READ_SECONDS
+        cls,
+        *,
+        connections: int,
+        count: Counter = _count_nothing,
+        read_seconds: float = READ_SECONDS,
+        server_time: ServerTime | None = None,
     ) -> Cluster:
         """As the pod's service account, or as KUBECONFIG says. Raises ApiProblem when there is neither."""
         from kubernetes import client, config
@@ -121,11 +136,10 @@ class Cluster:
             except (config.ConfigException, OSError, TypeError) as error:
                 raise ApiProblem(0, "NoCluster", f"neither in a cluster nor a kubeconfig: {error}") from None
         configuration.connection_pool_maxsize = connections
-        # Tried again by the queue, which knows whether it is still worth it.
-        configuration.retries = False
+        configuration.retries = False  # the queue tries again, and knows whether it is still worth it
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
-        return cls(api, count=count, read_seconds=read_seconds)
+        return cls(api, count=count, read_seconds=read_seconds, server_time=server_time)
 
     def serves(self, resource: Resource) -> bool:
         """Whether discovery names the resource. Raises ApiProblem when it does not answer."""
@@ -245,8 +259,10 @@ class Cluster:
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
+        time = self._server_time
+        sent = time.own() if time else 0.0
         try:
-            answer, code, _ = self._api.call_api(
+            answer, code, headers = self._api.call_api(
                 path,
                 method,
                 query_params=list(query.items()),
@@ -262,16 +278,17 @@ class Cluster:
             raise ApiProblem(0, "NoAnswer", f"{method} {path}: {no.reason}") from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error}") from None
+        if time:
+            time.heard(headers.get("Date"), sent=sent)
         return answer or {}, code
 
 
 def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
     try:
-        said = json.loads(data)
+        parsed = json.loads(data)
     except ValueError:
-        said = {}
-    if not isinstance(said, dict):
-        said = {}
+        parsed = None
+    said = parsed if isinstance(parsed, dict) else {}
     causes = (said.get("details") or {}).get("causes") or ()
     after = headers.get("Retry-After", "")
     return ApiProblem(

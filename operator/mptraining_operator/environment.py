@@ -18,11 +18,14 @@ from mptraining_api.spec_pods import PodTemplate
 from mptraining_operator import names
 from mptraining_operator.children import Owner
 from mptraining_operator.mounts import HOME, TOKEN_FILE, Authorities
+from mptraining_operator.secret_sources import secret_sources
 from mptraining_operator.source import SourceParts
 
 # The kubelet's default, into which it mounts a file that everybody may write.
 TERMINATION_LOG = "/dev/termination-log"
 _PYTHON_PATH = "PYTHONPATH"
+# What NVIDIA's container runtime goes by, beside the device plugin that sets it for pods with GPUs of their own.
+_GPUS = "NVIDIA_VISIBLE_DEVICES"
 # A proxy of the job's own would stand between two workers and make them hang; gRPC compares the ends of host names.
 _NO_PROXY = "no_grpc_proxy"
 # This machine, the cluster's services, and Google's metadata server, from which credentials come.
@@ -64,14 +67,17 @@ class PodSettings:
 
 
 def trainer_environment(
-    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate
+    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate, *, gpu: bool
 ) -> Variables:
     """Of the container that trains. Raises InvalidSpec for a PYTHONPATH that cannot be joined."""
     values = {**_outside(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
+    values |= secret_sources(asked, settings.proxies()).environment()
     if settings.progress_url is not None:
         values[contract.PROGRESS_URL] = settings.progress_url
         values[contract.PROGRESS_TOKEN_FILE] = TOKEN_FILE
         values[contract.PROGRESS_CERTIFICATE] = settings.progress_certificate
+    if not gpu:
+        values[_GPUS] = "void"
     if len(launched.hosts) > 1:
         values[_NO_PROXY] = f"{names.service(owner.name)}.{owner.namespace}.svc"
     if source.python_path:
@@ -85,6 +91,9 @@ def trainer_environment(
 def init_environment(launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate) -> Variables:
     """Of the container that prepares the source: the job's own too, for they name proxies, indexes and credentials."""
     values = {**_outside(settings), **launched.environment, **source.init_environment, "HOME": HOME}
+    values |= secret_sources(asked, settings.proxies()).environment()
+    # No device is the init container's; an image of NVIDIA's asks for all there are, where its runtime is the default.
+    values[_GPUS] = "void"
     return _joined(values, asked, kept=frozenset())
 
 

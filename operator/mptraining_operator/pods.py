@@ -29,6 +29,7 @@ from mptraining_operator import names
 from mptraining_operator.children import JOB_FILE, Owner, metadata
 from mptraining_operator.environment import PodSettings, init_environment, trainer_environment
 from mptraining_operator.mounts import JOB_FOLDER, own_mounts, own_volumes, refuse_collisions
+from mptraining_operator.secret_sources import secret_sources
 from mptraining_operator.source import source_parts
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -176,7 +177,7 @@ def _containers(
     refuse_collisions(asked, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, asked, launched.command)
-    trainer["env"] = trainer_environment(owner, launched, source, settings, asked)
+    trainer["env"] = trainer_environment(owner, launched, source, settings, asked, gpu=job.accelerator.kind == "gpu")
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
     trainer["resources"] = _resources(asked, job.placement.resources)
     trainer["volumeMounts"] = [*mounts, *(asked.volume_mounts or ())]
@@ -208,8 +209,9 @@ def _container(name: str, job: ResolvedJob, asked: PodTemplate, command: tuple[s
         "command": list(command),
         **({"envFrom": asked.env_from} if asked.env_from else {}),
         "securityContext": _CONTAINER_SECURITY,
-        # The last Event is written there; a process that dies before it can leaves the end of its log.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        # The last Event is written there; a process that dies before it can leaves the end of its log, but not into
+        # the status of a job that was given secrets and may have printed them.
+        "terminationMessagePolicy": "File" if secret_sources(asked, {}) else "FallbackToLogsOnError",
     }
 
 

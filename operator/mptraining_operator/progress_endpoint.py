@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -32,6 +31,7 @@ class ProgressEndpoint:
         cluster: Cluster,
         cache: Cache,
         listed: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._listed = listed
@@ -50,17 +50,17 @@ class ProgressEndpoint:
             read,
             lambda body: cluster.create(api.SECRETS, namespace, body),
             lambda body: cluster.replace(api.SECRETS, namespace, name, body),
-            time.time,
+            clock,
             name=name,
             names=dns_names(chosen.service, namespace),
         )
         self._writer = ProgressWriter(
             lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
-            time.time,
+            clock,
             chosen.minimum_seconds,
             chosen.writes_per_second,
         )
-        reviewer = TokenReviewer(cluster.review_token, time.time, chosen.token_cache_seconds)
+        reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
         self._server = ProgressServer(chosen, self._look_up, reviewer, self._writer, self._keeper)
         self._server.start()
         self._writer.start()

@@ -107,13 +107,29 @@ def described(job: ResolvedJob) -> dict[str, object]:
     }
 
 
+def _not_before(start: str | None, now: float) -> str:
+    """An end, by another replica's idea of the time perhaps: nothing ends before it has begun."""
+    return stamp(max(now, seconds(start)) if start else now)
+
+
 def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
     """The current attempt has ended so."""
     attempts = list(status.attempts or [])
     if attempts and attempts[-1].number == status.current_attempt:
-        ended = {"outcome": outcome.reason, "message": shortened(message), "completion_time": stamp(now)}
+        ended = {
+            "outcome": outcome.reason,
+            "message": shortened(message),
+            "completion_time": _not_before(attempts[-1].start_time, now),
+        }
         attempts[-1] = attempts[-1].model_copy(update=ended)
     return status.model_copy(update={"attempts": attempts or None})
+
+
+def anew(status: JobStatus, now: float) -> JobStatus:
+    """The current attempt begins now, with another Indexed Job than the one that somebody deleted."""
+    attempts = list(status.attempts or [])
+    attempts[-1] = attempts[-1].model_copy(update={"start_time": stamp(now)})
+    return status.model_copy(update={"attempts": attempts})
 
 
 def running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
@@ -157,6 +173,6 @@ def finished(status: JobStatus, outcome: Outcome, message: str, now: float, gene
     # Said once, where people look for it.
     over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
     status = waiting(status, phase, outcome.reason, over, now, generation)
-    status = status.model_copy(update={"completion_time": stamp(now)})
+    status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})
     status = with_condition(status, "Succeeded" if good else "Failed", True, outcome.reason, message, now, generation)
     return with_condition(status, "Finished", True, outcome.reason, over, now, generation)

@@ -15,13 +15,15 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     attempt = standing.current(status)
     # Whichever attempt they are of: somebody may have emptied the status.
-    running = (each for each in snapshot.batch_jobs if not each.ended and not each.deleting)
+    running = [each for each in snapshot.batch_jobs if not each.ended and not each.deleting]
     actions: tuple[Action, ...] = tuple(EndAttempt(each.name, each.uid) for each in running)
     if standing.holds(status, "Suspended"):
         return Plan(actions=actions)
     if attempt is not None and attempt.outcome is None:
         status = standing.attempt_over(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
     status = standing.suspended(status, now, snapshot.generation)
-    leave = "the workers save a checkpoint and leave" if actions else "no worker runs"
+    # A Job that its queue holds has none, or those that it had leave already.
+    works = any(not each.suspended for each in running) or any(not pod.over for pod in snapshot.pods)
+    leave = "the workers save a checkpoint and leave" if works else "no worker runs"
     said = Announcement("Suspended", f"{leave}; set spec.runPolicy.suspend to false to go on")
     return Plan(status=status, actions=actions, announcements=(said,))

@@ -6,6 +6,7 @@ When one worker fails, Kubernetes ends its peers and collectives break: what com
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from mptraining_api import events, outcomes
@@ -18,6 +19,8 @@ _DISRUPTED_WITHIN = 15.0
 _NODE_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity")
 _ADMISSION_REASONS = ("UnexpectedAdmissionError", "OutOf")
 _FAIL_JOB_RULE = "rule at index 0"
+# A pod's own words are shown on terminals: what colours them, clears them or types into them stays out of the status.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if disrupted and (deciding is None or _in_time(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
-        return Verdict(_outcome(deciding), _words(deciding), seen=True)
+        return Verdict(_outcome(deciding), _CONTROL.sub("", _words(deciding)), seen=True)
     if failures:
         found = f"worker {failures[0].index} lost a peer, and no cause is left to see"
         return Verdict(outcomes.NODE_LOST, found)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
-from mptraining import model_fetch
+from mptraining import model_fetch, pod_exec
+from mptraining.cluster_problems import ClusterProblem
+from mptraining.pod_logs import WorkerPod
 from mptraining_api.problems import InvalidData
 from mptraining_records import storage
 
@@ -43,3 +49,48 @@ def test_a_folder_of_the_pods_alone(tmp_path: Path) -> None:
         model_fetch.from_run_folder("/runs/of-the-pods", tmp_path / "model")
     with pytest.raises(InvalidData, match="holds no model"):
         model_fetch.from_run_folder(str(tmp_path), tmp_path / "model")
+
+
+def test_no_object_of_a_bucket_is_written_outside_of_the_folder(output: str, tmp_path: Path) -> None:
+    storage.write(f"{output}/model/../../../../.bashrc", b"echo caught")
+    storage.write(f"{output}/model/a/../b", b"stays inside")
+    with pytest.raises(InvalidData, match=r"bashrc: leads out of the model's folder"):
+        model_fetch.from_run_folder(output, tmp_path / "home" / "model")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [
+        ("../../.bashrc", tarfile.REGTYPE, ""),
+        ("/etc/cron.d/job", tarfile.REGTYPE, ""),
+        ("out", tarfile.SYMTYPE, "../../.ssh"),
+        ("out", tarfile.LNKTYPE, "/etc/passwd"),
+        ("disk", tarfile.BLKTYPE, ""),
+    ],
+)
+def test_no_pod_writes_outside_of_the_folder(
+    name: str, kind: bytes, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program in the pod may have put something else in the place of what sends the model."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, link
+        tar.addfile(member)
+
+    def run(server: Any, pod: str, command: Any, *, container: str, output: BinaryIO) -> str:
+        output.write(archive.getvalue())
+        return f"sent {hashlib.sha256(archive.getvalue()).hexdigest()}"
+
+    monkeypatch.setattr(pod_exec, "run", run)
+    pod = WorkerPod(attempt=1, index=0, created="", name="flowers-1-0-abcde", uid="uid", phase="Running", started=True)
+    home = tmp_path / "home"
+    if name.startswith("/"):
+        # Taken as a name below the folder, as tar does.
+        model_fetch.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
+        assert [path.relative_to(home).as_posix() for path in home.rglob("*.d/job")] == ["model/etc/cron.d/job"]
+        return
+    with pytest.raises(ClusterProblem, match=r"flowers-1-0-abcde: what it sent is no model"):
+        model_fetch.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
+    assert list(tmp_path.rglob("*")) == [home]

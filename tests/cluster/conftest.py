@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import Behaviour, ControlPlane, Kubelet, NodeServer, Run, Script
+from testbed import Behaviour, ControlPlane, Kubelet, NodeServer, Options, Run, Script
+from testbed.binaries import binary
 from testbed.installation import OPERATOR, SYSTEM, grant_lease, install
+from testbed.kwok import STAGES, start_kwok
 from testbed.pods import Pod
 from testbed.processes import Server
 from testbed.rest import MERGE, Refused
@@ -94,9 +97,11 @@ class Life:
         self.operators: list[Operator] = []
         self.kubelet: Kubelet | None = None
 
-    def with_kubelet(self) -> Life:
-        """Pods run as the scripts of `create` say; without it somebody else plays the kubelet."""
-        self.kubelet = self.control_plane.kubelet(self._behaviour, namespace=self.namespace).start()
+    def with_kubelet(self, *, bind: bool = True) -> Life:
+        """Pods run as the scripts of `create` say; without it somebody else plays the kubelet. `bind` False: a
+        scheduler finds their nodes.
+        """
+        self.kubelet = self.control_plane.kubelet(self._behaviour, namespace=self.namespace, bind=bind).start()
         return self
 
     # -- operators ----------------------------------------------------------------------------------------------
@@ -285,6 +290,21 @@ def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
         life.close()
     for each in life.operators:
         assert "Traceback" not in each.log, each.log[-3000:]
+
+
+@pytest.fixture(scope="session")
+def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
+    """A control plane with the real scheduler; kubelets of the nodes that are made so are played by KWOK.
+
+    Tests share it: nodes that only some pods may use have a taint.
+    """
+    if not (STAGES.is_dir() and binary("kwok").exists()):
+        absent = "no kwok in build/bin: run `make servers` (needs Go)"
+        pytest.fail(absent) if os.environ.get("CI") else pytest.skip(absent)
+    folder = tmp_path_factory.mktemp("scheduled")
+    with ControlPlane(folder, Options(scheduler=True)) as started, start_kwok(started):
+        install(started)
+        yield started
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from testbed import ControlPlane, Options
-from testbed.binaries import binary
-from testbed.installation import install
-from testbed.kwok import STAGES, start_kwok
+from testbed import ControlPlane
 
 GPU = "cloud.google.com/gke-accelerator"
 TPU = "cloud.google.com/gke-tpu-accelerator"
@@ -59,18 +55,6 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
         },
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
-    """A control plane with the real scheduler, its machines' kubelets played by KWOK."""
-    if not (STAGES.is_dir() and binary("kwok").exists()):
-        absent = "no kwok in build/bin: run `make servers` (needs Go)"
-        pytest.fail(absent) if os.environ.get("CI") else pytest.skip(absent)
-    folder = tmp_path_factory.mktemp("scheduled")
-    with ControlPlane(folder, Options(scheduler=True)) as started, start_kwok(started):
-        install(started)
-        yield started
 
 
 @pytest.fixture(scope="module")

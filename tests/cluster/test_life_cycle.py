@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -168,28 +167,6 @@ def test_suspend_and_resume(life: Any) -> None:
     assert [each["outcome"] for each in status["attempts"]] == ["Suspended", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
     assert life.condition("paused", "Suspended")["status"] == "False"
-
-
-def test_a_queue_takes_its_job_back_and_gives_it_again(life: Any) -> None:
-    """As Kueue evicts: the Job controller deletes the pods, charges nothing, and makes new ones for the same Job."""
-    queue = {"queueName": "gpus"}
-    life.create("lent", lambda pod: Run(), scheduling=queue, runPolicy={"progressDeadlineSeconds": 3})
-    life.phase("lent", "Queued")
-    path = f"/apis/batch/v1/namespaces/{life.namespace}/jobs/lent-1"
-    life.rest.patch(path, {"spec": {"suspend": False}}, kind=MERGE)
-    life.running("lent")
-    life.rest.patch(path, {"spec": {"suspend": True}}, kind=MERGE)
-    status = life.phase("lent", "Queued")
-    assert "startTime" not in status
-    # Longer than the deadline of a job that hangs.
-    asked = time.monotonic()
-    life.wait(lambda: life.status("lent"), lambda _: time.monotonic() > asked + 4)
-    life.scripts["lent"] = lambda pod: Exit(0, after=0.2)
-    life.rest.patch(path, {"spec": {"suspend": False}}, kind=MERGE)
-    status = life.phase("lent", "Succeeded")
-    assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
-    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
-    assert any(each.startswith("Queued: the machines were taken back") for each in life.events("lent"))
 
 
 def test_a_job_that_is_born_suspended_has_no_pods(life: Any) -> None:

@@ -57,21 +57,6 @@ def test_an_exhausted_quota_is_said_in_the_api_servers_words(alone: Any) -> None
     alone.released("greedy")
 
 
-def test_what_pod_security_forbids_is_said_in_its_own_words(alone: Any) -> None:
-    level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    alone.rest.patch(f"/api/v1/namespaces/{alone.namespace}", level)
-    alone.operator()
-    alone.create("plain", lambda pod: Exit(0))
-    alone.phase("plain", "Succeeded")
-    volumes = [{"name": "shared", "nfs": {"server": "files", "path": "/"}}]
-    alone.create("shared", podTemplate={"volumes": volumes})
-    alone.until("shared", lambda _: alone.condition("shared", "Running").get("reason") == "PodsRefused")
-    assert (
-        'violates PodSecurity "restricted:latest": restricted volume types'
-        in (alone.condition("shared", "Running")["message"])
-    )
-
-
 def test_a_refusal_by_admission_is_said_too(life: Any) -> None:
     life.create("nobody", podTemplate={"serviceAccountName": "no-such-account"})
     life.until("nobody", lambda _: life.condition("nobody", "Running").get("reason") == "PodsRefused")

@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/architecture.md",
     "docs/precision.md",
     "docs/reliability.md",
+    "docs/security.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )
@@ -91,10 +92,10 @@ class Block:
     def trains(self) -> bool:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
-            return any(words[:2] == ["mptj", "run"] for words in self.commands)
+            return any(words[:2] == ["mptj", "run"] or "--deep" in words for words in self.commands)
         if self.language != "python" or self.file is not None:
             return False
-        return "import keras" in self.text or 'backend="local"' in self.text
+        return any(each in self.text for each in ("import keras", "import tensorflow as tf", 'backend="local"'))
 
 
 def blocks(document: str) -> Iterator[Block]:

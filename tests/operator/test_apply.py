@@ -27,7 +27,9 @@ from mptraining_operator.actions import (
 from mptraining_operator.apply import Applier, status_changes
 from mptraining_operator.cache import Cache, Seen
 from mptraining_operator.cluster import ApiProblem
+from mptraining_operator.creation import NotCreated
 from mptraining_operator.environment import PodSettings
+from mptraining_operator.frozen_job import digest
 from mptraining_operator.snapshot import Findings, Key, Limits, Snapshot
 
 Make = Callable[..., dict[str, Any]]
@@ -107,8 +109,8 @@ def test_status_stands_before_anything_is_created(bench: Bench) -> None:
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
-    # Own writes are known at once.
-    assert bench.snapshot.status == STARTED
+    # Own writes are known at once; the digest of what is frozen stands in the status before the ConfigMap is there.
+    assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
     assert bench.findings.job_file == bench.job
 
@@ -410,6 +412,37 @@ def test_reading_the_job_file(bench: Bench) -> None:
     bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, bench.job))
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
+
+
+def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
+    """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
+    forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
+    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, forged))
+    assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
+    assert bench.findings.job_file is None
+    refusal = bench.findings.refusal
+    assert refusal is not None
+    assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
+    assert "is not the job that status.jobDigest vouches for. Delete the ConfigMap" in refusal.message
+    assert ("create", "jobs", "flowers-1") not in bench.api.calls
+
+
+def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
+    forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
+    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, forged))
+    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
+        bench.apply(actions=(ReadJobFile(),))
+    assert bench.findings.job_file == bench.job
+
+
+def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Bench) -> None:
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
+    before = bench.snapshot.status
+    assert before is not None
+    after = before.model_copy(update={"current_attempt": 2})
+    assert not bench.apply(status=after, actions=(StartAttempt(2, bench.job),))
+    assert bench.snapshot.status == after
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from kubernetes import client
 
 from mptraining_operator import cluster as api
 from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.server_time import ServerTime
 
 
 class Wire:
@@ -171,3 +172,13 @@ def test_names_cannot_leave_their_place_in_the_path() -> None:
     wire = Wire(answer({}))
     connected(wire).get(api.NODES, None, "../secrets")
     assert wire.sent[0][1] == "https://server/api/v1/nodes/..%2Fsecrets"
+
+
+def test_answers_tell_the_time() -> None:
+    time = ServerTime(lambda: 1_767_225_600.0)
+    wire = Wire(answer({}, headers={"Date": "Thu, 01 Jan 2026 00:01:00 GMT"}), answer({}))
+    cluster = connected(wire, server_time=time)
+    cluster.get(api.JOBS, "team", "flowers")
+    assert time() == 1_767_225_660.0
+    cluster.get(api.JOBS, "team", "flowers")
+    assert time() == 1_767_225_660.0, "an answer without a date is no news"

@@ -7,6 +7,8 @@ once the world is calm again the job comes to its end.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -41,7 +43,11 @@ HAPPENINGS = (
 )  # fmt: skip
 
 
-def job(suspend: bool) -> MPTrainingJob:
+# Beside them, of a job that queues.
+QUEUE = ("admit", "admit", "take back", "take back and admit")
+
+
+def job(suspend: bool, queued: bool = False) -> MPTrainingJob:
     return MPTrainingJob.parse(
         {
             "metadata": {"name": "flowers", "namespace": "team"},
@@ -52,6 +58,7 @@ def job(suspend: bool) -> MPTrainingJob:
                 "data": {"train": ["gs://bucket/*.tfrecord"]},
                 "training": {"epochs": 1, "batchSize": {"global": 64}},
                 "runPolicy": {"suspend": suspend, "backoffLimit": 2, "infrastructureRetries": 5},
+                **({"scheduling": {"queueName": "gpus"}} if queued else {}),
             },
         }
     )
@@ -64,6 +71,7 @@ class World:
     now: float = 1_767_225_600.0
     # Of the MPTrainingJob, which may be deleted and made again.
     uid: str = "uid"
+    queued: bool = False
     suspend: bool = False
     status: JobStatus = field(default_factory=JobStatus)
     jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
@@ -72,6 +80,9 @@ class World:
     findings: Findings = field(default_factory=Findings)
     lost: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
+    disowned: set[str] = field(default_factory=set)
+    owed: dict[str, set[int]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -79,7 +90,7 @@ class World:
             uid=self.uid,
             generation=1,
             created=1_767_225_600.0,
-            job=job(self.suspend),
+            job=job(self.suspend, self.queued),
             status=self.status,
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
@@ -127,10 +138,42 @@ class World:
         assert not self.alive(), f"{name} started beside {self.alive()}"
         self.made.append(name)
         uid = f"{name}/{len(self.made)}"
-        self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS, started=self.now)
-        for index in range(WORKERS):
-            pod = f"{uid}-{index}"
-            self.pods[pod] = SeenPod(pod, pod, self.uid, uid, number, index, "Pending", node=f"node-{index}")
+        self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS)
+        if self.queued:
+            self.change_job(name, suspended=True)
+        else:
+            self.let_go_on(name)
+
+    def let_go_on(self, name: str) -> None:
+        there = {pod.index for pod in self.pods.values() if self.owns(name, pod)}
+        self.change_job(name, suspended=False, started=self.now)
+        self.owed[name] = set(range(WORKERS)) - there
+        self.make_pods(name)
+
+    def make_pods(self, name: str) -> None:
+        """A pod for each index that is owed one and of which none is left: `podReplacementPolicy: Failed`."""
+        each = self.jobs[name]
+        for index in self.owed[name] - {pod.index for pod in self.pods.values() if pod.owner_uid == each.uid}:
+            pod = f"{each.uid}-{index}-{next(self.numbers)}"
+            self.pods[pod] = SeenPod(pod, pod, self.uid, each.uid, each.attempt, index, "Pending", node=f"node-{index}")
+            self.owed[name].discard(index)
+
+    def take_back(self, name: str) -> None:
+        """As Kueue does, seen before it takes the startTime away; the Job controller answers for those pods no more,
+        however they end.
+        """
+        self.disowned |= {pod.name for pod in self.pods.values() if self.owns(name, pod) and not pod.over}
+        self.owed[name] = set()
+        self.change_job(name, suspended=True, active=0, ready=0)
+        self.delete_pods(name)
+
+    def owns(self, name: str, pod: SeenPod) -> bool:
+        return pod.owner_uid == self.jobs[name].uid and pod.name not in self.disowned
+
+    def held(self, suspended: bool) -> list[str]:
+        """Jobs that their queue holds, or those that it let go on."""
+        jobs = self.jobs.values()
+        return [each.name for each in jobs if each.suspended is suspended and not each.deleting and not each.ended]
 
     def alive(self) -> list[str]:
         """Pods in which a process may still train."""
@@ -166,12 +209,14 @@ class World:
                     del self.jobs[name]
                     self.pods = {key: pod for key, pod in self.pods.items() if pod.owner_uid != each.uid}
                 continue
-            if each.ended:
+            if each.ended or each.suspended:
                 continue
+            self.make_pods(name)
+            mine = [pod for pod in self.pods.values() if self.owns(name, pod)]
             failed = [pod for pod in mine if pod.phase == "Failed"]
             done = [pod for pod in mine if pod.phase == "Succeeded"]
-            live = [pod for pod in mine if not pod.over]
-            if failed or len(mine) < WORKERS:
+            live = [pod for pod in self.pods.values() if pod.owner_uid == each.uid and not pod.over]
+            if failed or len(mine) + len(self.owed[name]) < WORKERS:
                 self.delete_pods(name)
                 if not live:
                     reason = "PodFailurePolicy" if any(pod.disruption for pod in failed) else "FailedIndexes"
@@ -180,6 +225,7 @@ class World:
             elif len(done) == WORKERS:
                 self.change_job(name, ended="Complete", succeeded=WORKERS, active=0, ready=0, ended_at=self.now)
                 continue
+            live = [pod for pod in mine if not pod.over]
             ready = len([pod for pod in live if pod.phase == "Running"])
             self.change_job(name, active=len(live), ready=ready, succeeded=len(done))
 
@@ -211,12 +257,19 @@ class World:
                 self.delete_pods(name)
             case "job vanishes" if self.jobs:
                 self.collect(next(iter(self.jobs)))
+            case "queued job vanishes" if self.held(suspended=True):
+                self.collect(self.held(suspended=True)[0])
             case "make again":
                 # `kubectl delete` and `apply`: what belongs to the job is collected, its pods have their grace period.
                 for name in list(self.jobs):
                     self.collect(name)
                 self.uid += "'"
                 self.status, self.file, self.findings = JobStatus(), None, Findings()
+            case "admit" | "take back" | "take back and admit":
+                for name in self.held(suspended=False) if what != "admit" else ():
+                    self.take_back(name)
+                for name in self.held(suspended=True) if what != "take back" else ():
+                    self.let_go_on(name)
             case "suspend" | "resume":
                 self.suspend = what == "suspend"
             case "suspend for a moment":
@@ -237,6 +290,8 @@ class World:
             case "crash midway":
                 self.reconcile(stop_after=1)
                 self.findings = Findings()
+            case "days pass" if not self.alive() and not self.held(suspended=False):
+                self.now += 200_000
             case "wait":
                 self.now += 5
             case "long wait":
@@ -247,49 +302,74 @@ class World:
         owners = {pod.owner_uid for pod in self.pods.values() if not pod.over}
         assert len(attempts) <= 1, f"pods of attempts {attempts} live side by side"
         assert len(owners) <= 1
+        indexes = sorted(pod.index for pod in self.pods.values() if not pod.over)
+        assert indexes == sorted(set(indexes)), "two workers with one index"
         assert (self.status.application_failures or 0) <= 3
         assert (self.status.infrastructure_restarts or 0) <= 6
 
 
-@given(happenings=st.lists(st.sampled_from(HAPPENINGS), max_size=40))
-def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str]) -> None:
-    world = World()
+@given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
+def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued: bool) -> None:
+    world = World(queued=queued)
     for what in happenings:
-        world.happen(what)
-        world.controllers()
-        world.reconcile()
-        world.controllers()
+        live(world, what)
         world.check()
-    # The world is calm: the operator runs, nodes are back, nobody suspends; pods run and succeed.
-    world.suspend, world.lost = False, set()
-    for _ in range(12):
-        for what in ("long wait", "run", "succeed"):
-            world.happen(what)
-            world.controllers()
-            world.reconcile()
-            world.controllers()
-            world.reconcile()
-            world.check()
+    calm(world)
     assert standing.holds(world.status, "Finished"), world
     writes = world.reconcile()
     assert writes.status is None
     assert writes.actions == ()
 
 
-@given(happenings=st.lists(st.sampled_from(HAPPENINGS), max_size=40))
-def test_a_suspended_job_gives_its_machines_back(happenings: list[str]) -> None:
-    world = World()
+def live(world: World, what: str) -> None:
+    """Something happens, and everybody has a look."""
+    world.happen(what)
+    world.controllers()
+    world.reconcile()
+    world.controllers()
+
+
+def calm(world: World) -> None:
+    """The operator runs, nodes are back, nobody suspends, the queue has room; pods run and succeed."""
+    world.suspend, world.lost = False, set()
+    for _ in range(12):
+        for what in ("long wait", "admit", "run", "succeed"):
+            live(world, what)
+            world.reconcile()
+            world.check()
+
+
+@given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
+def test_a_suspended_job_gives_its_machines_back(happenings: list[str], queued: bool) -> None:
+    world = World(queued=queued)
     for what in [*happenings, "suspend", "long wait", "long wait", "long wait", "long wait"]:
-        world.happen(what)
-        world.controllers()
-        world.reconcile()
-        world.controllers()
+        live(world, what)
     world.lost = set()
     for _ in range(4):
         world.happen("long wait")
         world.controllers()
         world.reconcile()
     assert world.alive() == []
+    assert world.held(suspended=True) == []
+
+
+NOTHING_FAILS = (
+    *QUEUE, "run", "queued job vanishes", "suspend", "resume", "suspend for a moment",
+    "restart operator", "crash after status", "crash midway", "wait", "long wait", "days pass",
+)  # fmt: skip
+
+
+@given(happenings=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
+def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> None:
+    """However long it queues, and however often it is taken back, suspended and let go on."""
+    world = World(queued=True)
+    for what in happenings:
+        live(world, what)
+        world.check()
+        assert not standing.holds(world.status, "Failed"), world.status
+    calm(world)
+    assert standing.holds(world.status, "Succeeded"), world
+    assert (world.status.application_failures, world.status.infrastructure_restarts) == (0, 0)
 
 
 @given(happenings=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))

@@ -111,6 +111,27 @@ def test_the_token_of_the_kubernetes_api_is_for_jobs_that_name_an_account() -> N
     assert (found["serviceAccountName"], found["automountServiceAccountToken"]) == ("trainer", True)
 
 
+def test_the_end_of_the_log_of_a_job_with_secrets_does_not_go_into_its_status() -> None:
+    """It would by way of the termination message, which the operator reads."""
+    assert trainer()["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    secret = {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
+    source = {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}}
+    found = pod(podTemplate=secret, source=source)
+    for container in (*found["containers"], *found["initContainers"]):
+        assert container["terminationMessagePolicy"] == "File"
+        assert environment(container)[launch.SECRET_VARIABLES] == "TOKEN"
+
+
+@pytest.mark.parametrize(("kind", "void"), [("cpu", True), ("nvidia-tesla-t4", False)])
+def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
+    """Images of NVIDIA's ask for all GPUs of the machine, and where its runtime is the default they get them."""
+    found = pod(accelerator={"type": kind}, source={"archive": {"uri": "gs://b/code.tgz", "sha256": "0" * 64}})
+    (container,), (init,) = found["containers"], found["initContainers"]
+    # With GPUs of its own, what the device plugin says stands.
+    assert environment(container).get("NVIDIA_VISIBLE_DEVICES") == ("void" if void else None)
+    assert environment(init)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
 # Where it runs.
 
 

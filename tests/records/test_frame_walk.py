@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import tracemalloc
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -248,3 +249,19 @@ def test_a_flipped_byte_in_some_of_240_records(count: int, part: str) -> None:
     for number in range(100, 100 + count):
         frames[number][place] ^= 0x10
     assert len(_delivered(b"".join(frames))) == 240 - count
+
+
+@pytest.mark.parametrize("length", [2**31, 2**62, 2**63, 2**64 - 1])
+def test_a_length_that_is_a_lie_takes_no_memory(length: int) -> None:
+    """Its checksum is right: whoever makes a file can make that, too."""
+    header = struct.pack("<Q", length)
+    content = header + struct.pack("<I", framing.masked_crc(header)) + b"payload" + _frames([b"behind"])
+    tracemalloc.start()
+    try:
+        shard = _index(content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
+    assert _found(content, shard) == [b"behind"]
+    assert sum(each.length for each in shard.damaged) == len(content) - framing.OVERHEAD - len(b"behind")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records import index, shard_scan, sidecar, storage
+from mptraining_records import index, shard_index, shard_scan, sidecar, storage
 from mptraining_records.shard_index import ShardIndex
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -60,6 +60,16 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20], swapped):
         storage.write(uri, damaged)
         assert sidecar.load(shard.object) is None
+
+
+@pytest.mark.parametrize("lengths", [[2**62, 3 - 2**62, 5], [2**62, 2**62, 2**62, 2**62 - 24], [-16, 24, 16]])
+def test_one_whose_lengths_lie_and_yet_add_up_is_not_used(shard: ShardIndex, lengths: list[int]) -> None:
+    """By whoever may write beside the shards: it would have memory made for what is not there."""
+    forged = shard_index.from_lengths(shard.object, np.array(lengths, np.int64), shard.checksum, [])
+    sidecar.save(forged)
+    with np.errstate(over="ignore"):
+        assert sidecar.load(shard.object) is None
+    assert index.build([shard.object.uri]).count == 3
 
 
 def test_no_glob_of_shards_finds_it(bucket: str, shard: ShardIndex) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from cluster.binaries import NEWEST
 from testbed import (
     ControlPlane,
     Disrupted,
@@ -32,6 +33,7 @@ from testbed import (
     missing,
 )
 from testbed.access import wait_until
+from testbed.binaries import VERSION_VARIABLE, older
 from testbed.kwok import start_kwok
 
 pytestmark = pytest.mark.cluster
@@ -204,6 +206,14 @@ class TestKwok:
 
 
 class TestServers:
+    def test_they_are_of_the_kubernetes_that_is_asked_for(self, control_plane: ControlPlane) -> None:
+        assert control_plane.rest.get("/version")["gitVersion"].startswith(f"v{older() or NEWEST}")
+
+    def test_what_is_missing_of_an_older_one_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(VERSION_VARIABLE, "1.2")
+        said = missing(["kube-apiserver"])
+        assert said == ("no kube-apiserver in build/kubernetes-1.2: run `python cluster/binaries.py --kubernetes 1.2`")
+
     def test_a_crashing_server_shows_its_log(self, tmp_path: Path) -> None:
         command = [sys.executable, "-c", "import sys; print('no such flag'); sys.exit(7)"]
         with (

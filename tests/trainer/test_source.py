@@ -237,6 +237,24 @@ def test_without_a_job_file_there_are_last_words_too(tmp_path: Path) -> None:
         assert "expected a resolved job" in last.message
 
 
+def test_the_last_words_repeat_no_secret(tmp_path: Path) -> None:
+    """As pip or a library may do that is given a token: here the path of the job file holds it."""
+    token, log = "token-0123456789abcdef", tmp_path / "log"
+    secrets = {"TOKEN": token, launch.SECRET_VARIABLES: "TOKEN"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mptraining_trainer", "source"],
+        env={**os.environ, **secrets, launch.JOB_FILE: f"/{token}/job.json", launch.TERMINATION_LOG: str(log)},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    for said in (done.stdout, done.stderr, log.read_text()):
+        assert "/(the value of TOKEN)/job.json" in said
+        assert token not in said
+
+
 def test_the_process_leaves_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(resolved(configMap={"name": "code"}).to_json())
     program = (

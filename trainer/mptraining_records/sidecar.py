@@ -65,6 +65,10 @@ def load(object: StoredObject) -> ShardIndex | None:
             for record, offset, cause, length in said.get("damaged", ())
         ]
         sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
+        # Whoever writes it may choose lengths whose sum is right, such as a huge one and its opposite.
+        told = [sizes.min(initial=0), sizes.max(initial=0), *(each.length for each in damaged)]
+        if min(told) < 0 or max(told) > object.size:
+            return None
         shard = shard_index.from_lengths(object, sizes, said["checksum"], damaged)
     except (ValueError, LookupError, TypeError):
         return None

@@ -19,8 +19,8 @@ program's `callbacks` (which `callback_kinds`, and their `callback_files`) and f
 end: `export` and `publish`, or `hand_over` without a run folder. A script trains itself: `script_run`, `script` and its
 `fits`; a notebook's program finds a `notebook_shell` there, and its errors a `notebook_place`. Looking at a model
 without training it: `inspection`, with `layer_calls` and `saved_tensors`. `telemetry` is what a worker says, in
-`whole_lines`; `progress_report` how the operator hears of it, `failures` how errors in mid-training are explained,
-`storage_watch` what is said of storage that does not answer.
+`whole_lines` and without `secret_values`; `progress_report` how the operator hears of it, `failures` how errors in
+mid-training are explained, `storage_watch` what is said of storage that does not answer.
 
 Nothing is imported here: `__main__` and `preemption` must run before TensorFlow.
 """

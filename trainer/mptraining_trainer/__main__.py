@@ -134,14 +134,16 @@ def _taken_away(*_: object) -> None:
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
     """Says as the last Event what stood against the job before it could train."""
+    from mptraining_trainer.secret_values import SecretValues
     from mptraining_trainer.telemetry import Telemetry
 
-    print(f"error: {problem}", file=sys.stderr)
+    secrets = SecretValues.from_environment(environment)
+    print(f"error: {secrets.hide(str(problem))}", file=sys.stderr)
     try:
         seat = launch.Seat.from_environment(environment)
     except Problem:
         seat = launch.Seat.from_environment({})
-    telemetry = Telemetry(seat, None, termination_log=environment.get(launch.TERMINATION_LOG))
+    telemetry = Telemetry(seat, None, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets)
     outcome = outcomes.by_reason(problem.reason)
     telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
     return outcome

@@ -5,6 +5,7 @@ model.safetensors  model-part-1.safetensors  model-part-2.safetensors  optimizer
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.model import Model
@@ -21,6 +23,7 @@ from mptraining_records import storage
 # One stream to a bucket is far from what the network carries: what is larger goes in several files at a time.
 PART_BYTES = 128 << 20
 _PART, _UNFINISHED = "-part-", ".unfinished-"
+_CUT = re.compile(r"(.*) \[rows from \d{12}\]", re.DOTALL)
 
 
 class FileState(Model):
@@ -46,7 +49,7 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
                 raise ValueError(f"{name} is damaged: its checksum is another one")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
-    return {name: [named[key] for key in sorted(named)] for name, named in tensors.items()}
+    return {name: joined(named) for name, named in tensors.items()}
 
 
 @contextmanager
@@ -77,18 +80,40 @@ def sweep(folder: str) -> None:
 
 
 def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """The same tensors by file, none of more than `limit` bytes (PART_BYTES) unless a single tensor is larger."""
+    """The same tensors by file, none of more than `limit` bytes (PART_BYTES) unless a single row is larger.
+
+    A tensor that is larger, an embedding's table, is cut along its first dimension; `joined` puts it together.
+    """
     limit = PART_BYTES if limit is None else limit
     parts: dict[str, dict[str, Any]] = {}
     for name, tensors in arrays.items():
         number, part, size = 0, parts.setdefault(name, {}), 0
         for key, array in tensors.items():
-            if part and size + array.nbytes > limit:
-                number, size = number + 1, 0
-                part = parts[f"{name}{_PART}{number}"] = {}
-            part[key] = array
-            size += array.nbytes
+            for piece_key, piece in _cut(key, array, limit):
+                if part and size + piece.nbytes > limit:
+                    number, size = number + 1, 0
+                    part = parts[f"{name}{_PART}{number}"] = {}
+                part[piece_key] = piece
+                size += piece.nbytes
     return parts
+
+
+def joined(tensors: Mapping[str, Any]) -> list[Any]:
+    """The tensors of one file's parts in the order of their keys, those whole again that were cut."""
+    whole: dict[str, list[Any]] = {}
+    for key in sorted(tensors):
+        cut = _CUT.fullmatch(key)
+        whole.setdefault(cut[1] if cut else key, []).append(tensors[key])
+    return [pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for pieces in whole.values()]
+
+
+def _cut(key: str, array: Any, limit: int) -> Iterator[tuple[str, Any]]:
+    if array.nbytes <= limit or array.ndim == 0 or len(array) == 1:
+        yield key, array
+        return
+    rows = max(1, limit // (array.nbytes // len(array)))
+    for first in range(0, len(array), rows):
+        yield f"{key} [rows from {first:012d}]", array[first : first + rows]
 
 
 def _crc32c(path: Path) -> int:

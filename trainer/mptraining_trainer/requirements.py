@@ -20,6 +20,7 @@ from pathlib import Path
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_records import files
 from mptraining_trainer import package_cache
+from mptraining_trainer.secret_values import SecretValues
 
 _WHERE = "spec.source.requirements"
 _TENSORFLOW = "tensorflow"
@@ -88,7 +89,7 @@ def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str,
         errors="replace",
     )
     if done.returncode != 0:
-        sys.stderr.write(done.stdout)
+        sys.stderr.write(SecretValues.from_environment(os.environ).hide(done.stdout))
         step = "Mend the file, or build the packages into an image and name it in spec.podTemplate.image."
         raise InvalidProgram(_WHERE, f"pip: {_last_words(done.stdout)}", next_step=step)
 

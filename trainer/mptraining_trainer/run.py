@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.secret_values import SecretValues
 from mptraining_trainer.storage_watch import StorageWatch, judged
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.train import train
@@ -32,7 +34,12 @@ def run(
     job: ResolvedJob, seat: Seat, folder: str, preemption: Preemption, environment: MutableMapping[str, str]
 ) -> Outcome:
     """Trains and says how it ended; only what ends the interpreter escapes."""
-    telemetry = Telemetry(seat, folder, termination_log=environment.get(launch.TERMINATION_LOG))
+    telemetry = Telemetry(
+        seat,
+        folder,
+        termination_log=environment.get(launch.TERMINATION_LOG),
+        secrets=SecretValues.from_environment(environment),
+    )
     reporter = _reporter(seat, telemetry, environment)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     StorageWatch(telemetry)
@@ -58,7 +65,7 @@ def run(
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
         # A user's mistake is one line; an error of their program or of ours needs the place where it happened.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
-            traceback.print_exc()
+            sys.stderr.write(telemetry.hide(traceback.format_exc()))
     telemetry.say(
         events.Finished,
         reason=outcome.reason,

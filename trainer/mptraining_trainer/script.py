@@ -29,6 +29,7 @@ from mptraining_trainer.failures import of_a_peer
 from mptraining_trainer.fits import Context, Fits
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.notebook_place import place_of
+from mptraining_trainer.secret_values import SecretValues
 
 _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
@@ -205,6 +206,7 @@ def _failed(script: Script, folder: Path, error: Exception) -> Problem:
         )
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-    print("Traceback (most recent call last):\n" + "".join(lines), file=sys.stderr, end="", flush=True)
+    said = "Traceback (most recent call last):\n" + "".join(lines)
+    print(SecretValues.from_environment(os.environ).hide(said), file=sys.stderr, end="", flush=True)
     place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
     return Problem(place, f"{type(error).__name__}: {error}")

@@ -19,6 +19,7 @@ from mptraining_api.launch import Seat
 from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records import storage
+from mptraining_trainer.secret_values import SecretValues
 from mptraining_trainer.whole_lines import of
 
 # A bucket cannot be appended to: events gather this long and become the next part.
@@ -30,7 +31,8 @@ _TERMINATION_LOG_BYTES = 4096
 class Telemetry:
     """Says events for one worker. `output` is the run folder, or None when nothing is kept.
 
-    The last event is also written to the file `termination_log`, where there is one.
+    The last event is also written to the file `termination_log`, where there is one. No message repeats a value of
+    `secrets`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Telemetry:
         output: str | None,
         *,
         termination_log: str | None = None,
+        secrets: SecretValues | None = None,
         stream: TextIO | None = None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -46,6 +49,7 @@ class Telemetry:
         self._seat = seat
         self._output = output
         self._termination_log = termination_log
+        self._secrets = secrets or SecretValues({})
         self._out = of(stream or sys.stdout)
         self._wall = wall
         self._monotonic = monotonic
@@ -72,6 +76,8 @@ class Telemetry:
 
     def say(self, kind: type[Event], **fields: Any) -> None:
         """One event: a line on standard output, a line in the run folder."""
+        if "message" in fields:
+            fields["message"] = self.hide(fields["message"])
         event = kind(
             time=round(self._wall(), 3),
             attempt=self._seat.attempt,
@@ -91,12 +97,17 @@ class Telemetry:
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Says `message` once for each topic and message; `warnings` are kept for the result."""
+        message = self.hide(message)
         if f"{topic}: {message}" in self._topics:
             return
         self._topics.add(f"{topic}: {message}")
         if level == "Warning":
             self.warnings.append(f"{topic}: {message}")
         self.say(Notice, level=level, topic=topic, message=message)
+
+    def hide(self, text: str) -> str:
+        """The text without values of Secrets."""
+        return self._secrets.hide(text)
 
     def close(self) -> None:
         """Writes what is still held back."""

@@ -1,0 +1,147 @@
+"""The jobs that run meanwhile: twenty whose workers only wait and exit as is written here, and how each must end.
+
+What a worker does depends on its attempt and index alone, so that a restart which chaos forces changes nothing about
+the end: an attempt that was struck is charged to the infrastructure, and the next one does what is written for it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Outcome
+
+COUNT = 20
+# Chaos strikes a job more often than any cluster does.
+_INFRASTRUCTURE_RETRIES = 1000
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """`codes`: exit codes by attempt, then by worker; the last attempt's hold for all that follow. None: runs until it
+    is told to stop. `outcomes`: how the attempts may be judged, the last of them again for all that follow.
+    """
+
+    codes: tuple[tuple[int | None, ...], ...]
+    outcomes: tuple[frozenset[Outcome], ...]
+    phase: str = "Succeeded"
+    backoff_limit: int = 3
+    # Of the time that the others take.
+    times: float = 1.0
+
+
+_GOOD, _BAD = frozenset({outcomes.SUCCEEDED}), frozenset({outcomes.PROGRAM_FAILED})
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "succeeds": Behaviour(((0,),), (_GOOD,)),
+    "pair": Behaviour(((0, 0),), (_GOOD,)),
+    "slow": Behaviour(((0, 0),), (_GOOD,), times=4),
+    "fails": Behaviour(((1,),), (_BAD,), phase="Failed", backoff_limit=1),
+    "fails-once": Behaviour(((1,), (0,)), (_BAD, _GOOD)),
+    # Worker 0 is told to stop because worker 1 failed, and leaves with 75: that is no preemption.
+    "one-of-two": Behaviour(((None, 1), (0, 0)), (_BAD, _GOOD)),
+    "preempted": Behaviour(((75,), (0,)), (frozenset({outcomes.PREEMPTED}), _GOOD)),
+    # 76 decides nothing, 75 does; unless the Job's controller sees 76 first, and ends the other before it has left.
+    "peer-lost": Behaviour(((76, 75), (0, 0)), (frozenset({outcomes.PREEMPTED, outcomes.NODE_LOST}), _GOOD)),
+    "refused": Behaviour(((2,),), (frozenset({outcomes.INVALID_SPEC}),), phase="Failed"),
+    "diverged": Behaviour(((3,),), (frozenset({outcomes.DIVERGED}),), phase="Failed"),
+}
+
+
+@dataclass(frozen=True)
+class Stub:
+    """One job: its workers exit after `seconds`."""
+
+    name: str
+    kind: str
+    seconds: float
+
+    @property
+    def behaviour(self) -> Behaviour:
+        return BEHAVIOURS[self.kind]
+
+    @property
+    def workers(self) -> int:
+        return len(self.behaviour.codes[0])
+
+    @property
+    def phase(self) -> str:
+        """How the job ends."""
+        return self.behaviour.phase
+
+    def code(self, attempt: int, worker: int) -> int | None:
+        codes = self.behaviour.codes
+        return codes[min(attempt, len(codes)) - 1][worker]
+
+    def outcomes(self, attempt: int) -> frozenset[Outcome]:
+        """Of an attempt that nothing struck."""
+        judged = self.behaviour.outcomes
+        return judged[min(attempt, len(judged)) - 1]
+
+    def document(self, **pod_template: Any) -> dict[str, Any]:
+        """The MPTrainingJob; what it would train is never looked at."""
+        policy = {
+            "backoffLimit": self.behaviour.backoff_limit,
+            "infrastructureRetries": _INFRASTRUCTURE_RETRIES,
+        }
+        spec: dict[str, Any] = {
+            "accelerator": {"type": "cpu"},
+            "nodes": self.workers,
+            "program": {"application": {"name": "mlp", "classes": 3}},
+            "data": {"train": ["/data/train-*.tfrecord"]},
+            "training": {"epochs": 1, "batchSize": {"global": 64}},
+            "runPolicy": policy,
+        }
+        if pod_template:
+            spec["podTemplate"] = pod_template
+        return {
+            "apiVersion": "mptraining.dev/v1alpha1",
+            "kind": "MPTrainingJob",
+            "metadata": {"name": self.name},
+            "spec": spec,
+        }
+
+
+def draw(seed: int, seconds: tuple[float, float]) -> tuple[Stub, ...]:
+    """Twenty jobs, each behaviour twice, that last between these seconds; the seed decides order and length."""
+    chance = random.Random(f"chaos jobs {seed}")
+    kinds = [kind for kind in BEHAVIOURS for _ in range(COUNT // len(BEHAVIOURS))]
+    chance.shuffle(kinds)
+    return tuple(
+        Stub(
+            name=f"{kind}-{number}",
+            kind=kind,
+            seconds=round(chance.uniform(*seconds) * BEHAVIOURS[kind].times, 3),
+        )
+        for number, kind in enumerate(kinds)
+    )
+
+
+# Python runs it before anything else where it lies on PYTHONPATH: the trainer's image becomes a worker that waits.
+SITE = """
+import json, os, signal, sys, time
+
+def _stub(told):
+    # The first process of a container ignores SIGTERM unless it says otherwise.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+    attempt, worker = int(os.environ["MPTRAINING_ATTEMPT"]), int(os.environ["JOB_COMPLETION_INDEX"])
+    codes = told["codes"]
+    code = codes[min(attempt, len(codes)) - 1][worker]
+    print(f"attempt {attempt}, worker {worker}: {code} after {told['seconds']} s", flush=True)
+    time.sleep(told["seconds"] if code is not None else 10**6)
+    os._exit(code)
+
+if "STUB" in os.environ:
+    _stub(json.loads(os.environ["STUB"]))
+"""
+
+
+def environment(stub: Stub) -> dict[str, str]:
+    """What `SITE` reads, and where it is found when it is mounted at /stub."""
+    return {
+        "PYTHONPATH": "/stub",
+        "STUB": json.dumps({"codes": stub.behaviour.codes, "seconds": stub.seconds}),
+    }

@@ -1,0 +1,37 @@
+"""A short chaos without containers: operators killed, API server restarted, watches cut, clocks wrong, pods deleted.
+
+`make soak` does much more of it, and on real nodes. Its servers are its own, because it stops them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from soaks import chaos_report
+from soaks.chaos_run import run
+from soaks.chaos_schedule import Kind
+from soaks.chaos_servers import Servers
+
+SEED, KILLS = 20261121, 4
+
+
+@pytest.mark.timeout(300)
+def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers: None, tmp_path: Path) -> None:
+    with Servers(tmp_path) as servers:
+        ran = run(servers, seed=SEED, kills=KILLS, say=print)
+        audited = servers.control_plane.requests()
+        logs = servers.logs()
+    assert ran.complaints == (), logs[-5000:]
+    assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
+    # Whether there is a pod to delete at that moment is up to the machine.
+    assert {each.kind for each in ran.strokes} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
+    assert any(ran.offsets), "a clock was wrong"
+    # What no watch can have missed: the API server's own list of what was made.
+    made = [each.name for each in audited if (each.verb, each.resource, each.code) == ("create", "jobs", 201)]
+    assert len(made) == len(set(made)) >= 30, "as many attempts as are written, with one Indexed Job each"
+    assert "Traceback" not in logs
+    table = chaos_report.table([ran], seed=SEED, where="servers")
+    assert f"| operator killed (SIGKILL) | {KILLS} |" in table
+    assert "| jobs | 20: 6 Failed, 14 Succeeded |" in table

@@ -1,0 +1,107 @@
+"""docs/security.md: each line of the threat model has a test that exists; and what the tree shows by itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+_ATTACKERS = ("user", "script", "pod", "token", "record", "Supply chain")
+# Modules that run what they read.
+_LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+_CALLS = {"eval", "exec"}
+# The shell of a notebook's cells runs the program that the job is about, and reads no data.
+_RUNS_THE_PROGRAM = {"notebook_shell.py"}
+
+
+def threats() -> Iterator[tuple[str, list[str]]]:
+    """The heading and the cells of each line of the tables under Threats."""
+    section = TEXT.split("\n## Threats\n")[1].split("\n## ")[0]
+    for part in section.split("\n### ")[1:]:
+        heading, _, body = part.partition("\n")
+        rows = [line for line in body.splitlines() if line.startswith("|")]
+        assert rows[0] == "| Must not get | Prevented by | Test |", heading
+        for row in rows[2:]:
+            yield heading, [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+LINES = list(threats())
+
+
+def functions(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(("heading", "cells"), LINES, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_line_of_the_threat_model_has_its_test(heading: str, cells: list[str]) -> None:
+    assert len(cells) == 3
+    assert all(cells)
+    (found,) = _TEST.finditer(cells[2])
+    assert cells[2] == found[0]
+    assert found[2] in functions(found[1])
+
+
+def test_no_attacker_is_missing_and_no_test_serves_two_lines() -> None:
+    headings = list(dict.fromkeys(heading for heading, _ in LINES))
+    assert len(headings) == len(_ATTACKERS)
+    assert all(word in heading for word, heading in zip(_ATTACKERS, headings, strict=True))
+    tests = [cells[2] for _, cells in LINES]
+    assert sorted(tests) == sorted(set(tests))
+
+
+def test_tests_about_security_stand_in_the_table() -> None:
+    """Those of the file that is about nothing else."""
+    named = {cells[2].strip("`").partition("::")[2] for _, cells in LINES if "cluster/test_security.py" in cells[2]}
+    assert {each for each in functions("tests/cluster/test_security.py") if each.startswith("test_")} == named
+
+
+def loaded(tree: ast.AST) -> list[str]:
+    """What in a module may run what it reads."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [each.name for each in node.names if each.name.partition(".")[0] in _LOADERS]
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module or ""] if (node.module or "").partition(".")[0] in _LOADERS else []
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            if (
+                name in _CALLS
+                or name.startswith("yaml.load")
+                or name.startswith("yaml.unsafe")
+                or "unsafe_deser" in name
+            ):
+                found.append(name)
+            if given.get("allow_pickle") == "True" or given.get("safe_mode") == "False":
+                found.append(name)
+    return found
+
+
+def test_no_code_is_loaded_from_data() -> None:
+    found = {}
+    for root in ("api", "operator", "trainer", "client"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            calls = loaded(ast.parse(path.read_text(encoding="utf-8")))
+            if calls and path.name not in _RUNS_THE_PROGRAM:
+                found[path.name] = calls
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import pickle", "from joblib import load", "eval('1')", "yaml.load(text)"),
+        *("np.load(path, allow_pickle=True)", "keras.models.load_model(path, safe_mode=False)"),
+        "keras.config.enable_unsafe_deserialization()",
+    ],
+)
+def test_what_would_load_code_is_noticed(line: str) -> None:
+    assert loaded(ast.parse(line)) != []

@@ -1,0 +1,48 @@
+"""The operator tells the trainer where values of Secrets stand, and knows none of them itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.spec_pods import PodTemplate
+from mptraining_operator.secret_sources import SecretSources, secret_sources
+
+MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "/var/key", "readOnly": True}]
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        ({}, SecretSources()),
+        ({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"configMapKeyRef": {}}}]}, SecretSources()),
+        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, SecretSources(("A",))),
+        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, SecretSources()),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, SecretSources(("*",))),
+        ({"envFrom": [{"prefix": "AWS_", "secretRef": {"name": "s"}}]}, SecretSources(("AWS_*",))),
+        ({"volumes": [{"name": "key", "configMap": {"name": "c"}}], "volumeMounts": MOUNTS}, SecretSources()),
+        (
+            {"volumes": [{"name": "key", "secret": {"secretName": "s"}}], "volumeMounts": MOUNTS},
+            SecretSources((), ("/var/key",)),
+        ),
+        (
+            {
+                "volumes": [{"name": "key", "projected": {"sources": [{"configMap": {}}, {"secret": {"name": "s"}}]}}],
+                "volumeMounts": MOUNTS,
+            },
+            SecretSources((), ("/var/key",)),
+        ),
+        (
+            {"volumes": [{"name": "key", "csi": {"driver": "secrets-store.csi.k8s.io"}}], "volumeMounts": MOUNTS},
+            SecretSources((), ("/var/key",)),
+        ),
+    ],
+)
+def test_what_comes_from_a_secret(template: dict[str, Any], found: SecretSources) -> None:
+    assert secret_sources(PodTemplate.parse(template), {}) == found
+
+
+def test_a_proxy_with_a_password_is_a_secret_too() -> None:
+    proxies = {"HTTP_PROXY": "http://user:password@proxy:3128", "NO_PROXY": "localhost"}
+    assert secret_sources(PodTemplate(), proxies).environment() == {"MPTRAINING_SECRET_VARIABLES": "HTTP_PROXY"}
