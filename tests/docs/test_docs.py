@@ -2,7 +2,8 @@
 
 A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
 `mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
-no whole object is a part of `spec`. Blocks of `text` are left alone.
+no whole object is a part of `spec`. Blocks of `text` are left alone. A Python block that begins with a magic (`%pip`)
+is a notebook's cell: it is parsed here, and run by tests/kind/test_notebook_on_kind.py.
 
 A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed, and its commands looked
 at: files and jobs that they name exist, and so do verbs, conditions and fields. Tables of settings, reasons and phases
@@ -24,6 +25,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from IPython.core.inputtransformer2 import TransformerManager
 from typer.main import get_command
 
 from mptraining.cli import app
@@ -79,6 +81,10 @@ class Block:
         return found[1] if found else None
 
     @property
+    def is_cell(self) -> bool:
+        return self.language == "python" and self.text.startswith("%")
+
+    @property
     def commands(self) -> list[list[str]]:
         """What a bash block types, without comments."""
         lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
@@ -93,7 +99,7 @@ class Block:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
             return any(words[:2] == ["mptj", "run"] or "--deep" in words for words in self.commands)
-        if self.language != "python" or self.file is not None:
+        if self.language != "python" or self.file is not None or self.is_cell:
             return False
         return any(each in self.text for each in ("import keras", "import tensorflow as tf", 'backend="local"'))
 
@@ -161,7 +167,8 @@ def _check_other_object(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("block", of("python"))
 def test_every_program_is_python(block: Block) -> None:
-    compile(block.text, f"{block.document}:{block.line}", "exec")
+    text = TransformerManager().transform_cell(block.text) if block.is_cell else block.text
+    compile(text, f"{block.document}:{block.line}", "exec")
 
 
 @pytest.mark.parametrize("block", of("bash"))
@@ -348,7 +355,7 @@ def _run(section: list[Block], folder: Path) -> None:
     for block in section:
         if block.file is not None:
             (folder / block.file).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
+        elif block.language == "python" and not block.is_cell:
             _call(block, [sys.executable, "-c", block.text], folder)
         elif block.language == "bash":
             for program, *arguments in block.commands:
