@@ -290,6 +290,53 @@ def test_the_guide_names_every_phase() -> None:
     assert told == {phase.value for phase in Phase}
 
 
+def test_the_guide_names_every_condition_with_its_reasons() -> None:
+    rows = {row[0].strip("`"): row for row in _table("docs/guide.md", "### Phases and conditions", 1)}
+    assert rows.keys() == set(get_args(Condition.model_fields["type"].annotation))
+    source = (ROOT / "operator" / "mptraining_operator" / "standing.py").read_text(encoding="utf-8")
+    written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
+    assert written
+    for condition, value, reason in written:
+        # What workers wait for has a table of its own.
+        if (condition, value) != ("Running", "False"):
+            assert f"`{reason}`" in rows[condition][1 if value == "True" else 2]
+    assert all(row[3] for row in rows.values())
+
+
+def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
+    files = [*(ROOT / "client").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")]
+    code = "".join(each.read_text(encoding="utf-8") for each in files)
+    # A message stands in several strings, one a line of the source.
+    code = re.sub(r'"\s*\n\s*f?"', "", code)
+    named = [row[0] for row in _table("docs/guide.md", "### What a notebook prints beside the progress")]
+    others = ("Note: you may need", "All log messages before")
+    ours = [each.strip("`").removeprefix("advice: ") for each in named if not each.strip("`").startswith(others)]
+    assert len(ours) > 10
+    assert [each for each in ours if each not in code] == []
+
+
+def test_the_guide_names_every_field_of_tfjob() -> None:
+    """Those of the CustomResourceDefinition of training-operator 1.9.3."""
+    run_policy = "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy suspend ttlSecondsAfterFinished"
+    scheduling = "minAvailable minResources priorityClass queue scheduleTimeoutSeconds"
+    fields = {
+        "spec": "enableDynamicWorker successPolicy",
+        "spec.runPolicy": run_policy,
+        "spec.runPolicy.schedulingPolicy": scheduling,
+        "spec.tfReplicaSpecs": "Chief Evaluator Master PS Worker",
+        "spec.tfReplicaSpecs.*": "replicas restartPolicy template",
+        "status": "completionTime conditions lastReconcileTime replicaStatuses startTime",
+    }
+    told: dict[str, set[str]] = {}
+    for row in _table("docs/guide.md", "## Moving from Kubeflow's TFJob"):
+        first, *more = re.findall(r"`([\w.*/]+)`", row[0].partition(" (")[0])
+        if row[0].startswith("…"):
+            continue
+        parent, _, name = first.rpartition(".")
+        told.setdefault(parent, set()).update([name, *more])
+    assert told == {parent: set(names.split()) for parent, names in fields.items()}
+
+
 def test_the_guide_has_the_defaults_of_settings() -> None:
     defaults = OperatorSettings().to_document()
     for name, default, _ in _table("docs/guide.md", "### Settings"):
