@@ -234,6 +234,10 @@ bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kub
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
 	@$(BIN)/python -m bench.records
 
+.PHONY: bench-client
+bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
+	@$(BIN)/python -m bench.clients
+
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart
 	@rm -rf build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
