@@ -14,6 +14,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -35,7 +36,7 @@ from testbed.rest import MERGE, Refused, Rest
 NAMESPACE = "chaos"
 _JOBS = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}/mptrainingjobs"
 _WORKERS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 # A node is out ten times as long as other faults last: several of them fall into it.
 _OUT = 10
 # The node controller takes this long to give a silent node up, and its pods leave late; what they say is of the fault.
@@ -98,9 +99,13 @@ class KindCluster:
     def _install(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
         data = json.dumps({"data": {"settings.yaml": yaml.safe_dump(dict(settings))}})
         self.kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)
-        change = [{"op": "replace", "path": "/spec/template/spec/containers/0/command", "value": list(command)}]
+        # Settings are read at the start: with others, all replicas start anew.
+        read = "/spec/template/metadata/annotations/chaos.mptraining.dev~1settings"
+        change = [
+            {"op": "replace", "path": "/spec/template/spec/containers/0/command", "value": list(command)},
+            {"op": "add", "path": read, "value": sha256(data.encode()).hexdigest()},
+        ]
         self.kubectl("patch", f"deployment/{OPERATOR}", "-n", SYSTEM, "--type=json", "-p", json.dumps(change))
-        self.kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", SYSTEM)
         self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=180s")
 
     def _admin(self) -> Rest:
@@ -164,7 +169,8 @@ class KindCluster:
         path = f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}"
         pod = insisted(partial(self.rest.get, path)) or {}
         kill(self._engine, CONTROL_PLANE, container(pod))
-        # Its kubelet starts it again.
+        # Its kubelet starts it again, and what could not do without it: at once, if it remembers no earlier restarts.
+        self._engine("exec", CONTROL_PLANE, "systemctl", "restart", "kubelet")
         time.sleep(1)
         self._until(lambda: self.rest.get("/readyz") == "ok", "an API server")
 
