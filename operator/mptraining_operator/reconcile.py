@@ -69,11 +69,11 @@ class Reconciler:
     def start(self, workers: int, *, reports_since: float | None = None) -> None:
         """`reports_since` as in Snapshot, in seconds since 1970."""
         self._reports_since = reports_since
-        self._threads = [
-            threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(workers)
-        ]
-        for thread in self._threads:
+        for number in range(workers):
+            thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
             thread.start()
+            # Not before: another thread may be stopping already, and one that was not started cannot be joined.
+            self._threads.append(thread)
 
     def join(self, seconds: float) -> bool:
         """After `queue.stop()`: whether all workers finished what they had in hand in that time."""

@@ -211,7 +211,10 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Running: Running: ")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Detached; the job goes on. Attach again: mptj wait endless   End it: mptj cancel endless" in err
     assert life.status("endless")["phase"] == "Running"

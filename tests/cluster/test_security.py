@@ -288,10 +288,10 @@ def forged(life: Any, name: str, text: str) -> dict[str, Any]:
 def test_a_frozen_job_that_somebody_slipped_in_is_not_trained(life: Any, user: Rest) -> None:
     """It says image, machines and number of pods: past every limit that the administrator sets."""
     config_maps = f"/api/v1/namespaces/{life.namespace}/configmaps"
-    life.scripts["slipped"] = life.scripts["model"] = lambda pod: Run()
-    user.post(life.jobs, life.document("model"))
-    life.running("model")
-    job = ResolvedJob.read(user.get(f"{config_maps}/model-job")["data"]["job.json"])
+    life.scripts["slipped"] = life.scripts["exemplar"] = lambda pod: Run()
+    user.post(life.jobs, life.document("exemplar"))
+    life.running("exemplar")
+    job = ResolvedJob.read(user.get(f"{config_maps}/exemplar-job")["data"]["job.json"])
     text = job.model_copy(update={"name": "slipped", "image": "evil.org/miner:1", "processes": 40}).to_json()
     user.post(life.jobs, life.document("slipped", runPolicy={"suspend": True}))
     life.phase("slipped", "Suspended")
@@ -311,17 +311,16 @@ def test_a_frozen_job_that_somebody_slipped_in_is_not_trained(life: Any, user: R
 
 def test_a_frozen_job_that_somebody_made_anew_is_not_trained(life: Any, user: Rest) -> None:
     config_maps = f"/api/v1/namespaces/{life.namespace}/configmaps"
-    life.scripts["again"] = lambda pod: Exit(1) if pod.job == "again-1" and pod.index == 0 else Run()
-    life.scripts["other"] = lambda pod: Run()
-    user.post(life.jobs, life.document("again", runPolicy={"suspend": True}))
-    life.phase("again", "Suspended")
-    user.patch(f"{life.jobs}/again", {"spec": {"runPolicy": {"suspend": False}}})
-    life.until("again", lambda status: status.get("currentAttempt") == 1)
-    text = life.wait(lambda: life.child("configmaps", "again-job"), lambda found: found)["data"]["job.json"]
-    user.delete(f"{config_maps}/again-job")
-    user.post(config_maps, forged(life, "again", text.replace("mptraining/trainer:test", "evil.org/miner:1")))
-    life.until("again", lambda status: status.get("currentAttempt") == 2)
-    found = life.wait(lambda: life.batch_jobs("again"), lambda jobs: len(jobs) == 2)
+    life.scripts["replaced"] = lambda pod: Exit(1) if pod.job == "replaced-1" and pod.index == 0 else Run()
+    user.post(life.jobs, life.document("replaced", runPolicy={"suspend": True}))
+    life.phase("replaced", "Suspended")
+    user.patch(f"{life.jobs}/replaced", {"spec": {"runPolicy": {"suspend": False}}})
+    life.until("replaced", lambda status: status.get("currentAttempt") == 1)
+    text = life.wait(lambda: life.child("configmaps", "replaced-job"), lambda found: found)["data"]["job.json"]
+    user.delete(f"{config_maps}/replaced-job")
+    user.post(config_maps, forged(life, "replaced", text.replace("mptraining/trainer:test", "evil.org/miner:1")))
+    life.until("replaced", lambda status: status.get("currentAttempt") == 2)
+    found = life.wait(lambda: life.batch_jobs("replaced"), lambda jobs: len(jobs) == 2)
     images = [each["spec"]["template"]["spec"]["containers"][0]["image"] for each in found]
     assert images == ["mptraining/trainer:test"] * 2
 
@@ -366,11 +365,11 @@ def test_no_secret_stands_in_status_events_logs_or_the_frozen_job(restricted: An
 
 def test_a_stolen_token_opens_nothing_but_the_progress_endpoint(life: Any) -> None:
     """Its audience is the job's, so that the API server knows nobody by it."""
-    life.scripts["robbed"] = lambda pod: Run()
-    life.rest.post(life.jobs, life.document("robbed", nodes=1))
-    life.running("robbed")
-    uid = life.get("robbed")["metadata"]["uid"]
-    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "robbed"})
+    life.scripts["stolen-from"] = lambda pod: Run()
+    life.rest.post(life.jobs, life.document("stolen-from", nodes=1))
+    life.running("stolen-from")
+    uid = life.get("stolen-from")["metadata"]["uid"]
+    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "stolen-from"})
     audience = f"mptraining.dev/{life.namespace}/{uid}"
     token = life.control_plane.token(life.namespace, "default", audiences=[audience], pod=(pod.name, pod.uid))
     with pytest.raises(Refused) as refused:

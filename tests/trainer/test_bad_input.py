@@ -15,7 +15,7 @@ from PIL import Image
 
 from mptraining_api import events, outcomes
 from mptraining_api.job import MPTrainingJob
-from mptraining_api.launch import Seat
+from mptraining_api.launch import SECRET_VARIABLES, Seat
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_records import framing
 from mptraining_records.contact import contact
@@ -97,7 +97,9 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.syspath_prepend(tmp_path)
     attempts = iter(range(1, 10))
 
-    def run_one(function: str = "bad_models:good", **sections: Any) -> Rejected:
+    def run_one(
+        function: str = "bad_models:good", *, environment: dict[str, str] | None = None, **sections: Any
+    ) -> Rejected:
         spec: dict[str, Any] = {
             "accelerator": {"type": "cpu"},
             "strategy": "None",
@@ -109,7 +111,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         }
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
         seat = Seat(index=0, hosts=("localhost:0",), attempt=next(attempts), incarnation="a")
-        outcome = run(job, seat, f"{tmp_path}/run", Preemption(lambda: None), {})
+        outcome = run(job, seat, f"{tmp_path}/run", Preemption(lambda: None), environment or {})
         return Rejected(tmp_path / "run", seat.attempt, outcome.exit_code)
 
     return run_one
@@ -150,6 +152,13 @@ def test_a_program_that_is_none(
     attempt: Attempt, capfd: pytest.CaptureFixture[str], function: str, message: str
 ) -> None:
     expect(attempt(function), message, capfd)
+
+
+def test_an_error_with_a_secret_in_it_does_not_tell_it(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
+    secret = {"TOKEN": "no such layer", SECRET_VARIABLES: "TOKEN"}
+    found = attempt("bad_models:raises", environment=secret)
+    expect(found, r"bad_models:raises raised KeyError: '\(the value of TOKEN\)' \(at .*bad_models\.py", capfd)
+    assert all("no such layer" not in each.to_json() for each in found.events)
 
 
 def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> None:
