@@ -205,7 +205,8 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     assert late.code == 124
     assert "mptj: endless: still Running after 0.5 s. It goes on: mptj wait endless" in late.err
     process = subprocess.Popen(
-        [sys.executable, "-m", "mptraining", "wait", "endless"],
+        # What a shell runs in the background ignores Ctrl-C, and so would its children.
+        ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stdout is not None

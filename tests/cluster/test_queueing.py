@@ -146,7 +146,8 @@ def test_a_job_that_queues_is_deleted_with_its_child(life: Any, queue: Queue) ->
     life.create("dropped", scheduling=QUEUED)
     queues(life, queue, "dropped-1")
     life.delete("dropped")
-    life.wait(lambda: life.child("batch/v1 jobs", "dropped-1"), lambda found: found is None)
+    # The garbage collector looks for new kinds of owners twice a minute.
+    life.wait(lambda: life.child("batch/v1 jobs", "dropped-1"), lambda found: found is None, seconds=90)
 
 
 def test_somebody_deletes_the_child_that_queues(life: Any, queue: Queue) -> None:
