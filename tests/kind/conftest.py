@@ -19,14 +19,6 @@ import yaml
 ROOT = Path(__file__).parents[2]
 KUBECONFIG = ROOT / "build" / "cluster" / "kubeconfig"
 SYSTEM = "mptraining-system"
-# What the tests' namespace asks of a container that is not a job's.
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "runAsUser": 1000,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

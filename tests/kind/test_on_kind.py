@@ -11,7 +11,7 @@ import pytest
 
 import mptraining
 from cluster.images import VERSION
-from tests.kind.conftest import RESTRICTED
+from testbed.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 

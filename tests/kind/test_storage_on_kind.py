@@ -19,9 +19,9 @@ import yaml
 from cluster.images import VERSION
 from testbed.google import external_account, service_account_key
 from testbed.google_identity import Provider, Realm
+from testbed.pods import RESTRICTED
 from tests.docs.test_docs import blocks
 from tests.kind import buckets, identities
-from tests.kind.conftest import RESTRICTED
 
 PROJECT = "our-project"
 TRAINER = f"trainer@{PROJECT}.iam.gserviceaccount.com"
