@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("kind")
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 class Kind:
@@ -42,7 +42,7 @@ class Kind:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
             env={**os.environ, "PATH": f"{ROOT / 'build' / 'bin'}:{os.environ['PATH']}"},
         )
         if "(re)initializing" in done.stderr:
@@ -74,7 +74,7 @@ class Kind:
         found: dict[str, Any] = self.get("mptj", job).get("status", {})
         return found
 
-    def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 120) -> dict[str, Any]:
+    def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 400) -> dict[str, Any]:
         """The job's status as soon as `holds` says so of it; fails with status and logs."""
         deadline = time.monotonic() + seconds
         while not holds(status := self.status(job)):
@@ -84,7 +84,7 @@ class Kind:
             time.sleep(0.5)
         return status
 
-    def finished(self, job: str, phase: str = "Succeeded", *, seconds: float = 180) -> dict[str, Any]:
+    def finished(self, job: str, phase: str = "Succeeded", *, seconds: float = 600) -> dict[str, Any]:
         status = self.until(job, lambda status: status.get("phase") in ("Succeeded", "Failed"), seconds=seconds)
         assert status["phase"] == phase, f"{json.dumps(status, indent=1)}\n{self.logs(job)[-4000:]}"
         return status
@@ -100,7 +100,7 @@ class Kind:
         patch = json.dumps({"data": {"settings.yaml": text}})
         self.kubectl("patch", "configmap", "mptraining-operator", "-n", SYSTEM, "--type=merge", "-p", patch)
         self.kubectl("rollout", "restart", "deployment/mptraining-operator", "-n", SYSTEM)
-        self.kubectl("rollout", "status", "deployment/mptraining-operator", "-n", SYSTEM, "--timeout=180s")
+        self.kubectl("rollout", "status", "deployment/mptraining-operator", "-n", SYSTEM, "--timeout=600s")
 
 
 @pytest.fixture(scope="session")
