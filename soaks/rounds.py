@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from mptraining_records.convert import convert
 from soaks import program
 from soaks.faults import Fault, Mutation
 from soaks.forks import Forks
+from testbed.processes import free_ports
 
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
@@ -217,10 +217,4 @@ def _of_text(text: str) -> str:
 
 
 def free_hosts(count: int) -> list[str]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
-    return hosts
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
