@@ -27,7 +27,7 @@ from testbed.processes import free_ports
 
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
-PATIENCE = 180.0
+PATIENCE = 600.0
 # Where no kill point lies: one execution may have begun when the signal comes, the next asks, and it must not be the
 # last, after which there is nothing left to leave. A checkpoint ends an execution.
 _LAST_STEPS = 3 * SAVE_EVERY + 1
