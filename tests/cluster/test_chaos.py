@@ -18,7 +18,7 @@ from soaks.chaos_servers import Servers
 SEED, KILLS = 20261121, 4
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers: None, tmp_path: Path) -> None:
     with Servers(tmp_path) as servers:
         ran = run(servers, seed=SEED, kills=KILLS, say=print)
