@@ -168,7 +168,7 @@ def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_
         "commonLabels": {"team": "platform"},
         "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
     }
-    for each in objects(values).values():
+    for each in objects(values, tests=True).values():
         labels = each["metadata"]["labels"]
         assert labels["team"] == "platform", each["kind"]
         assert labels["app.kubernetes.io/instance"] == "mptraining"
@@ -228,11 +228,41 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"image": {"digest": "latest"}}, "digest"),
         ({"settings": {"healthPort": 0}}, "healthPort"),
+        ({"settings": {"healthPort": 8443}}, r"healthPort: 8443 is settings.progress.port too"),
+        ({"settings": {"lease": {"durationSeconds": 5, "renewSeconds": 3}}}, "renewSeconds"),
+        ({"settings": {"logLevel": "verbose"}}, "logLevel"),
+        ({"settings": {"namespaces": ["Team_A"]}}, "namespaces/0"),
+        ({"settings": {"defaultOutput": "s3://runs"}}, "defaultOutput"),
+        ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"fullnameOverride": "Training"}, "fullnameOverride"),
+        # The selectors of Deployment, Services and NetworkPolicy go by them.
+        ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "app.kubernetes.io/name"),
+        ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "app.kubernetes.io/instance"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         render(values)
+
+
+def test_what_kubernetes_takes_is_taken() -> None:
+    resources = {"requests": {"cpu": 0.5, "memory": 268435456}, "limits": None}
+    (container,) = pod({"resources": resources})["spec"]["containers"]
+    assert container["resources"]["requests"] == {
+        "cpu": 0.5,
+        "memory": 268435456,
+        "ephemeral-storage": "16Mi",
+    }
+    # Digits alone are the name of a namespace, and a number in YAML; and one that stands there twice is one.
+    some = _rendered(json.dumps({"settings": {"namespaces": ["1234", "1234"]}}), False)
+    bound = [each["metadata"].get("namespace") for each in some if each["kind"] == "RoleBinding"]
+    assert sorted(bound) == ["1234", "mptraining-system"]
+
+
+def test_the_names_of_a_long_release_fit() -> None:
+    found = documents(render(release="r" * 53))
+    assert all(len(each["metadata"]["name"]) <= 63 for each in found if each["kind"] == "Service")
 
 
 def test_an_older_kubernetes_is_refused() -> None:
