@@ -17,8 +17,6 @@ from soaks.chaos_schedule import Kind
 SEED, KILLS = 20261121, 20
 
 
-# Not yet seen to come to its verdict: until then it must not stand in the way of `make test`.
-@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     with KindCluster() as cluster:
@@ -27,6 +25,7 @@ def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     print(chaos_report.table([ran], seed=SEED, where="kind"))
     assert ran.complaints == (), logs[-5000:]
     assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
+    # There may be no pod to delete; not every kernel lets connections be cut.
     assert {each.kind for each in ran.strokes} >= set(Kind) - {Kind.CUT, Kind.DELETE}
     digests = ran.evidence.digests
     assert len(digests) == 2

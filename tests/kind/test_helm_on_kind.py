@@ -15,10 +15,11 @@ import pytest
 import yaml
 
 from cluster.images import VERSION, engine_of_cluster
+from cluster.installed import SYSTEM
+from cluster.kubectl import KUBECONFIG
 from cluster.nodes import NODES
 from testbed.binaries import binary
 from testbed.chart import CHART, RELEASE
-from tests.kind.conftest import KUBECONFIG, SYSTEM
 
 OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
 OLD = "0.0.9"

@@ -11,6 +11,7 @@ import pytest
 
 import mptraining
 from cluster.images import VERSION
+from cluster.installed import configure
 from testbed.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -197,7 +198,7 @@ def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
     # Of the images for GPUs the cluster has none.
-    kind.operator(cpuFallback=False, trainerImage=f"mptraining/trainer:{VERSION}")
+    configure({"cpuFallback": False, "trainerImage": f"mptraining/trainer:{VERSION}"})
     try:
         kind.job(
             "promised",
@@ -220,7 +221,7 @@ def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
         kind.until("absent", lambda status: condition(status, "Running").get("reason") == "Unschedulable", seconds=30)
         assert "didn't match Pod's node affinity/selector" in condition(kind.status("absent"), "Running")["message"]
     finally:
-        kind.operator(cpuFallback=True)
+        configure({"cpuFallback": True})
         remove = [{"op": "remove", "path": "/status/capacity/nvidia.com~1gpu"}]
         kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(remove))
         kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator-")
