@@ -139,8 +139,8 @@ class JobPods(Model):
 class OperatorSettings(Model):
     """What a platform engineer may set."""
 
-    trainer_image: Image | None = Field(None, description="Image of jobs that name none. Absent: this version's own.")
-    trainer_images: TrainerImages = Field(TrainerImages(), description="The same, by the kind of accelerator.")
+    trainer_image: Image | None = Field(None, description="Image of jobs that name none, for kinds without one below.")
+    trainer_images: TrainerImages = Field(TrainerImages(), description="By kind of accelerator; these win.")
     cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Folder for the runs of jobs that name none.")
