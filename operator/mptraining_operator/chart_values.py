@@ -21,6 +21,8 @@ Object = dict[str, Any]
 Called = Annotated[str, StringConstraints(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
 # Other than a Called, it is a Service's too.
 FullName = Annotated[str, StringConstraints(max_length=55, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")]
+# A host with a port and folders, or nothing; no URL.
+Registry = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)*/?)?$")]
 Repository = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Tag = Annotated[str, StringConstraints(max_length=128)]
 Digest = Annotated[str, StringConstraints(pattern=r"^([a-z0-9+._-]+:[0-9a-f]{32,})?$")]
@@ -36,7 +38,7 @@ class Global(Model):
 
     model_config = ConfigDict(extra="allow")
 
-    image_registry: str = Field("", description="Registry of all images that say nothing else, such as a mirror.")
+    image_registry: Registry = Field("", description="Registry of all images that say nothing else, such as a mirror.")
     image_pull_secrets: tuple[PullSecret, ...] = Field(
         (), description="Secrets to pull the operator's image with; those of jobs are `settings.pods`."
     )
@@ -53,7 +55,7 @@ class Crds(Model):
 
 
 class OperatorImage(Model):
-    registry: str = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
     repository: Repository = Field("mptraining/operator", description="Name in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     digest: Digest = Field("", description="Wins over the tag.")
@@ -69,7 +71,7 @@ class Suffixes(Model):
 class TrainerImage(Model):
     """The images of jobs that name none; `settings.trainerImage` and `settings.trainerImages` win over it."""
 
-    registry: str = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
     repository: Repository = Field("mptraining/trainer", description="Name in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     suffixes: Suffixes = Field(Suffixes(), description="What follows the tag, by the kind of accelerator.")

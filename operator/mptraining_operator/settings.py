@@ -133,7 +133,7 @@ class JobPods(Model):
     )
     ca_key: Name = Field("ca.crt", description="Its key.")
     priority_class_name: Name | None = Field(None, description="Priority class of jobs that name none.")
-    labels: dict[Word, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
+    labels: dict[Name, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
 
 
 class OperatorSettings(Model):

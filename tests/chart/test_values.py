@@ -235,6 +235,7 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"settings": {"defaultOutput": "s3://runs"}}, "defaultOutput"),
         ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),
         ({"image": {"repository": ""}}, "repository"),
+        ({"global": {"imageRegistry": "https://mirror.example"}}, "imageRegistry"),
         ({"fullnameOverride": "Training"}, "fullnameOverride"),
         # The selectors of Deployment, Services and NetworkPolicy go by them.
         ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "app.kubernetes.io/name"),

@@ -92,6 +92,11 @@ def test_images_by_accelerator_and_outputs_by_namespace() -> None:
     assert OperatorSettings.parse(text).cluster().output("b") is None
 
 
+def test_a_label_of_jobs_pods_may_have_a_prefix() -> None:
+    label = "cost.example-corporation.internal/number-of-the-account-that-is-charged"
+    assert OperatorSettings.parse({"pods": {"labels": {label: "7"}}}).pods.labels == {label: "7"}
+
+
 def test_who_this_is_comes_from_the_pod() -> None:
     given = {"POD_NAME": "op-0", "POD_NAMESPACE": "ops", "POD_SERVICE_ACCOUNT": "op"}
     found = Identity.from_environment(given, host="laptop")
