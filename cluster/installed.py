@@ -16,7 +16,7 @@ SYSTEM, OPERATOR = "mptraining-system", "mptraining-operator"
 _FILE = "/etc/mptraining/settings.yaml"
 PROGRAM = ("python", "-m", "mptraining_operator", "run", "--settings", _FILE)
 # What a replica may take to leave after SIGTERM, twice.
-_TO_LEAVE = 60.0
+_TO_LEAVE = 300.0
 
 
 def install() -> None:

@@ -218,6 +218,19 @@ def test_every_kind_of_program_passes_restricted_pod_security(restricted: Any, n
         }
 
 
+@pytest.mark.parametrize("allows", [True, False])
+def test_an_account_that_refuses_its_token_is_heard(restricted: Any, allows: bool) -> None:
+    name = f"account-{str(allows).lower()}"
+    account = {"metadata": {"name": name}, "automountServiceAccountToken": allows}
+    restricted.rest.post(f"/api/v1/namespaces/{restricted.namespace}/serviceaccounts", account)
+    restricted.create(name, lambda pod: Exit(0), nodes=1, podTemplate={"serviceAccountName": name})
+    restricted.phase(name, "Succeeded")
+    (pod,) = restricted.control_plane.pods.select(restricted.namespace, **{"mptraining.dev/job": name})
+    raw = restricted.rest.get(f"/api/v1/namespaces/{restricted.namespace}/pods/{pod.name}")
+    assert raw["spec"]["serviceAccountName"] == name
+    assert any(each["name"].startswith("kube-api-access") for each in raw["spec"]["volumes"]) is allows
+
+
 # Another namespace.
 
 

@@ -39,7 +39,7 @@ class Kind:
         """The standard output of kubectl."""
         while True:
             try:
-                return kubectl(*arguments, text=text, check=check)
+                return kubectl(*arguments, text=text, check=check, seconds=900)
             except Failed as failed:
                 # For a moment after its CustomResourceDefinition has changed.
                 if "(re)initializing" not in str(failed):

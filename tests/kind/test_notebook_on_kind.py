@@ -82,7 +82,6 @@ def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_pa
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
 def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path: Path) -> None:
     """An environment of Colab's versions, into which the README's own `%pip install` brings the wheel."""
     _, _, cell = readme()
