@@ -16,7 +16,7 @@ SYSTEM, OPERATOR = "mptraining-system", "mptraining-operator"
 _FILE = "/etc/mptraining/settings.yaml"
 PROGRAM = ("python", "-m", "mptraining_operator", "run", "--settings", _FILE)
 # What a replica may take to leave after SIGTERM, twice.
-_TO_LEAVE = 60.0
+_TO_LEAVE = 300.0
 
 
 def install() -> None:
@@ -34,7 +34,7 @@ def configure(settings: Mapping[str, Any], *, program: Sequence[str] = PROGRAM) 
     kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", SYSTEM)
     until = time.monotonic() + _TO_LEAVE
     while True:
-        kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=180s")
+        kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=600s")
         late = _late(text)
         if not late:
             return

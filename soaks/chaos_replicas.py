@@ -86,7 +86,8 @@ class Replicas:
     def ask(self) -> dict[str, dict[str, int]]:
         """Of every replica that answers, by its pod's name: jobs by phase. Who is gone has counted what it had."""
         there, told = set(), {}
-        for pod in self._there():
+        # One that was told to leave counts on until it has left.
+        for pod in self._pods():
             name, known = pod["metadata"]["name"], container(pod)
             self._names.add(name)
             if not known:
@@ -113,11 +114,13 @@ class Replicas:
     def restarts(self) -> int:
         return self.counted.restarts + sum(counted for counted, _ in self._known.values())
 
+    def _pods(self) -> list[dict[str, Any]]:
+        found = self._rest.get(PODS, {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"})["items"]
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
     def _there(self) -> list[dict[str, Any]]:
-        query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
-        found = self._rest.get(PODS, query)["items"]
-        mine = [each for each in found if "deletionTimestamp" not in each["metadata"]]
-        return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
+        """Those that nobody told to leave."""
+        return [each for each in self._pods() if "deletionTimestamp" not in each["metadata"]]
 
     def _leader(self) -> dict[str, Any] | None:
         holder = self._rest.get(_LEASE)["spec"].get("holderIdentity")

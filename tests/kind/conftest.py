@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("kind")
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(1800))
     # Last of all: what Kubernetes itself makes of nodes that were paused is no matter of the other tests.
     items.sort(key=lambda item: item.path.name == "test_chaos_on_kind.py")
 
@@ -39,7 +39,7 @@ class Kind:
         """The standard output of kubectl."""
         while True:
             try:
-                return kubectl(*arguments, text=text, check=check)
+                return kubectl(*arguments, text=text, check=check, seconds=900)
             except Failed as failed:
                 # For a moment after its CustomResourceDefinition has changed.
                 if "(re)initializing" not in str(failed):
@@ -68,7 +68,7 @@ class Kind:
         found: dict[str, Any] = self.get("mptj", job).get("status", {})
         return found
 
-    def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 120) -> dict[str, Any]:
+    def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 400) -> dict[str, Any]:
         """The job's status as soon as `holds` says so of it; fails with status and logs."""
         deadline = time.monotonic() + seconds
         while not holds(status := self.status(job)):
@@ -78,7 +78,7 @@ class Kind:
             time.sleep(0.5)
         return status
 
-    def finished(self, job: str, phase: str = "Succeeded", *, seconds: float = 180) -> dict[str, Any]:
+    def finished(self, job: str, phase: str = "Succeeded", *, seconds: float = 600) -> dict[str, Any]:
         status = self.until(job, lambda status: status.get("phase") in ("Succeeded", "Failed"), seconds=seconds)
         assert status["phase"] == phase, f"{json.dumps(status, indent=1)}\n{self.logs(job)[-4000:]}"
         return status

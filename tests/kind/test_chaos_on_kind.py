@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from soaks import chaos_report
 from soaks.chaos_kind import KindCluster
 from soaks.chaos_run import run
@@ -17,7 +15,6 @@ from soaks.chaos_schedule import Kind
 SEED, KILLS = 20261121, 20
 
 
-@pytest.mark.timeout(1800)
 def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     with KindCluster() as cluster:
         ran = run(cluster, seed=SEED, kills=KILLS, say=print)
