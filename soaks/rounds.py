@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +23,11 @@ from mptraining_records.convert import convert
 from soaks import program
 from soaks.faults import Fault, Mutation
 from soaks.forks import Forks
+from testbed.processes import free_ports
 
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
-PATIENCE = 180.0
+PATIENCE = 600.0
 # Where no kill point lies: one execution may have begun when the signal comes, the next asks, and it must not be the
 # last, after which there is nothing left to leave. A checkpoint ends an execution.
 _LAST_STEPS = 3 * SAVE_EVERY + 1
@@ -217,10 +217,4 @@ def _of_text(text: str) -> str:
 
 
 def free_hosts(count: int) -> list[str]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
-    return hosts
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]

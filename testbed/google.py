@@ -51,12 +51,12 @@ class Google:
             root = str(Path(__file__).resolve().parents[1])
             server = Server(command, log=self._folder / "google.log", environment={"PYTHONPATH": root})
             starting.enter_context(server)
-            server.wait_until(self._answers, seconds=30)
+            server.wait_until(self._answers, seconds=120)
             self._ends = starting.pop_all()
         return self
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         connection.request("GET", "/")
         connection.getresponse().read()
         connection.close()

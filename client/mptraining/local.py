@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shlex
 import signal
 import socket
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,8 @@ from mptraining_api.run_folder import Result
 M = TypeVar("M", bound=Model)
 
 TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
+# Above the ports that services are known by, below those that kernels give to connections: Linux from 32768 on.
+_PORTS = range(12_000, 30_000)
 
 
 def run_local(
@@ -196,12 +199,20 @@ def _workers(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now; all are held until all are known, so that they differ."""
+    """Ports that nothing listens on now; all are held until all are known, so that they differ.
+
+    Not of those that the kernel gives to connections: the workers listen seconds later, and one that looks for the
+    others meanwhile could get the very port of another.
+    """
+    draw = random.SystemRandom()
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(found) < count:
+            each = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", draw.choice(_PORTS)))
+                found.append(each.getsockname()[1])
+    return found
 
 
 def _as_typed(folder: str, here: Path) -> str:

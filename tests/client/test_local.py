@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mptraining import local
 from mptraining.local import run_local
 from mptraining.local_job import Machine
 from mptraining.verdict import Patience
@@ -219,3 +220,10 @@ def test_a_bad_job_is_a_problem(job_file: JobFile) -> None:
     path.write_text(path.read_text().replace("nodes: 1", "nodez: 1"))
     with pytest.raises(InvalidSpec, match="nodez"):
         run_local(path, command=(sys.executable, "-c", "pass"))
+
+
+def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
+    ports = [port for _ in range(50) for port in local._free_ports(4)]
+    assert len(set(ports[:4])) == 4
+    # Linux gives connections 32768 and up, others 49152 and up.
+    assert all(1024 < port < 32_768 for port in ports)

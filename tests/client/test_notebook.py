@@ -46,7 +46,16 @@ def execute(folder: Path, *sources: str) -> subprocess.CompletedProcess[str]:
     notebook = {"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": kernel}
     (folder / "a.ipynb").write_text(json.dumps(notebook))
     environment: dict[str, Any] = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "jupyter", "execute", "--inplace", "--kernel_name=python3", "a.ipynb"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyter",
+        "execute",
+        "--inplace",
+        "--kernel_name=python3",
+        "--startup_timeout=600",
+    ]
+    command.append("a.ipynb")
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=600
     )

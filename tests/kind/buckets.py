@@ -39,9 +39,9 @@ def start(kind: Any, folder: Path) -> None:
     engine("cp", str(folder), f"{_NODE}:{_ON_NODE}")
     # pytest's folders are their owner's alone, and the image's user is another.
     engine("exec", _NODE, "chmod", "-R", "a+rX", _ON_NODE)
-    kind.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+    kind.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=300s")
     kind.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(_objects()))
-    kind.kubectl("wait", "-n", NAMESPACE, "pod/buckets", "--for=condition=Ready", "--timeout=60s")
+    kind.kubectl("wait", "-n", NAMESPACE, "pod/buckets", "--for=condition=Ready", "--timeout=300s")
 
 
 def _records(count: int, image: str, label: str) -> bytes:

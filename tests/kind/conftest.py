@@ -102,7 +102,7 @@ def kind() -> Iterator[Kind]:
         pytest.fail(absent)
     if absent:
         pytest.skip(absent)
-    cluster.kubectl("delete", "namespace", cluster.namespace, "--ignore-not-found", "--timeout=120s")
+    cluster.kubectl("delete", "namespace", cluster.namespace, "--ignore-not-found", "--timeout=300s")
     install()
     configure({"cpuFallback": True})
     # The level that shared clusters set: nothing of a job may need more.

@@ -41,8 +41,8 @@ def started(kind: Any, realm: Realm, folder: Path) -> Iterator[None]:
     kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": AUTHORITY}, "data": authority})
     space = ("-n", buckets.NAMESPACE)
     try:
-        kind.kubectl("wait", *space, "pod/google", "--for=condition=Ready", "--timeout=60s")
-        kind.kubectl("rollout", "status", *space, "daemonset/metadata", "--timeout=60s")
+        kind.kubectl("wait", *space, "pod/google", "--for=condition=Ready", "--timeout=300s")
+        kind.kubectl("rollout", "status", *space, "daemonset/metadata", "--timeout=300s")
         _names(kind, kind.kubectl("get", *space, "service/google", "-o", "jsonpath={.spec.clusterIP}"))
         yield
     finally:
@@ -63,7 +63,7 @@ def _names(kind: Any, server: str | None) -> None:
     kind.kubectl("patch", "configmap", "coredns", *where, "--type=merge", "-p", patch)
     # It would notice by itself, within two minutes.
     kind.kubectl("rollout", "restart", "deployment/coredns", *where)
-    kind.kubectl("rollout", "status", "deployment/coredns", *where, "--timeout=120s")
+    kind.kubectl("rollout", "status", "deployment/coredns", *where, "--timeout=300s")
 
 
 def _objects(realm: Realm, keys: Path) -> list[dict[str, Any]]:

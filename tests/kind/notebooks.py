@@ -44,7 +44,7 @@ class Ran:
         return found
 
 
-def run(folder: Path, *cells: str, python: Path, environment: dict[str, str], seconds: int = 300) -> Ran:
+def run(folder: Path, *cells: str, python: Path, environment: dict[str, str], seconds: int = 900) -> Ran:
     """Writes the cells to `folder`/notebook.ipynb and runs them there with that Python, each within `seconds`.
 
     Raises nbclient's CellExecutionError for a cell that raises.
@@ -76,7 +76,9 @@ def run(folder: Path, *cells: str, python: Path, environment: dict[str, str], se
 
     kernels = KernelSpecManager(kernel_dirs=[str(specs)], ensure_native_kernel=False)
     manager = AsyncKernelManager(kernel_name=KERNEL, kernel_spec_manager=kernels)
-    client = Heard(notebook, km=manager, timeout=seconds, resources={"metadata": {"path": str(folder)}})
+    client = Heard(
+        notebook, km=manager, timeout=seconds, startup_timeout=seconds, resources={"metadata": {"path": str(folder)}}
+    )
     try:
         # It did not make the manager itself, so it is told to end it.
         client.execute(cleanup_kc=True)

@@ -80,4 +80,4 @@ def test_an_example_runs_to_its_end(kind: Any, storage: None, path: Path) -> Non
         (last,) = (each for each in said if each["kind"] == "Finished" and each["worker"] == 0)
         assert last["reason"] == "Succeeded"
     finally:
-        kind.kubectl("delete", "-n", kind.namespace, f"mptj/{name}", "--timeout=120s")
+        kind.kubectl("delete", "-n", kind.namespace, f"mptj/{name}", "--timeout=300s")
