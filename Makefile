@@ -213,14 +213,14 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 .PHONY: soak
 soak: $(INSTALLED) servers ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
-	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
-	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
 	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
+	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
+	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
@@ -233,6 +233,10 @@ bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kub
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
 	@$(BIN)/python -m bench.records
+
+.PHONY: bench-client
+bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
+	@$(BIN)/python -m bench.clients
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

@@ -6,7 +6,6 @@ version any more it lists, and what is there at one moment becomes one step.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import urllib3
 
-from testbed.rest import Object, Refused, Rest
+from testbed.rest import Object, Refused, Rest, changes
 
 JOB, JOB_UID, ATTEMPT = "mptraining.dev/job", "mptraining.dev/job-uid", "mptraining.dev/attempt"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -214,15 +213,7 @@ class Recorder:
         with self._rest.open_watch(path, query) as stream:
             if stream.status != 200:
                 raise Refused(stream.status, {"message": stream.data.decode(errors="replace")})
-            rest = b""
-            while not self._stopping.is_set():
-                some = stream.read1()
-                if not some:
-                    return
-                *lines, rest = (rest + some).split(b"\n")
-                for line in lines:
-                    event = json.loads(line)
-                    yield event["type"], event["object"]
+            yield from changes(stream, self._stopping)
 
     def _add(self, known: dict[str, Seen], changes: tuple[Change, ...]) -> None:
         for each in changes:

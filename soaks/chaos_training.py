@@ -11,6 +11,7 @@ import yaml
 
 from cluster.images import VERSION
 from soaks.chaos_calls import insisted, listed
+from testbed.pods import RESTRICTED
 from testbed.rest import Rest
 
 NAMES = ("train-one", "train-two")
@@ -104,19 +105,12 @@ def _phase(pod: Any) -> str:
 
 def _read(cluster: Cluster, names: list[str]) -> dict[str, str]:
     """By run folder, what a pod on the claim makes of its weights."""
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     container = {
         "name": "read",
         "image": f"mptraining/trainer:{VERSION}",
         "command": ["python", "-c", _DIGEST, *names],
         "volumeMounts": _VOLUMES["volumeMounts"],
-        "securityContext": security,
+        "securityContext": RESTRICTED,
     }
     pod = {
         "apiVersion": "v1",

@@ -170,6 +170,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             )
             answer = upstream.getresponse()
             content = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._answer(Answer(503, "the object server does not answer", "text/plain"))
+            return
         finally:
             upstream.close()
         # Links in answers would lead around this server; the rest of an object is nobody's to change.

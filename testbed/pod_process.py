@@ -45,11 +45,11 @@ class PodProcess:
         """What its container wrote so far."""
         return self._server.log.read_text(encoding="utf-8", errors="replace")
 
-    def wait_for(self, text: str, *, seconds: float = 60) -> None:
+    def wait_for(self, text: str, *, seconds: float = 180) -> None:
         """Until its log has that text. Raises NotStarted when it ends before."""
         self._server.wait_until(lambda: text in self.log, seconds=seconds)
 
-    def end(self, *, told: bool = False, seconds: float = 60) -> int:
+    def end(self, *, told: bool = False, seconds: float = 180) -> int:
         """Waits for its end and tells the API server, as a kubelet does; `told` sends SIGTERM first, and takes the pod
         away afterwards. Its exit code.
         """

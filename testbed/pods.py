@@ -14,6 +14,14 @@ from typing import Any
 from testbed.access import wait_until
 from testbed.rest import STRATEGIC, Object, Refused, Rest
 
+# The security context that a namespace of the level `restricted` asks of a container that is not a job's.
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 _MESSAGE_BYTES = 4096  # what a kubelet keeps of a termination message
 
 

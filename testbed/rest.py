@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -112,6 +112,19 @@ def _parsed(data: bytes) -> Any:
         return data.decode(errors="replace")
 
 
+def changes(stream: urllib3.BaseHTTPResponse, stopping: threading.Event) -> Iterator[tuple[str, Any]]:
+    """(type, object) of each event of an open watch, until it ends or `stopping` is set."""
+    rest = b""
+    while not stopping.is_set():
+        some = stream.read1()
+        if not some:
+            return
+        *lines, rest = (rest + some).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            yield event["type"], event["object"]
+
+
 class Watch:
     """Follows a collection in a thread: LIST, then WATCH, and both anew when the stream breaks.
 
@@ -160,17 +173,10 @@ class Watch:
         query = self._query | {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
         with self._rest.open_watch(self._path, query) as stream:
             self._stream = stream
-            rest = b""
-            while not self._stopping.is_set():
-                some = stream.read1()
-                if not some:
+            for kind, changed in changes(stream, self._stopping):
+                if kind == "ERROR":
                     return
-                *lines, rest = (rest + some).split(b"\n")
-                for line in lines:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        return
-                    self._seen(event["type"], event["object"])
+                self._seen(kind, changed)
 
     def __enter__(self) -> Self:
         return self.start()

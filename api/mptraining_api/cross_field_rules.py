@@ -169,7 +169,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.data.preprocess",
-        "!has(self.program.function) || !has(self.data) || !has(self.data.preprocess) || "
+        "!has(self.program.__function__) || !has(self.data) || !has(self.data.preprocess) || "
         "self.data.preprocess != 'auto'",
         "none or module:function for a function, which has no preprocessing known by name",
         "Write preprocess: none, or name a function of your own.",

@@ -98,7 +98,7 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.program",
         "spec.program",
-        "(has(self.application) ? 1 : 0) + (has(self.function) ? 1 : 0) + (has(self.script) ? 1 : 0) == 1",
+        "(has(self.application) ? 1 : 0) + (has(self.__function__) ? 1 : 0) + (has(self.script) ? 1 : 0) == 1",
         "exactly one of application, function and script",
         "Keep the one that is to be trained.",
         _program_count,

@@ -18,8 +18,8 @@ On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, w
 `submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes
 says of it. `following` a job takes its status and the `pod_logs` as they come, `waiting` draws them on one of the
 `displays` (`notebook_display` in a cell). `model_fetch` brings the model here, by `pod_exec` from a pod that keeps it;
-`trained_model` opens it. `cluster_commands` are the verbs of `mptj` with the `place_options`,
-`submit_command` with its `submit_flags` one of them; `kubectl_completion` is what kubectl asks.
+`trained_model` opens it, also with an `older_keras`. `cluster_commands` are the verbs of `mptj` with the
+`place_options`, `submit_command` with its `submit_flags` one of them; `kubectl_completion` is what kubectl asks.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -100,7 +101,9 @@ def from_pod(
             if broken == _TRIES:
                 raise
             say(f"warning: {problem} The model is fetched again.")
-    pod_exec.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
+    # The container that is let go may end before the command that says so. The model is here, either way.
+    with suppress(CommandFailed, Unreachable):
+        pod_exec.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
     return folder
 
 

@@ -89,6 +89,8 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
     job = submit(body, package=shipped.package, where=target.where or HERE, archives=archives)
+    for warning in job.warnings:
+        print(f"advice: {warning}")
     print("Job submitted successfully.")
     print("Your job ID is: ", job["job_id"])
     if stream_logs:

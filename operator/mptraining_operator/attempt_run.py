@@ -18,6 +18,7 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
     if status is None or attempt is None or batch_job is None:
         return None
+    status = _since_admission(snapshot, status, batch_job)
     generation = snapshot.generation
     said: tuple[Announcement, ...] = ()
     losses: tuple[Loss, ...] = ()
@@ -49,11 +50,25 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         return charge(snapshot, after, deadline.outcome, deadline.message, now)
     wakes = [each for each in (deadline and deadline.at, _settles(snapshot, batch_job, after)) if each and each > now]
     return Plan(
-        status=None if after == status else after,
+        status=None if after == snapshot.status else after,
         announcements=said,
         wake_at=min(wakes, default=None),
         losses=losses,
     )
+
+
+def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
+    """The clock of a queue's Job begins with its latest admission, also when nobody saw that it had queued before."""
+    admitted, began = batch_job.started, status.start_time
+    if not _queues(snapshot) or admitted is None or began is None or standing.seconds(began) >= admitted:
+        return status
+    runs = standing.holds(status, "Running")
+    return status.model_copy(update={"start_time": standing.stamp(admitted) if runs else None})
+
+
+def _queues(snapshot: Snapshot) -> bool:
+    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
+    return scheduling is not None and scheduling.queue_name is not None
 
 
 def _settles(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
@@ -72,8 +87,7 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
     lost = now - standing.seconds(before.completion_time)
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    if scheduling and scheduling.queue_name and batch_job.started is not None:
+    if _queues(snapshot) and batch_job.started is not None:
         # While it queued they were another job's.
         lost = min(lost, now - batch_job.started)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

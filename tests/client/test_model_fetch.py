@@ -13,6 +13,7 @@ import pytest
 from mptraining import model_fetch, pod_exec
 from mptraining.cluster_problems import ClusterProblem
 from mptraining.pod_logs import WorkerPod
+from mptraining_api.launch import MODEL_FETCHED_COMMAND
 from mptraining_api.problems import InvalidData
 from mptraining_records import storage
 
@@ -94,3 +95,22 @@ def test_no_pod_writes_outside_of_the_folder(
     with pytest.raises(ClusterProblem, match=r"flowers-1-0-abcde: what it sent is no model"):
         model_fetch.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
     assert list(tmp_path.rglob("*")) == [home]
+
+
+def test_a_container_that_ends_while_it_is_let_go_costs_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("model.json"))
+
+    def run(server: Any, pod: str, command: Any, *, container: str, output: BinaryIO) -> str:
+        if command == MODEL_FETCHED_COMMAND:
+            raise pod_exec.CommandFailed(pod, "exit code 137")
+        output.write(archive.getvalue())
+        return f"sent {hashlib.sha256(archive.getvalue()).hexdigest()}"
+
+    monkeypatch.setattr(pod_exec, "run", run)
+    pod = WorkerPod(attempt=1, index=0, created="", name="flowers-1-0-abcde", uid="uid", phase="Running", started=True)
+    model_fetch.from_pod(None, pod, tmp_path / "model")  # type: ignore[arg-type]
+    assert (tmp_path / "model" / "model.json").exists()

@@ -28,6 +28,8 @@ ARGUMENTS = {
 
 
 class Job(dict[str, Any]):
+    warnings = ()
+
     def __init__(self, document: Mapping[str, Any], **given: Any) -> None:
         super().__init__(job_id=document["metadata"]["name"], docker_image=None)
         self.document, self.given = document, given

@@ -205,7 +205,8 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     assert late.code == 124
     assert "mptj: endless: still Running after 0.5 s. It goes on: mptj wait endless" in late.err
     process = subprocess.Popen(
-        [sys.executable, "-m", "mptraining", "wait", "endless"],
+        # What a shell runs in the background ignores Ctrl-C, and so would its children.
+        ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stdout is not None
@@ -220,17 +221,25 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     assert life.status("endless")["phase"] == "Running"
 
 
+def pods_of(life: Any, name: str) -> list[str]:
+    """The job's pods, whatever state they are in."""
+    return [pod.name for pod in life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": name})]
+
+
 def test_suspend_resume_and_cancel(life: Any, mptj: Mptj) -> None:
     life.create("paused", lambda pod: Run())
     life.running("paused")
     assert "goes on with: mptj resume paused" in mptj("suspend", "paused").out
     life.phase("paused", "Suspended")
+    life.wait(lambda: pods_of(life, "paused"), lambda left: not left)
     status = mptj("status", "paused").out
     assert "paused: Suspended" in status
     assert "advice      go on with: mptj resume paused" in status
     assert mptj("resume", "paused").code == 0
     life.running("paused", attempt=2)
+    assert len(pods_of(life, "paused")) == 2
     assert mptj("cancel", "paused").out == "cancelled: paused\n"
+    life.wait(lambda: pods_of(life, "paused"), lambda left: not left)
     gone = mptj("status", "paused")
     assert gone.code == 2
     assert "paused: no job of this name" in gone.err

@@ -131,7 +131,10 @@ def test_each_attempt_queues_again_and_a_suspended_job_leaves_the_queue(life: An
     life.phase("again", "Suspended")
     life.wait(queue.pending, lambda waiting: "again-2" not in waiting)
     life.wait(lambda: life.child("batch/v1 jobs", "again-2"), lambda found: found is None)
-    assert any(each.startswith("Suspended: no worker runs") for each in life.events("again"))
+    life.wait(
+        lambda: life.events("again"),
+        lambda events: any(each.startswith("Suspended: no worker runs") for each in events),
+    )
 
     life.patch("again", {"spec": {"runPolicy": {"suspend": False}}})
     queues(life, queue, "again-3")
@@ -146,7 +149,8 @@ def test_a_job_that_queues_is_deleted_with_its_child(life: Any, queue: Queue) ->
     life.create("dropped", scheduling=QUEUED)
     queues(life, queue, "dropped-1")
     life.delete("dropped")
-    life.wait(lambda: life.child("batch/v1 jobs", "dropped-1"), lambda found: found is None)
+    # The garbage collector looks for new kinds of owners twice a minute.
+    life.wait(lambda: life.child("batch/v1 jobs", "dropped-1"), lambda found: found is None, seconds=90)
 
 
 def test_somebody_deletes_the_child_that_queues(life: Any, queue: Queue) -> None:

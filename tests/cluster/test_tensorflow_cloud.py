@@ -32,9 +32,14 @@ def here(control_plane: ControlPlane, namespace: str, monkeypatch: pytest.Monkey
     return tmp_path
 
 
-def test_a_notebook_becomes_a_job(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_notebook_becomes_a_job(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Other tests make nodes in this control plane.
+    monkeypatch.setattr("mptraining.submission.nodes.lacking", lambda server, job: (f"no {job.accelerator.type} now",))
     job = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert isinstance(job, mptraining.Job)
+    assert "advice: no nvidia-tesla-t4 now\n" in capsys.readouterr().out
     assert job["job_id"] == job.name
     assert mptraining.attach(job.name).uid == job.uid
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs/{job.name}"

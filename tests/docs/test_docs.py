@@ -2,7 +2,8 @@
 
 A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
 `mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
-no whole object is a part of `spec`. Blocks of `text` are left alone.
+no whole object is a part of `spec`. Blocks of `text` are left alone. A Python block that begins with a magic (`%pip`)
+is a notebook's cell: it is parsed here, and run by tests/kind/test_notebook_on_kind.py.
 
 A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed, and its commands looked
 at: files and jobs that they name exist, and so do verbs, conditions and fields. Tables of settings, reasons and phases
@@ -24,6 +25,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from IPython.core.inputtransformer2 import TransformerManager
 from typer.main import get_command
 
 from mptraining.cli import app
@@ -79,6 +81,10 @@ class Block:
         return found[1] if found else None
 
     @property
+    def is_cell(self) -> bool:
+        return self.language == "python" and self.text.startswith("%")
+
+    @property
     def commands(self) -> list[list[str]]:
         """What a bash block types, without comments."""
         lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
@@ -93,7 +99,7 @@ class Block:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
             return any(words[:2] == ["mptj", "run"] or "--deep" in words for words in self.commands)
-        if self.language != "python" or self.file is not None:
+        if self.language != "python" or self.file is not None or self.is_cell:
             return False
         return any(each in self.text for each in ("import keras", "import tensorflow as tf", 'backend="local"'))
 
@@ -161,7 +167,8 @@ def _check_other_object(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("block", of("python"))
 def test_every_program_is_python(block: Block) -> None:
-    compile(block.text, f"{block.document}:{block.line}", "exec")
+    text = TransformerManager().transform_cell(block.text) if block.is_cell else block.text
+    compile(text, f"{block.document}:{block.line}", "exec")
 
 
 @pytest.mark.parametrize("block", of("bash"))
@@ -283,6 +290,53 @@ def test_the_guide_names_every_phase() -> None:
     assert told == {phase.value for phase in Phase}
 
 
+def test_the_guide_names_every_condition_with_its_reasons() -> None:
+    rows = {row[0].strip("`"): row for row in _table("docs/guide.md", "### Phases and conditions", 1)}
+    assert rows.keys() == set(get_args(Condition.model_fields["type"].annotation))
+    source = (ROOT / "operator" / "mptraining_operator" / "standing.py").read_text(encoding="utf-8")
+    written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
+    assert written
+    for condition, value, reason in written:
+        # What workers wait for has a table of its own.
+        if (condition, value) != ("Running", "False"):
+            assert f"`{reason}`" in rows[condition][1 if value == "True" else 2]
+    assert all(row[3] for row in rows.values())
+
+
+def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
+    files = [*(ROOT / "client").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")]
+    code = "".join(each.read_text(encoding="utf-8") for each in files)
+    # A message stands in several strings, one a line of the source.
+    code = re.sub(r'"\s*\n\s*f?"', "", code)
+    named = [row[0] for row in _table("docs/guide.md", "### What a notebook prints beside the progress")]
+    others = ("Note: you may need", "All log messages before")
+    ours = [each.strip("`").removeprefix("advice: ") for each in named if not each.strip("`").startswith(others)]
+    assert len(ours) > 10
+    assert [each for each in ours if each not in code] == []
+
+
+def test_the_guide_names_every_field_of_tfjob() -> None:
+    """Those of the CustomResourceDefinition of training-operator 1.9.3."""
+    run_policy = "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy suspend ttlSecondsAfterFinished"
+    scheduling = "minAvailable minResources priorityClass queue scheduleTimeoutSeconds"
+    fields = {
+        "spec": "enableDynamicWorker successPolicy",
+        "spec.runPolicy": run_policy,
+        "spec.runPolicy.schedulingPolicy": scheduling,
+        "spec.tfReplicaSpecs": "Chief Evaluator Master PS Worker",
+        "spec.tfReplicaSpecs.*": "replicas restartPolicy template",
+        "status": "completionTime conditions lastReconcileTime replicaStatuses startTime",
+    }
+    told: dict[str, set[str]] = {}
+    for row in _table("docs/guide.md", "## Moving from Kubeflow's TFJob"):
+        first, *more = re.findall(r"`([\w.*/]+)`", row[0].partition(" (")[0])
+        if row[0].startswith("…"):
+            continue
+        parent, _, name = first.rpartition(".")
+        told.setdefault(parent, set()).update([name, *more])
+    assert told == {parent: set(names.split()) for parent, names in fields.items()}
+
+
 def test_the_guide_has_the_defaults_of_settings() -> None:
     defaults = OperatorSettings().to_document()
     for name, default, _ in _table("docs/guide.md", "### Settings"):
@@ -348,7 +402,7 @@ def _run(section: list[Block], folder: Path) -> None:
     for block in section:
         if block.file is not None:
             (folder / block.file).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
+        elif block.language == "python" and not block.is_cell:
             _call(block, [sys.executable, "-c", block.text], folder)
         elif block.language == "bash":
             for program, *arguments in block.commands:

@@ -11,6 +11,7 @@ import pytest
 
 import mptraining
 from cluster.images import VERSION
+from testbed.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 
@@ -34,19 +35,12 @@ print(json.dumps({**result, "parameters": model.count_params(), "dtype": model.d
 def read_run(kind: Any, folder: str) -> dict[str, Any]:
     """The result in a run folder on the claim, read by a pod of its own."""
     name = f"read-{folder.strip('/').replace('/', '-')}"
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     container = {
         "name": "read",
         "image": image(kind),
         "command": ["python", "-c", READ, folder],
         "volumeMounts": CLAIM["volumeMounts"],
-        "securityContext": security,
+        "securityContext": RESTRICTED,
     }
     pod = {"restartPolicy": "Never", "volumes": CLAIM["volumes"], "containers": [container]}
     kind.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})

@@ -10,15 +10,16 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import yaml
 
+from cluster.images import VERSION
 from testbed.google import external_account, service_account_key
 from testbed.google_identity import Provider, Realm
+from testbed.pods import RESTRICTED
 from tests.docs.test_docs import blocks
 from tests.kind import buckets, identities
 
@@ -75,14 +76,15 @@ def google(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         },
         grants={"my-bucket": {TRAINER: USER}},
     )
-    with ThreadPoolExecutor() as pool, ExitStack() as after:
+    with ThreadPoolExecutor() as pool:
         # Two rollouts, each of which mostly waits.
         trusting = pool.submit(kind.operator, cpuFallback=True, pods={"caConfigMap": identities.AUTHORITY})
         buckets.start(kind, tmp_path_factory.mktemp("buckets"))
-        after.enter_context(identities.started(kind, realm, tmp_path_factory.mktemp("google")))
-        trusting.result()
-        yield key
-        pool.submit(kind.operator, cpuFallback=True)
+        with identities.started(kind, realm, tmp_path_factory.mktemp("google")):
+            trusting.result()
+            yield key
+            restored = pool.submit(kind.operator, cpuFallback=True)
+        restored.result()
 
 
 def test_three_ways_of_credentials_read_and_write_a_bucket_and_a_fourth_is_refused(
@@ -117,8 +119,7 @@ def test_three_ways_of_credentials_read_and_write_a_bucket_and_a_fourth_is_refus
     assert "the metadata server gives no token (HTTP 403" in told["message"]
     assert "roles/iam.workloadIdentityUser" in told["message"]
     for name in ("on-gke", "by-key", "external"):
-        status = kind.finished(name, seconds=240)
-        assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+        kind.finished(name, seconds=240)
         result = json.loads(kind.kubectl("get", "--raw", f"{read(f'runs/{name}/result.json')}?alt=media"))
         assert (result["reason"], result["step"]) == ("Succeeded", 4)
         model = json.loads(kind.kubectl("get", "--raw", read(f"runs/{name}/model/model.keras")))
@@ -136,7 +137,7 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
     for name in ("records", "flowers-runs"):
         claim = FILES["runs-claim.yaml"]
         kind.apply({**claim, "metadata": {"name": name}})
-    fill(kind, claims["podTemplate"])
+    fill(kind)
     kind.apply(
         job(
             "on-claims",
@@ -147,7 +148,7 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
         )
     )
     kind.until("on-claims", lambda status: status.get("phase") == "Running")
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 150
     while not (saved := events(kind.logs("on-claims"), "Saved")):
         assert time.monotonic() < deadline, kind.logs("on-claims")[-3000:]
         time.sleep(0.3)
@@ -155,7 +156,7 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
     kind.kubectl(
         "delete", "pod", "-n", kind.namespace, "-l", "mptraining.dev/job=on-claims", "--grace-period=0", "--force"
     )
-    status = kind.finished("on-claims", seconds=180)
+    status = kind.finished("on-claims", seconds=300)
     assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
     (started,) = events(kind.logs("on-claims", attempt=2), "Started")
     assert started["firstStep"] >= saved[0]["step"] >= 100
@@ -163,23 +164,14 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
     assert (finished["reason"], finished["step"]) == ("Succeeded", 300 * 22)
 
 
-def fill(kind: Any, pods: dict[str, Any]) -> None:
+def fill(kind: Any) -> None:
     """Puts the digits of the trainer's image on the claim for records, which jobs only read."""
-    image = json.loads(kind.kubectl("get", "deploy/mptraining-operator", "-n", "mptraining-system", "-o", "json"))
-    trainer = image["spec"]["template"]["spec"]["containers"][0]["image"].replace("/operator:", "/trainer:")
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     container = {
         "name": "fill",
-        "image": trainer,
+        "image": f"mptraining/trainer:{VERSION}",
         "command": ["sh", "-c", "cp /opt/mptraining/digits/* /records/"],
         "volumeMounts": [{"name": "records", "mountPath": "/records"}],
-        "securityContext": security,
+        "securityContext": RESTRICTED,
     }
     volumes = [{"name": "records", "persistentVolumeClaim": {"claimName": "records"}}]
     spec = {"restartPolicy": "Never", "volumes": volumes, "containers": [container]}

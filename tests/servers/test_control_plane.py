@@ -246,6 +246,8 @@ class TestServers:
         ) as parent:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
+            # Before setpriv has asked for the signal and become the program there is nothing to be heard.
+            wait_until(lambda: Path(f"/proc/{child}/comm").read_text().strip() == "sleep", "sleep runs")
             parent.send_signal(signal.SIGKILL)
             parent.wait()
         deadline = time.monotonic() + 10

@@ -123,7 +123,8 @@ def test_what_did_not_change_is_not_uploaded_again(
         if content:
             write(log.filename, content)
         keeping.publish()
-    keeping.settle()
+        # What is being published does not change beneath.
+        keeping.settle()
     assert len(sent) == 2
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,20 +47,8 @@ def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -
             raise InvalidData(uri, "no such file or folder", expected=_KINDS)
         yield images.Folder(uri, label=label, size=image_size)
         return
-    with _local(uri) as path:
+    with storage.at_hand(uri) as path:
         if suffix == ".npz":
             yield arrays.Arrays(uri, path, label=label)
         else:
             yield tables.Table(uri, path, label=label)
-
-
-@contextmanager
-def _local(uri: str) -> Iterator[Path]:
-    if not storage.is_remote(uri):
-        storage.stat(uri)
-        yield storage.local_path(uri)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, uri.rpartition("/")[2])
-        storage.download(uri, path)
-        yield path

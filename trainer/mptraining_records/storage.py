@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import mmap
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -140,6 +142,19 @@ def download(uri: str, destination: Path | str) -> None:
         return
     with files.replacing(Path(destination)) as unfinished:
         gcs.download(uri, unfinished)
+
+
+@contextmanager
+def at_hand(uri: str) -> Iterator[Path]:
+    """The object as a local file: itself, or a copy of one in a bucket while the context lasts."""
+    if not is_remote(uri):
+        stat(uri)
+        yield local_path(uri)
+        return
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        path = Path(scratch, uri.rpartition("/")[2])
+        download(uri, path)
+        yield path
 
 
 def exists(uri: str) -> bool:

@@ -179,10 +179,13 @@ def _job(path: str | None) -> ResolvedJob:
 
 
 def _leave(outcome: Outcome, *, several: bool) -> None:
-    """Several-worker TensorFlow may wait for its peers for ever while the interpreter shuts down."""
+    """Several-worker TensorFlow may wait for its peers for ever while the interpreter shuts down.
+
+    And who is taken away has no time for that: the watchdog's thread is stopped by then, and nothing would end it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    if several:
+    if several or outcome == outcomes.PREEMPTED:
         os._exit(outcome.exit_code)
 
 

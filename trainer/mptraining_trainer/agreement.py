@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, ResumeRefused
+from mptraining_trainer.replicas import sum_over_replicas
 
 _PIECES = 8
 
@@ -80,13 +82,8 @@ def meet(strategy: Any) -> None:
 
 
 def _sum_over_replicas(strategy: Any, values: Any) -> Any:
-    """Each replica counts its worker's values once."""
     return _summing(strategy)(values).numpy()
 
 
 def _summing(strategy: Any) -> Any:
-    def over_all(value: Any) -> Any:
-        of_replicas = strategy.run(tf.identity, args=(value,))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
-
-    return tf.function(over_all)
+    return tf.function(partial(sum_over_replicas, strategy))

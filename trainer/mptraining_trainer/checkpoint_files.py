@@ -9,7 +9,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +44,11 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
     """The arrays below `uri` in the order of their names, by file. Raises ValueError for a damaged one."""
     tensors: dict[str, dict[str, Any]] = {}
     for name, expected in files.items():
-        with _at_hand(storage.join(uri, name)) as path:
+        with storage.at_hand(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
                 raise ValueError(f"{name} is damaged: its checksum is another one")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
     return {name: joined(named) for name, named in tensors.items()}
-
-
-@contextmanager
-def _at_hand(uri: str) -> Iterator[Path]:
-    """The object as a local file: itself, or a copy of one in a bucket."""
-    if not storage.is_remote(uri):
-        storage.stat(uri)
-        yield storage.local_path(uri)
-        return
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        path = Path(scratch, uri.rpartition("/")[2])
-        storage.download(uri, path)
-        yield path
 
 
 def scratch_for(folder: str) -> tempfile.TemporaryDirectory[str]:

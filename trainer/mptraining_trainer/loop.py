@@ -151,8 +151,10 @@ class Loop:
         # Not traced, because XLA is asked by replicas and not by a graph: TensorFlow warns that this is slow.
         log, level = tf.get_logger(), tf.get_logger().level
         log.setLevel("ERROR")
-        self._strategy.run(on_replica)
-        log.setLevel(level)
+        try:
+            self._strategy.run(on_replica)
+        finally:
+            log.setLevel(level)
         return said[0] if said else None
 
     def interpret(self) -> None:

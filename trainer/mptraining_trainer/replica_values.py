@@ -49,7 +49,13 @@ class ReplicaValues:
         of_replicas = iter(self._of_all(apart) if self._several_workers else map(self._of_this_worker, apart))
         # Of those that are the same everywhere the first replica's, which costs half of what reading the whole does.
         same = [self._strategy.experimental_local_results(each)[0] for each in variables if not kept_apart(each)]
-        copies = iter(_copies([np.asarray(each.read_value()) for each in same]))
+        small = sum(each.dtype.size * each.shape.num_elements() for each in same) <= _PIECE_BYTES
+        # `numpy` copies by itself, and threads would only cost a small state time.
+        copies = iter(
+            [np.asarray(each.numpy(), order="C") for each in same]
+            if small
+            else _copies([np.asarray(each.read_value()) for each in same])
+        )
         return [next(of_replicas if kept_apart(variable) else copies) for variable in variables]
 
     def assign(self, variables: Sequence[Any], arrays: Sequence[Any]) -> None:

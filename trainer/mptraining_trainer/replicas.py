@@ -34,8 +34,13 @@ class Speakers:
         """The sum of what all say, in cross-replica context."""
         if not self._several:
             return said
-        shares = self._strategy.run(tf.identity, args=(said,))
-        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+        return sum_over_replicas(self._strategy, said)
+
+
+def sum_over_replicas(strategy: Any, value: Any) -> Any:
+    """Each replica of every worker counts its worker's value once; in cross-replica context."""
+    shares = strategy.run(tf.identity, args=(value,))
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
 
 
 def assign(variable: Any, value: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from mptraining_api import events, run_folder
+from mptraining_api.launch import Seat
 from mptraining_api.problems import ResumeRefused
 from mptraining_api.rate_scaling import suggestion
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
@@ -160,7 +161,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         course.abandon()
         hooks.abandon()
         spent += course.training_seconds
-        return _after(incident, built, numbers, available, checkpointer, spent)
+        return _after(worker.seat, incident, built, numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
     hooks.end(metrics)
@@ -199,6 +200,7 @@ def _say_batch_size(state: CheckpointState, built: Assembled, notice: Callable[.
 
 
 def _after(
+    seat: Seat,
     incident: NonFinite,
     built: Assembled,
     numbers: Numbers,
@@ -211,7 +213,9 @@ def _after(
         checkpointer.wait()
     back = way_back(numbers, incident, available, built.ground.training.on_non_finite)
     if back is None:
-        raise named(built, incident) from None
+        said = named(built, incident)
+        part(seat)
+        raise said from None
     return replace(back, seconds=spent)
 
 

@@ -23,13 +23,11 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
     talking = [layer.name for layer in keras.layers(model) if getattr(layer, "synchronized", False)]
     if not talking or job.replicas == 1:
         return True
-    if job.jit_compile == "Always":
-        raise InvalidProgram(
-            "spec.jitCompile",
-            f"'Always' with synchronized BatchNormalization ({talking[0]}) on {job.replicas} replicas",
-            next_step="Set jitCompile: Auto, or BatchNormalization(synchronized=False).",
-        )
-    notice("NotCompiled", f"XLA is off: synchronized BatchNormalization ({talking[0]}) cannot be compiled")
+    layer = f"synchronized BatchNormalization ({talking[0]})"
+    _refuse_always(
+        job, f"{layer} on {job.replicas} replicas", "Set jitCompile: Auto, or BatchNormalization(synchronized=False)."
+    )
+    notice("NotCompiled", f"XLA is off: {layer} cannot be compiled")
     return False
 
 
@@ -43,11 +41,15 @@ def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], N
         return False
     found = sorted({name for match in _NO_KERNEL.findall(said) for name in match if name})
     operations = ", ".join(found) or said.partition("\n")[0][:200]
-    if job.jit_compile == "Always":
-        raise InvalidProgram(
-            "spec.jitCompile",
-            f"'Always' with a model in which XLA has no kernel for: {operations}",
-            next_step="Set jitCompile: Auto, or move that part of the model into the map function of the data.",
-        )
+    _refuse_always(
+        job,
+        f"a model in which XLA has no kernel for: {operations}",
+        "Set jitCompile: Auto, or move that part of the model into the map function of the data.",
+    )
     notice("NotCompiled", f"XLA is off: it has no kernel for {operations}")
     return True
+
+
+def _refuse_always(job: ResolvedJob, what: str, next_step: str) -> None:
+    if job.jit_compile == "Always":
+        raise InvalidProgram("spec.jitCompile", f"'Always' with {what}", next_step=next_step)

@@ -1,0 +1,101 @@
+"""What a newer Keras writes and an older one does not know is left out where it is not used, and only there."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining.older_keras import accepted, rewritten, without_unknown
+
+KNOWN = {"Dense": frozenset({"units", "kernel_initializer"}), "GlorotUniform": frozenset({"seed"})}
+
+
+def known(module: str, name: str) -> frozenset[str] | None:
+    return KNOWN.get(name) if module.startswith("keras") else None
+
+
+def dense(**arguments: Any) -> dict[str, Any]:
+    return {"module": "keras.layers", "class_name": "Dense", "config": arguments, "registered_name": None}
+
+
+def initializer(**arguments: Any) -> dict[str, Any]:
+    return {"module": "keras.initializers", "class_name": "GlorotUniform", "config": arguments}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "named"),
+    [
+        (dense(units=1, quantization_config=None), dense(units=1), ["Dense.quantization_config"]),
+        (dense(units=None), dense(units=None), []),
+        (dense(units=1, gate=False), dense(units=1, gate=False), []),
+        (dense(quantization_config={"bits": 4}), dense(quantization_config={"bits": 4}), []),
+        (
+            {"layers": [dense(kernel_initializer=initializer(seed=None, input_axes=None)), dense(other=None)]},
+            {"layers": [dense(kernel_initializer=initializer(seed=None)), dense()]},
+            ["GlorotUniform.input_axes", "Dense.other"],
+        ),
+        ({**dense(other=None), "module": "flowers"}, {**dense(other=None), "module": "flowers"}, []),
+        ({**dense(other=None), "class_name": "Rare"}, {**dense(other=None), "class_name": "Rare"}, []),
+        ({"config": {"other": None}}, {"config": {"other": None}}, []),
+    ],
+    ids=["unused", "known", "false is a value", "used", "nested", "not keras", "unknown class", "no class"],
+)
+def test_only_unused_arguments_of_known_classes_go(config: Any, expected: Any, named: list[str]) -> None:
+    left_out: dict[str, None] = {}
+    assert without_unknown(config, known, left_out) == expected
+    assert list(left_out) == named
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "units", "config", "class_name", "module"]), inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["units", "new", "newer"]), inner, max_size=3).map(lambda some: dense(**some))
+    ),
+    max_leaves=20,
+)
+
+
+def values(config: Any) -> list[Any]:
+    """All that is not None, in order."""
+    if isinstance(config, dict):
+        return [found for value in config.values() for found in values(value)]
+    if isinstance(config, list):
+        return [found for value in config for found in values(value)]
+    return [] if config is None else [config]
+
+
+@given(_JSON)
+def test_no_value_is_lost_and_a_second_time_changes_nothing(config: Any) -> None:
+    once = without_unknown(config, known, {})
+    assert values(once) == values(config)
+    left_out: dict[str, None] = {}
+    assert without_unknown(once, known, left_out) == once
+    assert not left_out
+
+
+def test_other_peoples_classes_are_left_alone() -> None:
+    assert accepted("flowers.model", "Dense") is None
+
+
+def test_all_else_in_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mptraining.older_keras.accepted", known)
+    with zipfile.ZipFile(tmp_path / "old", "w") as archive:
+        archive.writestr("metadata.json", "{}")
+        archive.writestr("config.json", json.dumps(dense(units=1, new=None)))
+        archive.writestr("model.weights.h5", bytes(range(256)))
+    assert rewritten(tmp_path / "old", tmp_path / "new") == ("Dense.new",)
+    with zipfile.ZipFile(tmp_path / "new") as archive:
+        assert archive.namelist() == ["metadata.json", "config.json", "model.weights.h5"]
+        assert archive.read("model.weights.h5") == bytes(range(256))
+        assert json.loads(archive.read("config.json")) == dense(units=1)
+    (tmp_path / "other").write_bytes(b"no archive")
+    with pytest.raises(zipfile.BadZipFile):
+        rewritten(tmp_path / "other", tmp_path / "newer")

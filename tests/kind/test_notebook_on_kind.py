@@ -1,0 +1,123 @@
+"""The README's notebook: a real Jupyter kernel submits to a real cluster, watches, and predicts with the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kind import notebooks
+
+ROOT = Path(__file__).parents[2]
+HEADING = "\n## From a notebook\n"
+COLAB = ROOT / "tests" / "requirements-colab.lock"
+
+
+def readme() -> tuple[str, str, str]:
+    """The name of the program in the README's section, its text, and the cell."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+    program, cell = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    name = program.splitlines()[0].removeprefix("# ")
+    assert name.endswith(".py")
+    return name, program, cell
+
+
+def surroundings(kind: Any, folder: Path) -> dict[str, str]:
+    """What the kernel finds: a kubeconfig whose namespace is the tests', a home without anything else."""
+    document = yaml.safe_load(kind.kubeconfig.read_text(encoding="utf-8"))
+    for each in document["contexts"]:
+        each["context"]["namespace"] = kind.namespace
+    (folder / "kubeconfig").write_text(yaml.safe_dump(document))
+    return {
+        "KUBECONFIG": str(folder / "kubeconfig"),
+        "HOME": str(folder / "home"),
+        "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+
+
+def executed(
+    kind: Any, folder: Path, cell: str, *, python: Path = Path(sys.executable), more: dict[str, str] | None = None
+) -> notebooks.Ran:
+    """The program written by a cell, then the README's cell; what both left is looked at."""
+    name, program, _ = readme()
+    work = folder / "work"
+    work.mkdir()
+    (folder / "home").mkdir()
+    # What was predicted is looked at by a cell, so that it is the notebook's own model that says it.
+    look = "import json, numpy as np\nprint(json.dumps(np.asarray(predicted).ravel().tolist()), job['job_id'])"
+    cells = [f"%%writefile {name}\n{program}", cell, look]
+    ran = notebooks.run(work, *cells, python=python, environment={**surroundings(kind, folder), **(more or {})})
+    answer, job = re.findall(r"^\[([\d.]+)\] (\S+)$", ran.text(2), re.MULTILINE)[0]
+    # The program learns to add three numbers, here 1, 2 and 3.
+    assert float(answer) == pytest.approx(6, abs=0.2)
+    # It said where it stood while it trained, before it said that the job had ended.
+    assert ran.seconds(r"Pending|Running") < ran.seconds(r"<progress|step \d+") < ran.seconds("Succeeded")
+    assert ran.seconds("fetched the model") <= ran.seconds("Succeeded")
+    # The pod was told that its model was fetched: it ends without waiting out its ten minutes.
+    status = kind.finished(job, seconds=60)
+    assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+    return ran
+
+
+def test_the_readmes_cell_trains_on_the_cluster_and_predicts(kind: Any, tmp_path: Path) -> None:
+    _, _, cell = readme()
+    executed(kind, tmp_path, cell)
+
+
+@pytest.mark.soak
+def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_path: Path) -> None:
+    _, _, cell = readme()
+    ours = "import mptraining.tensorflow_cloud as tfc"
+    assert ours in cell
+    executed(kind, tmp_path, cell.replace(ours, "import mptraining.colab\nimport tensorflow_cloud as tfc"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path: Path) -> None:
+    """An environment of Colab's versions, into which the README's own `%pip install` brings the wheel."""
+    _, _, cell = readme()
+    assert cell.startswith("%pip install")
+    python = colab(tmp_path / "colab")
+    before = packages(python)
+    wheels = tmp_path / "wheels"
+    call(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels))
+    links = f"{os.environ.get('PIP_FIND_LINKS', '')} {wheels}".strip()
+    # The version of a checkout is one of development, which pip takes only where it is told to.
+    index = {"PIP_FIND_LINKS": links, "PIP_PRE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    executed(kind, tmp_path, cell, python=python, more=index)
+    after = packages(python)
+    assert before.items() <= after.items()
+    assert {"mptraining", "kubernetes", "obstore"} <= after.keys() - before.keys()
+    call(str(python), "-m", "pip", "check")
+
+
+def colab(folder: Path) -> Path:
+    """A new virtual environment with Colab's packages; its Python."""
+    call(sys.executable, "-m", "venv", str(folder))
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+    call(*install, "--require-hashes", "--no-deps", "--compile-bytecode", "-r", str(COLAB))
+    call(str(python), "-m", "pip", "check")
+    return python
+
+
+def packages(python: Path) -> dict[str, str]:
+    """Name and version of all that is installed."""
+    listed = json.loads(call(str(python), "-m", "pip", "list", "--format=json"))
+    return {each["name"].lower(): each["version"] for each in listed}
+
+
+def call(*command: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
