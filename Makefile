@@ -126,21 +126,24 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
 
+# What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
+SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
+
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 	@# One process: it shares one control plane, and two cores carry no second one.
-	@$(BIN)/python -m pytest -q -m cluster --durations=10
+	@$(BIN)/python -m pytest -q -m cluster $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q -m "kind and not soak" --durations=5
+	@$(BIN)/python -m pytest -q -m "kind and not soak" $(SECOND_TRY) --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
-	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal --durations=10
+	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal $(SECOND_TRY) --durations=10
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)

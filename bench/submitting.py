@@ -15,10 +15,11 @@ import yaml
 
 from bench.figures import progress
 from bench.rounds import ROOT
+from cluster.engine import Failed
+from cluster.kubectl import KUBECONFIG, kubectl
 from testbed import ControlPlane, Options
 from testbed.credentials import ADMIN_TOKEN
 
-KIND = ROOT / "build" / "cluster" / "kubeconfig"
 NAMESPACE = "bench-clients"
 
 _IMPORT = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
@@ -82,19 +83,22 @@ def on_control_plane(folder: Path) -> Iterator[Place]:
 @contextmanager
 def on_kind(folder: Path) -> Iterator[Place | None]:
     """A namespace of its own on the cluster of `make cluster`; None without one that knows MPTrainingJobs."""
-    if not KIND.exists() or not _kubectl("get", "crd/mptrainingjobs.mptraining.dev", "--request-timeout=10s"):
+    try:
+        kubectl("get", "crd/mptrainingjobs.mptraining.dev", "--request-timeout=10s")
+    except Failed as failed:
+        progress(str(failed))
         yield None
         return
-    document = yaml.safe_load(KIND.read_text(encoding="utf-8"))
+    document = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))
     for each in document["contexts"]:
         each["context"]["namespace"] = NAMESPACE
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(document), encoding="utf-8")
-    _kubectl("create", "namespace", NAMESPACE)
+    kubectl("create", "namespace", NAMESPACE)
     try:
         yield Place(_program(folder), kubeconfig)
     finally:
-        _kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false", check=False)
 
 
 def _program(folder: Path) -> Path:
@@ -102,15 +106,6 @@ def _program(folder: Path) -> Path:
     program.mkdir()
     (program / "train.py").write_text(_TRAIN, encoding="utf-8")
     return program
-
-
-def _kubectl(*arguments: str) -> bool:
-    path = {**os.environ, "PATH": f"{ROOT / 'build' / 'bin'}:{os.environ['PATH']}"}
-    command = ["kubectl", f"--kubeconfig={KIND}", *arguments]
-    try:
-        return subprocess.run(command, env=path, capture_output=True, check=False, timeout=60).returncode == 0
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return False
 
 
 def _output(command: list[str], *, folder: Path = ROOT, **environment: str) -> str:

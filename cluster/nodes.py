@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from cluster.engine import BIN, ROOT, Engine, Failed, say
+from cluster.kubectl import KUBECONFIG, kubectl
 
 NAME = "mptraining"
 CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")
 NODES = (CONTROL_PLANE, *WORKERS)
-KUBECONFIG = ROOT / "build" / "cluster" / "kubeconfig"
 KIND = "v0.30.0"
 
 
@@ -43,19 +41,16 @@ def export_kubeconfig(engine: Engine) -> None:
     KUBECONFIG.chmod(0o600)
 
 
-def kubectl(engine: Engine) -> str:
-    """kubectl from PATH, or the one that the nodes carry, copied to build/bin."""
-    found = shutil.which("kubectl")
-    if found:
-        return found
+def obtain_kubectl(engine: Engine) -> None:
+    """Where there is none on PATH, the one that the nodes carry is copied to build/bin."""
     program = BIN / "kubectl"
-    if not program.exists():
-        say("no kubectl on PATH: the nodes' own goes to build/bin")
-        inside = engine("exec", CONTROL_PLANE, "readlink", "-f", "/usr/bin/kubectl").strip()
-        BIN.mkdir(parents=True, exist_ok=True)
-        engine("cp", f"{CONTROL_PLANE}:{inside}", str(program))
-        program.chmod(0o755)
-    return str(program)
+    if shutil.which("kubectl") or program.exists():
+        return
+    say("no kubectl on PATH: the nodes' own goes to build/bin")
+    inside = engine("exec", CONTROL_PLANE, "readlink", "-f", "/usr/bin/kubectl").strip()
+    BIN.mkdir(parents=True, exist_ok=True)
+    engine("cp", f"{CONTROL_PLANE}:{inside}", str(program))
+    program.chmod(0o755)
 
 
 def why_not_well(engine: Engine) -> str | None:
@@ -66,8 +61,9 @@ def why_not_well(engine: Engine) -> str | None:
             return f"{node} is {state or 'missing'}"
     try:
         export_kubeconfig(engine)
-        ready = _ready(engine)
-    except (Failed, subprocess.CalledProcessError, subprocess.TimeoutExpired, json.JSONDecodeError) as failed:
+        obtain_kubectl(engine)
+        ready = _ready()
+    except (Failed, json.JSONDecodeError) as failed:
         return f"its API server does not answer ({failed})"
     away = sorted(set(NODES) - ready)
     if away:
@@ -80,7 +76,7 @@ def _deaf(engine: Engine) -> str | None:
     """The first node from which the API server's Service does not answer: Ready says nothing of kube-proxy, whose
     rules take a moment on a new node.
     """
-    address = _asked_kubectl(engine, "service", "kubernetes")["spec"]["clusterIP"]
+    address = _asked("service", "kubernetes")["spec"]["clusterIP"]
     call = ["curl", "--silent", "--insecure", "--noproxy", "*", "--max-time", "3", f"https://{address}/livez"]
     patience = time.monotonic() + _PROXY_SECONDS
     for node in NODES:
@@ -91,18 +87,16 @@ def _deaf(engine: Engine) -> str | None:
     return None
 
 
-def _ready(engine: Engine) -> set[str]:
+def _ready() -> set[str]:
     return {
         item["metadata"]["name"]
-        for item in _asked_kubectl(engine, "nodes")["items"]
+        for item in _asked("nodes")["items"]
         if any(each["type"] == "Ready" and each["status"] == "True" for each in item["status"]["conditions"])
     }
 
 
-def _asked_kubectl(engine: Engine, *what: str) -> dict[str, Any]:
-    command = [kubectl(engine), "--kubeconfig", str(KUBECONFIG), "--request-timeout=5s", "get", *what, "-o", "json"]
-    asked = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20, env=os.environ)
-    found: dict[str, Any] = json.loads(asked.stdout)
+def _asked(*what: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(kubectl("get", *what, "-o", "json", "--request-timeout=5s", seconds=20))
     return found
 
 

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.engine import ROOT, STATE, Engine, Failed, docker, finish, podman, say
+from cluster.kubectl import KUBECONFIG
 from cluster.nodes import (
     CONTROL_PLANE,
-    KUBECONFIG,
     NAME,
     NODES,
     WORKERS,
     export_kubeconfig,
     kind,
-    kubectl,
     relative,
     why_not_well,
 )
@@ -44,7 +43,6 @@ def main() -> None:
     if any(engine.has_container(node) for node in NODES):
         wrong = why_not_well(engine)
         if wrong is None:
-            kubectl(engine)
             say(f"{NAME} is up; kubeconfig in {relative(KUBECONFIG)}")
             return
         say(f"{NAME} exists, but {wrong}: made anew")
@@ -52,7 +50,6 @@ def main() -> None:
     if image:
         obtain(engine, image)
     create(engine, image)
-    kubectl(engine)
     say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={relative(KUBECONFIG)}")
 
 

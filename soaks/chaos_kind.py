@@ -5,29 +5,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
 
-from cluster.engine import BIN, ROOT
 from cluster.images import VERSION, engine_of_cluster
-from cluster.nodes import CONTROL_PLANE, KUBECONFIG, WORKERS
+from cluster.installed import OPERATOR, SYSTEM, configure, install
+from cluster.kubectl import KUBECONFIG, kubectl
+from cluster.nodes import CONTROL_PLANE, WORKERS
 from soaks import chaos_jobs, chaos_training
 from soaks.chaos_calls import insisted, listed
 from soaks.chaos_jobs import Stub
-from soaks.chaos_replicas import OPERATOR, PODS, PROGRAM, SYSTEM, Replicas, container, kill
+from soaks.chaos_replicas import PODS, PROGRAM, Replicas, container, kill
 from soaks.chaos_run import Counted
 from soaks.chaos_schedule import Kind, Pace, Stroke
 from soaks.chaos_verdict import Struck
@@ -62,26 +59,28 @@ class KindCluster:
     namespace = NAMESPACE
     own = frozenset({"kube-root-ca.crt", "chaos-stub"})
     kinds: Mapping[Kind, float] = MappingProxyType(
-        {Kind.SWITCH: 0.1, Kind.API: 0.04, Kind.DELETE: 0.3, Kind.DRAIN: 0.08, Kind.PAUSE: 0.08}
+        {Kind.SWITCH: 0.1, Kind.CUT: 0.1, Kind.API: 0.04, Kind.DELETE: 0.3, Kind.DRAIN: 0.08, Kind.PAUSE: 0.08}
     )
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._engine = engine_of_cluster()
+        self._folder = tempfile.TemporaryDirectory(prefix="chaos-")
         # By node: when its drain or pause ends, and how.
         self._out: dict[str, tuple[float, Callable[[], object]]] = {}
 
     def __enter__(self) -> Self:
-        self.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
-        self.kubectl("apply", "-f", str(ROOT / "manifests" / "install.yaml"))
-        self._install(SETTINGS, ["python", "-c", PROGRAM])
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+        install()
+        configure(SETTINGS, program=["python", "-c", PROGRAM])
         level = {"pod-security.kubernetes.io/enforce": "restricted"}
         stub = {"name": "chaos-stub", "namespace": NAMESPACE}
-        self._apply(
+        documents = (
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": level}},
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": stub, "data": {"sitecustomize.py": chaos_jobs.SITE}},
             chaos_training.claim(NAMESPACE),
         )
+        kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
         self.rest = self._admin()
         self._replicas = Replicas(
             self.rest, self._engine, clock=self._clock, out=lambda: frozenset(self._out), until=self._until
@@ -91,34 +90,22 @@ class KindCluster:
     def __exit__(self, *_: object) -> None:
         for node in list(self._out):
             self._give_back(node)
-        self.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        self.kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
-        plain = ["python", "-m", "mptraining_operator", "run", "--settings", "/etc/mptraining/settings.yaml"]
-        self._install({"cpuFallback": True}, plain)
-
-    def _install(self, settings: Mapping[str, Any], command: Sequence[str]) -> None:
-        data = json.dumps({"data": {"settings.yaml": yaml.safe_dump(dict(settings))}})
-        self.kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)
-        # Settings are read at the start: with others, all replicas start anew.
-        read = "/spec/template/metadata/annotations/chaos.mptraining.dev~1settings"
-        change = [
-            {"op": "replace", "path": "/spec/template/spec/containers/0/command", "value": list(command)},
-            {"op": "add", "path": read, "value": sha256(data.encode()).hexdigest()},
-        ]
-        self.kubectl("patch", f"deployment/{OPERATOR}", "-n", SYSTEM, "--type=json", "-p", json.dumps(change))
-        self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=180s")
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
+        configure({"cpuFallback": True})
+        self._folder.cleanup()
 
     def _admin(self) -> Rest:
         """With a token, which the record's client takes, instead of the certificate in the kubeconfig."""
-        self.kubectl("create", "serviceaccount", "chaos-admin", "-n", NAMESPACE)
-        self.kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
+        kubectl("create", "serviceaccount", "chaos-admin", "-n", NAMESPACE)
+        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
         bound = f"--serviceaccount={NAMESPACE}:chaos-admin"
-        self.kubectl("create", "clusterrolebinding", "chaos-admin", "--clusterrole=cluster-admin", bound)
-        token = self.kubectl("create", "token", "chaos-admin", "-n", NAMESPACE, "--duration=12h").strip()
+        kubectl("create", "clusterrolebinding", "chaos-admin", "--clusterrole=cluster-admin", bound)
+        token = kubectl("create", "token", "chaos-admin", "-n", NAMESPACE, "--duration=12h").strip()
         known = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
-        with tempfile.NamedTemporaryFile("wb", suffix=".crt", delete=False) as authority:
-            authority.write(b64decode(known["certificate-authority-data"]))
-        return Rest(known["server"], token=token, authority=Path(authority.name), agent="chaos")
+        authority = Path(self._folder.name) / "authority.crt"
+        authority.write_bytes(b64decode(known["certificate-authority-data"]))
+        return Rest(known["server"], token=token, authority=authority, agent="chaos")
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
@@ -150,19 +137,23 @@ class KindCluster:
         pods: frozenset[str] = frozenset()
         nodes: frozenset[str] = frozenset()
         lasting = 0.0
+        done = True
         if stroke.kind in (Kind.KILL, Kind.SWITCH):
             self._replicas.end(stroke)
-        elif stroke.kind is Kind.API:
-            self._restart_api_server()
+        elif stroke.kind in (Kind.CUT, Kind.API):
+            if stroke.kind is Kind.API:
+                self._restart_api_server()
+            else:
+                done = self._replicas.cut() > 0
             self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
         elif stroke.kind is Kind.DELETE:
             pods = self._delete(stroke)
+            done = bool(pods)
         elif stroke.kind in (Kind.DRAIN, Kind.PAUSE):
             nodes = self._take_out(stroke)
             lasting = _OUT * stroke.seconds + (_AFTER_PAUSE if stroke.kind is Kind.PAUSE else _AFTER_DRAIN)
         else:
-            raise ValueError(f"{stroke.kind}: nothing stands between operator and API server here")
-        done = stroke.kind is not Kind.DELETE or bool(pods)
+            raise ValueError(stroke.kind)
         return Struck(began, self._clock() + lasting, pods, nodes, done)
 
     def _restart_api_server(self) -> None:
@@ -236,21 +227,7 @@ class KindCluster:
 
     def logs(self) -> str:
         """Of the replicas that live."""
-        return self.kubectl("logs", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={OPERATOR}", "--tail=400", check=False)
-
-    def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
-        """Its standard output. Raises RuntimeError with what it complained about."""
-        path = f"{BIN}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["kubectl", f"--kubeconfig={KUBECONFIG}", *arguments],
-            input=text, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "PATH": path},
-        )  # fmt: skip
-        if check and done.returncode:
-            raise RuntimeError(f"kubectl {' '.join(arguments[:4])}: {done.stderr}")
-        return done.stdout
-
-    def _apply(self, *documents: Mapping[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", text=yaml.safe_dump_all([dict(each) for each in documents]))
+        return kubectl("logs", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={OPERATOR}", "--tail=400", check=False)
 
     def _until(self, look: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + _PATIENCE

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from cluster.engine import Engine, Failed
+from cluster.installed import OPERATOR, SYSTEM
 from soaks.chaos_metrics import phases, restarts
 from soaks.chaos_run import Counted
 from soaks.chaos_schedule import OFFSETS, Kind, Stroke
 from testbed.rest import Refused, Rest
 
-SYSTEM, OPERATOR = "mptraining-system", "mptraining-operator"
 PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}"
 # Of ten strokes against the operator so many strike the leader.
@@ -78,10 +78,16 @@ class Replicas:
             # Of a killed one as well: its kubelet would wait longer with every restart.
             self._rest.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0} if killed else None)
 
+    def cut(self) -> int:
+        """Ends the connections that all replicas have with the API server, their watches among them; how many."""
+        pods = [pod for pod in self._until(self._there, "a replica") if pod["spec"].get("nodeName") not in self._out()]
+        return sum(cut(self._engine, pod["spec"].get("nodeName", ""), container(pod)) for pod in pods)
+
     def ask(self) -> dict[str, dict[str, int]]:
         """Of every replica that answers, by its pod's name: jobs by phase. Who is gone has counted what it had."""
         there, told = set(), {}
-        for pod in self._there():
+        # One that was told to leave counts on until it has left.
+        for pod in self._pods():
             name, known = pod["metadata"]["name"], container(pod)
             self._names.add(name)
             if not known:
@@ -108,11 +114,13 @@ class Replicas:
     def restarts(self) -> int:
         return self.counted.restarts + sum(counted for counted, _ in self._known.values())
 
+    def _pods(self) -> list[dict[str, Any]]:
+        found = self._rest.get(PODS, {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"})["items"]
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
     def _there(self) -> list[dict[str, Any]]:
-        query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
-        found = self._rest.get(PODS, query)["items"]
-        mine = [each for each in found if "deletionTimestamp" not in each["metadata"]]
-        return sorted(mine, key=lambda each: str(each["metadata"]["name"]))
+        """Those that nobody told to leave."""
+        return [each for each in self._pods() if "deletionTimestamp" not in each["metadata"]]
 
     def _leader(self) -> dict[str, Any] | None:
         holder = self._rest.get(_LEASE)["spec"].get("holderIdentity")
@@ -129,3 +137,18 @@ def kill(engine: Engine, node: str, known: str) -> None:
     """SIGKILL to the first process of a container."""
     with suppress(Failed):  # it may have ended by itself
         engine("exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", known)
+
+
+def cut(engine: Engine, node: str, known: str) -> int:
+    """Ends the TCP connections of a container's network with the Service of the API server; how many.
+
+    None where the kernel was built without INET_DIAG_DESTROY.
+    """
+    try:
+        tasks = engine("exec", node, "ctr", "-n", "k8s.io", "tasks", "list")
+        processes = [line.split()[1] for line in tasks.splitlines() if known and line.startswith(known)]
+        ss = ("ss", "--kill", "--tcp", "--no-header", "state", "established", "dport", "=", ":443")
+        ended = [engine("exec", node, "nsenter", "-t", process, "-n", *ss) for process in processes]
+    except Failed:  # the container, or its node, may have ended by itself
+        return 0
+    return sum(len(lines.splitlines()) for lines in ended)

@@ -26,7 +26,7 @@ _COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
 # Seconds: jobs that nobody disturbs any more end, children go with their jobs, and the leader hears of the last end.
-_TO_END, _TO_GO, _TO_HEAR = 400.0, 90.0, 15.0
+_TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0
 # Jobs are made during this share of the faults.
 _MADE_WITHIN = 0.9
 

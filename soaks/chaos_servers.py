@@ -37,7 +37,7 @@ from testbed.rest import Refused, Rest
 NAMESPACE, LEASE = "chaos", "chaos"
 # Of ten strokes against the operator so many strike the leader.
 _LEADER = 0.7
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 # Seconds from SIGTERM to the end of a worker: longer than the wait for the next attempt, which must wait for it too.
 _LEAVING = 3.0
 # A count that began before a stroke may be asked for no more, and may become known a moment after it.
@@ -146,7 +146,7 @@ class Servers:
         self._ask(chosen)
         if stroke.kind is Kind.KILL:
             chosen.server.signal(signal.SIGKILL)
-            chosen.server.wait(10)
+            chosen.server.wait(60)
         else:
             chosen.server.stop(seconds=15)
         self._bury(chosen)

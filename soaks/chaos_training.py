@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import yaml
 
 from cluster.images import VERSION
+from cluster.kubectl import kubectl
 from soaks.chaos_calls import insisted, listed
 from testbed.pods import RESTRICTED
 from testbed.rest import Rest
@@ -45,8 +46,6 @@ class Cluster(Protocol):
 
     rest: Rest
     namespace: str
-
-    def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str: ...
 
 
 def claim(namespace: str) -> dict[str, Any]:
@@ -118,13 +117,13 @@ def _read(cluster: Cluster, names: list[str]) -> dict[str, str]:
         "metadata": {"name": _READER, "namespace": cluster.namespace},
         "spec": {"restartPolicy": "Never", "volumes": _VOLUMES["volumes"], "containers": [container]},
     }
-    cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(pod))
+    kubectl("apply", "-f", "-", text=yaml.safe_dump(pod))
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/{_READER}"
     until = time.monotonic() + 120
     while _phase(insisted(partial(cluster.rest.get, path))) not in ("Succeeded", "Failed"):
         if time.monotonic() > until:
             break
         time.sleep(0.5)
-    lines = cluster.kubectl("logs", "-n", cluster.namespace, _READER, check=False).splitlines()
-    cluster.kubectl("delete", "pod", "-n", cluster.namespace, _READER, "--grace-period=1")
+    lines = kubectl("logs", "-n", cluster.namespace, _READER, check=False).splitlines()
+    kubectl("delete", "pod", "-n", cluster.namespace, _READER, "--grace-period=1")
     return dict(line.split() for line in lines if len(line.split()) == 2)

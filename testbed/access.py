@@ -38,7 +38,39 @@ def service_account(rest: Rest, namespace: str, name: str, *, rules: Sequence[Po
             "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
         },
     )
+    _wait_for_rights(rest, f"system:serviceaccount:{namespace}:{name}", None if cluster_wide else namespace, rules)
     return token(rest, namespace, name)
+
+
+def _wait_for_rights(rest: Rest, user: str, namespace: str | None, rules: Sequence[PolicyRule]) -> None:
+    """The API server judges by what its caches have of roles and bindings, a moment after they were made."""
+    for rule in rules:
+        name = next(iter(rule.get("resourceNames", ())), None)
+        resource, _, subresource = rule["resources"][-1].partition("/")
+        asked = may(user, rule["verbs"][-1], rule["apiGroups"][-1], resource, namespace, name, subresource)
+        wait_until_allowed(rest, asked)
+
+
+def wait_until_allowed(rest: Rest, asked: Object) -> None:
+    """Until the API server says yes to a SubjectAccessReview. Raises TimeoutError."""
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    wait_until(lambda: bool(rest.post(path, asked)["status"].get("allowed")), f"allowed: {asked['spec']}")
+
+
+def may(
+    user: str,
+    verb: str,
+    group: str,
+    resource: str,
+    namespace: str | None,
+    name: str | None = None,
+    subresource: str = "",
+) -> Object:
+    """A SubjectAccessReview: may the user do that?"""
+    what = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+    where = {"namespace": namespace} if namespace else {}
+    which = {"name": name} if name else {}
+    return {"spec": {"user": user, "resourceAttributes": {**what, **where, **which}}}
 
 
 def token(
@@ -77,7 +109,7 @@ def apply_crd(rest: Rest, definition: Object) -> None:
     wait_until(served, f"{name} served")
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30, every: float = 0.02) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 120, every: float = 0.02) -> None:
     """Asks until `condition` holds; a refusal counts as no. Raises TimeoutError naming `what` and the last refusal."""
     deadline = time.monotonic() + seconds
     refused: Refused | None = None

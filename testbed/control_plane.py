@@ -151,7 +151,7 @@ class ControlPlane:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         if check and done.returncode:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
@@ -227,7 +227,7 @@ class ControlPlane:
             "--shutdown-delay-duration=0s",
             *extra,
         )
-        server.wait_until(self._ready, seconds=60)
+        server.wait_until(self._ready, seconds=180)
 
     def _ready(self) -> bool:
         try:
@@ -259,7 +259,7 @@ class ControlPlane:
                 return False
             return True
 
-        self.process("kube-controller-manager").wait_until(published, seconds=60)
+        self.process("kube-controller-manager").wait_until(published, seconds=180)
 
     def _start_scheduler(self) -> None:
         options, port = self.options, self._others[1]

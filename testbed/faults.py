@@ -99,7 +99,7 @@ class FaultProxy:
 
     def cut_watches(self, resource: str | None = None) -> int:
         """Ends the streams that are open now, of one resource or all; returns how many."""
-        return asyncio.run_coroutine_threadsafe(self._cut(resource), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(self._cut(resource), self._loop).result(60)
 
     def open_watches(self, resource: str | None = None) -> int:
         """How many streams are open now."""
@@ -127,7 +127,7 @@ class FaultProxy:
 
     def start(self) -> Self:
         self._thread.start()
-        if not self._started.wait(10):
+        if not self._started.wait(60):
             raise TimeoutError("the fault proxy did not start")
         return self
 

@@ -27,6 +27,9 @@ from testbed.pods import Pod, Pods, read
 from testbed.rest import Object, Refused, Rest, Watch
 
 _Step = Callable[[], None]
+# An API server that has too much to do, or whose etcd has; and one that was asked to write what others wrote meanwhile.
+_TRY_AGAIN = (429, 500, 503, 504)
+_LOST_A_RACE = "the object has been modified"
 
 
 class Kubelet:
@@ -100,7 +103,9 @@ class Kubelet:
         try:
             step()
         except Refused as refused:
-            if refused.code not in (404, 409, 422):
+            if refused.code in _TRY_AGAIN or _LOST_A_RACE in refused.message:
+                self._later(0.2, step)
+            elif refused.code not in (404, 409, 422):
                 raise
         except OSError:
             # An API server that is down on purpose: a kubelet tries again.

@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         # The image's `python` is this one.
         program = [sys.executable, *command[1:]] if command[0] == "python" else command
         environment = dict(self.server_of.commands.get(place, {}))
-        done = subprocess.run(program, env=environment, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(program, env=environment, capture_output=True, check=False, timeout=240)
         for channel, data in ((_STDOUT, done.stdout), (_STDERR, done.stderr)):
             for at in range(0, len(data), 32_768):
                 self._frame(_BINARY, bytes([channel]) + data[at : at + 32_768])

@@ -75,13 +75,13 @@ class ObjectServer:
             }
             command = [str(binary(OBJECT_SERVER)), *(f"-{name}={value}" for name, value in options.items())]
             server = starting.enter_context(Server(command, log=folder / f"{OBJECT_SERVER}.log"))
-            server.wait_until(self._answers, seconds=60)
+            server.wait_until(self._answers, seconds=180)
             self._ends = starting.pop_all()
         self.pid = server.pid
         return self
 
     def _answers(self) -> bool:
-        _direct.open(f"{self.address}/storage/v1/b?project=test", timeout=5).close()
+        _direct.open(f"{self.address}/storage/v1/b?project=test", timeout=30).close()
         return True
 
     def __exit__(

@@ -96,7 +96,7 @@ class Pods:
             self.select(namespace, **{"batch.kubernetes.io/job-name": job}), key=lambda pod: (pod.index or 0, pod.name)
         )
 
-    def wait_for(self, namespace: str, job: str, count: int, *, seconds: float = 30) -> list[Pod]:
+    def wait_for(self, namespace: str, job: str, count: int, *, seconds: float = 120) -> list[Pod]:
         """The pods of the Job as soon as there are `count`. Raises TimeoutError."""
         wait_until(lambda: len(self.of_job(namespace, job)) == count, f"{count} pods of {job}", seconds=seconds)
         return self.of_job(namespace, job)

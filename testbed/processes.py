@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from typing import Self
 # The kernel sends the death signal when the *thread* that started a process ends, so that one thread, which lives as
 # long as this interpreter, starts them all.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="testbed-starter")
+# Above what is known by its number, below what the kernel hands out and Kubernetes' node ports.
+_PORTS = range(12_000, 30_000)
 
 
 class NotStarted(RuntimeError):
@@ -105,9 +108,21 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Local ports that nobody listens on, all different."""
+    """Local ports that nobody listens on, all different.
+
+    Not of those that the kernel hands out (32768 and up on Linux): between here and the moment that a server listens,
+    or while it is down on purpose, one of these may become the near end of anybody's connection. Drawn by the system,
+    since every process of the tests seeds its own `random` alike.
+    """
+    draw = random.SystemRandom()
+    found: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        while len(found) < count:
+            number = draw.choice(_PORTS)
+            each = held.enter_context(socket.socket())
+            try:
+                each.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            found.append(number)
+    return found

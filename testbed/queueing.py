@@ -8,16 +8,18 @@ which the API server lets nobody touch the template, then the template as it was
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.rest import JSON_PATCH, Object, Rest
+from testbed.rest import JSON_PATCH, Object, Refused, Rest
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 _STOPPING = "kueue.x-k8s.io/stopping"
 _PODSET = "kueue.x-k8s.io/podset"
 _WORKLOAD = "kueue.x-k8s.io/workload"
+_CONFLICTS = 100
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Queue:
         """Lets it go on, on the nodes of that flavor. Raises Refused for what the API server does not take, ValueError
         for a node label that the Job wants otherwise, which Kueue would refuse.
         """
+        _anew_on_conflict(lambda: self._admit(job, flavor))
+
+    def _admit(self, job: str, flavor: Flavor) -> None:
         found = self._rest.get(f"{self._path}/{job}")
         template = found["spec"]["template"]
         self._templates[found["metadata"]["uid"]] = copy.deepcopy(template)
@@ -67,7 +72,7 @@ class Queue:
         """Preempts it: its pods are deleted, it is neither failed nor over, and waits again."""
         found = self._rest.get(f"{self._path}/{job}")
         before = self._templates[found["metadata"]["uid"]]
-        self._patch(found, {"metadata": {"annotations": {_STOPPING: "true"}}, "spec": {"suspend": True}})
+        _anew_on_conflict(lambda: self._stop(job))
         path = f"{self._path}/{job}"
         self._rest.patch(f"{path}/status", {"status": {"startTime": None}})
         done = _STOPPING.replace("/", "~1")
@@ -77,10 +82,28 @@ class Queue:
         ]
         self._rest.patch(path, restore, kind=JSON_PATCH)
 
+    def _stop(self, job: str) -> None:
+        found = self._rest.get(f"{self._path}/{job}")
+        self._patch(found, {"metadata": {"annotations": {_STOPPING: "true"}}, "spec": {"suspend": True}})
+
     def _patch(self, found: Object, change: Object) -> None:
         """Refused with 409 when somebody else has changed the Job since, as Kueue has it."""
         metadata = {**change.get("metadata", {}), "resourceVersion": found["metadata"]["resourceVersion"]}
         self._rest.patch(f"{self._path}/{found['metadata']['name']}", {**change, "metadata": metadata})
+
+
+def _anew_on_conflict(change: Callable[[], None]) -> None:
+    """As Kueue does where somebody, often the Job's controller, wrote the Job between its look and its write."""
+
+    for left in reversed(range(_CONFLICTS)):
+        try:
+            change()
+        except Refused as refused:
+            if refused.code != 409 or not left:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _age(job: Object) -> tuple[str, str]:

@@ -146,7 +146,7 @@ class Watch:
 
     def start(self) -> Self:
         self._thread.start()
-        if not self._listed.wait(30):
+        if not self._listed.wait(120):
             raise TimeoutError(f"no answer to LIST {self._path}")
         return self
 

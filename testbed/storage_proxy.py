@@ -66,7 +66,7 @@ class StorageProxy:
             root = str(Path(__file__).resolve().parents[1])
             server = Server(command, log=folder / "storage-proxy.log", environment={"PYTHONPATH": root})
             starting.enter_context(server)
-            server.wait_until(lambda: self._ask("GET", "counters") is not None, seconds=30)
+            server.wait_until(lambda: self._ask("GET", "counters") is not None, seconds=120)
             self.set(self._first)
             self._ends = starting.pop_all()
         self.pid = server.pid
@@ -138,7 +138,7 @@ class StorageProxy:
     def _ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         url = f"http://127.0.0.1:{self._ports[2]}/{path}"
         request = urllib.request.Request(url, data=body if method == "PUT" else None, method=method)
-        with _direct.open(request, timeout=10) as answer:
+        with _direct.open(request, timeout=60) as answer:
             content: bytes = answer.read()
         return content
 

@@ -6,11 +6,11 @@ They bind whoever may make MPTrainingJobs. Whoever may make pods has other ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from mptraining_api.accelerators import canonical
+from mptraining_api.accelerators import canonical, catalogue
 from mptraining_api.image_reference import lies_in, matches, parse_image, parse_location
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.model import Count, Model
@@ -27,6 +27,11 @@ def _known(name: str) -> str:
         raise ValueError(str(problem)) from None
 
 
+def _names(schema: dict[str, Any]) -> None:
+    """For `helm install`, which reads the schema: what `canonical` takes."""
+    schema["enum"] = [word for each in catalogue().values() for word in (each.name, *each.aliases)]
+
+
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     def check(text: str) -> str:
         parse(text)
@@ -41,7 +46,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 class JobLimits(Model):
     """What jobs may use. Empty and absent limits allow everything."""
 
-    accelerators: tuple[Annotated[Text, AfterValidator(_known)], ...] = Field(
+    accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
     )
     images: tuple[Annotated[Text, AfterValidator(_checked(parse_image))], ...] = Field(

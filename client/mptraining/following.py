@@ -85,8 +85,7 @@ class Following:
                 update = self._inbox.get(timeout=tick_seconds)
             except queue.Empty:
                 quiet += tick_seconds
-                telling = self._logs is not None and self._logs.under_way and quiet < DRAIN_SECONDS
-                if ended and not telling:
+                if ended and not (self._telling and quiet < DRAIN_SECONDS):
                     return
                 yield Tick()
                 continue
@@ -95,6 +94,11 @@ class Following:
             quiet = 0.0
             ended = ended or (isinstance(update, JobView) and update.finished)
             yield update
+
+    @property
+    def _telling(self) -> bool:
+        """Whether a log may have more to say: one that is read, or that is yet to be found after the last look."""
+        return self._thread.is_alive() or (self._logs is not None and self._logs.under_way)
 
     def _said(self, pod: WorkerPod, text: str) -> None:
         self._inbox.put(Line(pod, text))

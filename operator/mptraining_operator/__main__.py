@@ -38,7 +38,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     try:
         chosen = OperatorSettings.load(settings)
         log.set_up(chosen.log_level, chosen.log_format)
-    except (Problem, ValueError) as problem:
+    except Problem as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 

@@ -9,12 +9,14 @@ from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 from mptraining_api.resolve import resolve
 from mptraining_api.resolved import ResolvedJob
+from mptraining_api.spec_pods import PodTemplate
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator import admission, backoff, standing, waiting
 from mptraining_operator.actions import Announcement, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.attempt_end import charge, end_current
 from mptraining_operator.deadlines import earliest
 from mptraining_operator.gone import quiet
+from mptraining_operator.mounts import outlives_pod
 from mptraining_operator.snapshot import Refusal, Snapshot
 
 # Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
@@ -145,13 +147,24 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     how = f"{job.strategy} over {replicas}, {job.precision.policy}"
     said = [Announcement("Started", f"attempt {number}: {workers} for {kind}, {how}")]
-    if number == 1 and job.output is None:
-        message = "spec.output.uri is not given: checkpoints and model go with the pods"
-        said.append(Announcement("NothingKept", message, "Warning"))
+    if number == 1 and (lost := _goes_with_the_pods(snapshot, job)):
+        said.append(Announcement("NothingKept", lost, "Warning"))
     if snapshot.problem:
         # A field of a newer version: the job is trained without it, and the user is told.
         said.append(Announcement("UnknownField", snapshot.problem, "Warning"))
     return Plan(status=after, actions=(StartAttempt(number, job),), announcements=tuple(said))
+
+
+def _goes_with_the_pods(snapshot: Snapshot, job: ResolvedJob) -> str:
+    if job.output is None:
+        return "spec.output.uri is not given: checkpoints and model go with the pods"
+    template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
+    if outlives_pod(job.output, template):
+        return ""
+    return (
+        f"spec.output.uri: {job.output!r} lies in the pod: checkpoints and model go with it; "
+        "expected gs://bucket/folder, or a path below a claim of podTemplate.volumes that is mounted"
+    )
 
 
 def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:

@@ -36,9 +36,16 @@ def _lines(values: Model, indent: str) -> Iterator[str]:
             yield f"{indent}{field.alias}:"
             yield from _lines(value, f"{indent}  ")
         else:
-            yield f"{indent}# -- {field.description}"
+            # Of a null helm-docs cannot tell what it stands for.
+            kind = "(int) " if value is None and _is_integer(values, str(field.alias)) else ""
+            yield f"{indent}# -- {kind}{field.description}"
             # JSON is YAML, and quotes what must be.
             yield f"{indent}{field.alias}: {json.dumps(value)}"
+
+
+def _is_integer(values: Model, name: str) -> bool:
+    options = type(values).model_json_schema(by_alias=True)["properties"][name].get("anyOf", ())
+    return any(each.get("type") == "integer" for each in options)
 
 
 def values_schema() -> str:

@@ -13,12 +13,20 @@ from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
 Labels = dict[str, str]
+# By these the Deployment, the Services and the NetworkPolicy find the replicas, and Helm its own objects.
+_OURS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "part-of", "version", "managed-by")]
+OtherLabels = Annotated[Labels, Field(json_schema_extra={"propertyNames": {"not": {"enum": _OURS}}})]
 Object = dict[str, Any]
 # A name of an object, or nothing.
-Called = Annotated[str, StringConstraints(max_length=253)]
+Called = Annotated[str, StringConstraints(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+# Other than a Called, it is a Service's too.
+FullName = Annotated[str, StringConstraints(max_length=55, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")]
+# A host with a port and folders, or nothing; no URL.
+Registry = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)*/?)?$")]
+Repository = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Tag = Annotated[str, StringConstraints(max_length=128)]
 Digest = Annotated[str, StringConstraints(pattern=r"^([a-z0-9+._-]+:[0-9a-f]{32,})?$")]
-Quantities = dict[str, str | int]
+Quantities = dict[str, str | int | float]
 
 
 class PullSecret(Model):
@@ -30,7 +38,7 @@ class Global(Model):
 
     model_config = ConfigDict(extra="allow")
 
-    image_registry: str = Field("", description="Registry of all images that say nothing else, such as a mirror.")
+    image_registry: Registry = Field("", description="Registry of all images that say nothing else, such as a mirror.")
     image_pull_secrets: tuple[PullSecret, ...] = Field(
         (), description="Secrets to pull the operator's image with; those of jobs are `settings.pods`."
     )
@@ -47,8 +55,8 @@ class Crds(Model):
 
 
 class OperatorImage(Model):
-    registry: str = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
-    repository: str = Field("mptraining/operator", description="Name in the registry.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    repository: Repository = Field("mptraining/operator", description="Name in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     digest: Digest = Field("", description="Wins over the tag.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="As in a container.")
@@ -63,8 +71,8 @@ class Suffixes(Model):
 class TrainerImage(Model):
     """The images of jobs that name none; `settings.trainerImage` and `settings.trainerImages` win over it."""
 
-    registry: str = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
-    repository: str = Field("mptraining/trainer", description="Name in the registry.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    repository: Repository = Field("mptraining/trainer", description="Name in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     suffixes: Suffixes = Field(Suffixes(), description="What follows the tag, by the kind of accelerator.")
 
@@ -133,8 +141,8 @@ class ChartValues(Model):
     """Everything that `helm install --set` may say."""
 
     global_: Global = Field(Global(), alias="global", description="Shared by all charts of a release.")
-    fullname_override: Called = Field("", description="Name of the objects. Empty: `<release>-operator`.")
-    common_labels: Labels = Field({}, description="Extra labels of every object.")
+    fullname_override: FullName = Field("", description="Name of the objects. Empty: `<release>-operator`.")
+    common_labels: OtherLabels = Field({}, description="Extra labels of every object.")
     namespace: NamespaceValues = Field(NamespaceValues(), description="The operator's namespace.")
     crds: Crds = Field(Crds(), description="The CustomResourceDefinition.")
     replicas: Annotated[int, Field(ge=1, le=10)] = Field(2, description="One leads, all take progress reports.")
@@ -150,7 +158,7 @@ class ChartValues(Model):
     topology_spread_constraints: tuple[Object, ...] = Field(
         (), description="As in a pod. Empty: spread over nodes and zones where that is possible."
     )
-    pod_labels: Labels = Field({}, description="Extra labels of the replicas.")
+    pod_labels: OtherLabels = Field({}, description="Extra labels of the replicas.")
     pod_annotations: Labels = Field({}, description="Extra annotations of the replicas.")
     extra_env: tuple[Object, ...] = Field((), description="Extra variables of the replicas, as in a container.")
     pod_disruption_budget: PodDisruptionBudget = Field(PodDisruptionBudget(), description="For drained nodes.")

@@ -44,13 +44,9 @@ class PlainLines(logging.Formatter):
 
 
 def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
-    """Sends all loggers to `stream` (standard error). Raises ValueError for an unknown level or style."""
+    """Sends all loggers to `stream` (standard error); `level` and `style` as in the settings."""
     formats: dict[str, logging.Formatter] = {"json": JsonLines(), "text": PlainLines()}
-    if style not in formats:
-        raise ValueError(f"logFormat: {style!r} is not one of json, text")
-    threshold = logging.getLevelNamesMapping().get(level.upper())
-    if threshold is None:
-        raise ValueError(f"logLevel: {level!r} is not one of DEBUG, INFO, WARNING, ERROR")
+    threshold = logging.getLevelNamesMapping()[level]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formats[style])
     root = logging.getLogger()

@@ -34,6 +34,9 @@ _TOKEN = f"{OWN_PREFIX}token"
 _AUTHORITIES = f"{OWN_PREFIX}ca"
 _AUTHORITIES_FOLDER = "/etc/mptraining-ca"
 
+# Kinds of volumes; of the others each pod has its own, or only reads.
+_LASTING = {"persistentVolumeClaim", "csi"}
+
 Objects = list[dict[str, Any]]
 
 
@@ -111,8 +114,26 @@ def refuse_collisions(template: PodTemplate, own: Objects) -> None:
                 )
 
 
+def outlives_pod(uri: str, template: PodTemplate) -> bool:
+    """Whether what is written to `uri` is there when the pod is gone: in a bucket, or on a mounted claim or driver's
+    volume. A path that is not absolute counts from the images' working folder, which is /tmp.
+    """
+    if "://" in uri:
+        return True
+    path = _absolute(uri if uri.startswith("/") else f"{HOME}/{uri}")
+    mounts = {_absolute(str(each.get("mountPath", ""))): each.get("name") for each in template.volume_mounts or ()}
+    above = [folder for folder in mounts if path.is_relative_to(folder)]
+    name = mounts[max(above, key=lambda folder: len(folder.parts))] if above else None
+    volume = next((each for each in template.volumes or () if each.get("name") == name), {})
+    return not volume.keys().isdisjoint(_LASTING)
+
+
 def _collide(path: str, own: str, *, read_only: bool) -> bool:
     """Whether `path` is `own`, lies above it, or below it where nothing can be created."""
-    # Two slashes at the start are a root of their own to pathlib, the same one to Linux.
-    theirs, ours = PurePosixPath("/" + path.strip("/")), PurePosixPath(own)
+    theirs, ours = _absolute(path), PurePosixPath(own)
     return ours.is_relative_to(theirs) or (read_only and theirs.is_relative_to(ours))
+
+
+def _absolute(path: str) -> PurePosixPath:
+    """Two slashes at the start are a root of their own to pathlib, the same one to Linux."""
+    return PurePosixPath("/" + path.strip("/"))

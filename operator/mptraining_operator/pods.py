@@ -124,12 +124,13 @@ def _template(
 
 
 def _service_account(asked: PodTemplate) -> dict[str, Any]:
-    """The token of the Kubernetes API is there for a job that names an account, which it does to use it.
+    """No token of the Kubernetes API, unless the job names an account that has not said no to one itself.
 
-    Google's credentials need no token in the pod: GKE's metadata server hands them to whatever account the pod has.
+    The account's own `automountServiceAccountToken` counts only where the pod says nothing. Google's credentials need
+    no token in the pod: GKE's metadata server hands them to whatever account the pod has.
     """
     name = asked.service_account_name
-    return {"automountServiceAccountToken": bool(name), **({"serviceAccountName": name} if name else {})}
+    return {"serviceAccountName": name} if name else {"automountServiceAccountToken": False}
 
 
 def _pull_secrets(asked: PodTemplate, settings: PodSettings) -> dict[str, Any]:

@@ -5,15 +5,17 @@ Where the operator runs (its pod's name and namespace) comes from the environmen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from mptraining_api.image_reference import parse_image
 from mptraining_api.job_limits import JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
@@ -26,9 +28,53 @@ DEFAULT_NAMESPACE = "mptraining-system"
 
 _MULTI_HOST = "Take TPU slices of several hosts, on which TensorFlow has no supported way to train."
 
+# RFC 1123, as Kubernetes has it; a Service's name begins with a letter.
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_FOLDER = r"(gs://[a-z0-9]|/).*"
+# A leader gives up after 0.8 of the duration (`lease`): one renewal that fails must not be the last.
+_RENEWALS = 0.4
+
+
+def _like(pattern: str, expected: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(expected)
+        return text
+
+    return check
+
+
+def _image(text: str) -> str:
+    parse_image(text)
+    return text
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-Image = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Image = Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_image)]
+# The patterns are for `helm install`, which reads the schema; the words for who reads the operator's log.
+Namespace = Annotated[
+    str,
+    AfterValidator(_like(_LABEL, "the name of a namespace")),
+    Field(max_length=63, json_schema_extra={"pattern": f"^{_LABEL}$"}),
+]
+Service = Annotated[
+    str,
+    AfterValidator(_like(_SERVICE, "small letters, digits and dashes, a letter first")),
+    Field(max_length=63, json_schema_extra={"pattern": f"^{_SERVICE}$"}),
+]
+Lease = Annotated[
+    str,
+    AfterValidator(_like(_SUBDOMAIN, "small letters, digits, dashes and dots")),
+    Field(max_length=253, json_schema_extra={"pattern": f"^{_SUBDOMAIN}$"}),
+]
+Folder = Annotated[
+    Uri,
+    AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount")),
+    Field(json_schema_extra={"pattern": f"^{_FOLDER}$"}),
+]
 
 
 class ProgressSettings(Model):
@@ -36,7 +82,7 @@ class ProgressSettings(Model):
 
     enabled: bool = Field(True, description="Whether workers report their progress.")
     port: Port = Field(8443, description="HTTPS port of every replica.")
-    service: str = Field("mptraining-operator", description="Service in front of the replicas.")
+    service: Service = Field("mptraining-operator", description="Service in front of the replicas.")
     minimum_seconds: Seconds = Field(15.0, description="Between two writes of one job's progress.")
     writes_per_second: Seconds = Field(50.0, description="Over all jobs; progressDeadlineSeconds needs some a minute.")
     token_cache_seconds: Seconds = Field(60.0, description="How long a reviewed token is believed.")
@@ -45,9 +91,16 @@ class ProgressSettings(Model):
 class LeaseSettings(Model):
     """Leader election: the seconds are those of a coordination.k8s.io Lease."""
 
-    name: str = Field("mptraining-operator", description="The Lease's name.")
+    name: Lease = Field("mptraining-operator", description="The Lease's name.")
     duration_seconds: Annotated[int, Field(ge=3)] = Field(10, description="A silent leader is replaced after these.")
     renew_seconds: Seconds = Field(2.0, description="Between two renewals, or two looks of a standby.")
+
+    @model_validator(mode="after")
+    def _renewed_in_time(self) -> Self:
+        most = self.duration_seconds * _RENEWALS
+        if self.renew_seconds > most:
+            raise ValueError(f"renewSeconds of at most {most:g}, {_RENEWALS:g} times durationSeconds")
+        return self
 
 
 class RestartSettings(Model):
@@ -80,21 +133,21 @@ class JobPods(Model):
     )
     ca_key: Name = Field("ca.crt", description="Its key.")
     priority_class_name: Name | None = Field(None, description="Priority class of jobs that name none.")
-    labels: dict[Word, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
+    labels: dict[Name, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
 
 
 class OperatorSettings(Model):
     """What a platform engineer may set."""
 
-    trainer_image: str | None = Field(None, description="Image of jobs that name none. Absent: this version's own.")
-    trainer_images: TrainerImages = Field(TrainerImages(), description="The same, by the kind of accelerator.")
+    trainer_image: Image | None = Field(None, description="Image of jobs that name none, for kinds without one below.")
+    trainer_images: TrainerImages = Field(TrainerImages(), description="By kind of accelerator; these win.")
     cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
-    default_output: str | None = Field(None, description="Folder for the runs of jobs that name none.")
-    default_outputs: dict[Word, Uri] = Field({}, description="Such folders for single namespaces, by their name.")
+    default_output: Folder | None = Field(None, description="Folder for the runs of jobs that name none.")
+    default_outputs: dict[Word, Folder] = Field({}, description="Such folders for single namespaces, by their name.")
     limits: JobLimits = Field(JobLimits(), description="What jobs may use.")
     pods: JobPods = Field(JobPods(), description="What the pods of all jobs get.")
-    namespaces: tuple[str, ...] = Field((), description="Namespaces to serve. Empty: all.")
+    namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Jobs looked at side by side.")
     relist_seconds: Seconds = Field(600.0, description="Everything is listed anew this often.")
     settle_seconds: Seconds = Field(5.0, description="Pods may be unscheduled this long before status says so.")
@@ -102,11 +155,17 @@ class OperatorSettings(Model):
     grace_seconds: Annotated[int, Field(ge=1)] = Field(60, description="Workers have these to save a checkpoint.")
     unreachable_seconds: Annotated[int, Field(ge=0)] = Field(30, description="Pods stay this long on a lost node.")
     health_port: Port = Field(8080, description="/metrics, /healthz, /readyz.")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
-    log_format: str = Field("json", description="json, or text for a terminal.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
+    log_format: Literal["json", "text"] = Field("json", description="json, or text for a terminal.")
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
     restart: RestartSettings = Field(RestartSettings(), description="Waits between attempts.")
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> Self:
+        if self.progress.enabled and self.health_port and self.health_port == self.progress.port:
+            raise ValueError(f"a healthPort other than progress.port, {self.progress.port}")
+        return self
 
     def image(self, kind: str) -> str:
         """The trainer image of jobs that name none and compute on `kind` (cpu, gpu, tpu): this operator's version."""

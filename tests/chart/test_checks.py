@@ -54,7 +54,7 @@ def rendered(everything: bool) -> str:
 @pytest.fixture(scope="module")
 def schemas() -> Path:
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.schemas"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+        [sys.executable, "-m", "cluster.schemas"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return FOLDER
@@ -66,7 +66,7 @@ def conform(schemas: Path, version: str, text: str) -> dict[str, Any]:
     command = [str(binary("kubeconform")), "-strict", "-output", "json", "-summary", "-skip", ",".join(OTHERS)]
     command += ["-schema-location", str(schemas / version / name), "-schema-location", str(schemas / name)]
     command += ["-kubernetes-version", version.removeprefix("v")]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=600)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -113,7 +113,7 @@ def test_helm_has_nothing_against_the_chart(values: dict[str, Any], tmp_path: Pa
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     command = [str(binary("helm")), "lint", "--strict", "--kube-version", KUBERNETES, "--values", str(file), str(CHART)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout
     assert "[WARNING]" not in done.stdout
 
@@ -138,7 +138,7 @@ def test_kube_score_finds_nothing_but_the_exceptions(everything: bool) -> None:
 def scored(text: str, *flags: str) -> set[str]:
     """The checks of kube-score that something does not meet."""
     command = [str(binary("kube-score")), "score", "--output-format", "json", "--kubernetes-version", "v1.34", *flags]
-    done = subprocess.run([*command, "-"], input=text, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*command, "-"], input=text, capture_output=True, text=True, check=False, timeout=240)
     return {
         check["check"]["id"]
         for each in json.loads(done.stdout)

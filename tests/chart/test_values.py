@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import mptraining_operator
 from mptraining_operator.settings import OperatorSettings
 from testbed.chart import Refused, documents, render
 
@@ -92,16 +94,41 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
     assert granted == {("authentication.k8s.io", "tokenreviews"), ("", "nodes")}
 
 
-def test_no_rule_is_wider_than_it_must_be() -> None:
-    for (kind, name), each in objects().items():
+# What the operator asks the API server for, by the module that does: whoever adds a call adds its right, and no other.
+CALLS = {
+    "mptrainingjobs": {"get": "apply", "list": "relist", "watch": "watch", "delete": "apply"},
+    "mptrainingjobs/status": {"patch": "apply"},
+    # The API server's own check of blockOwnerDeletion.
+    "mptrainingjobs/finalizers": {"update": "children"},
+    "jobs": {"get": "apply", "list": "relist", "watch": "watch", "create": "creation", "delete": "apply"},
+    "configmaps": {"get": "apply", "create": "creation"},
+    "services": {"get": "creation", "create": "creation"},
+    "networkpolicies": {"get": "creation", "create": "creation"},
+    "pods": {"list": "relist", "watch": "watch", "delete": "apply"},
+    "pods/status": {"patch": "apply"},
+    "events": {"list": "relist", "watch": "watch", "create": "announce", "patch": "announce"},
+    "tokenreviews": {"create": "tokens"},
+    "nodes": {"get": "apply"},
+    "leases": {"get": "lease", "create": "lease", "update": "lease"},
+    "secrets": {"get": "progress_endpoint", "create": "progress_endpoint", "update": "progress_endpoint"},
+}
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
+def test_the_operator_has_the_rights_for_its_calls_and_no_others(namespaces: list[str]) -> None:
+    granted: dict[str, set[str]] = {}
+    for (kind, name), each in objects({"settings": {"namespaces": namespaces}}).items():
         if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view")):
             continue
         for rule in each["rules"]:
-            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], name
+            for resource in rule["resources"]:
+                granted.setdefault(resource, set()).update(rule["verbs"])
             if {"secrets", "leases"} & set(rule["resources"]):
                 assert kind == "Role"
                 assert rule["verbs"] == ["create"] or rule["resourceNames"]
-            assert not {"pods/exec", "roles", "clusterroles", "serviceaccounts/token"} & set(rule["resources"])
+    assert granted == {resource: set(verbs) for resource, verbs in CALLS.items()}
+    modules = {module for verbs in CALLS.values() for module in verbs.values()}
+    assert all((Path(mptraining_operator.__file__).parent / f"{module}.py").exists() for module in modules)
 
 
 def test_users_reach_jobs_by_the_roles_they_have() -> None:
@@ -141,7 +168,7 @@ def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_
         "commonLabels": {"team": "platform"},
         "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
     }
-    for each in objects(values).values():
+    for each in objects(values, tests=True).values():
         labels = each["metadata"]["labels"]
         assert labels["team"] == "platform", each["kind"]
         assert labels["app.kubernetes.io/instance"] == "mptraining"
@@ -201,11 +228,42 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"image": {"digest": "latest"}}, "digest"),
         ({"settings": {"healthPort": 0}}, "healthPort"),
+        ({"settings": {"healthPort": 8443}}, r"healthPort: 8443 is settings.progress.port too"),
+        ({"settings": {"lease": {"durationSeconds": 5, "renewSeconds": 3}}}, "renewSeconds"),
+        ({"settings": {"logLevel": "verbose"}}, "logLevel"),
+        ({"settings": {"namespaces": ["Team_A"]}}, "namespaces/0"),
+        ({"settings": {"defaultOutput": "s3://runs"}}, "defaultOutput"),
+        ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"global": {"imageRegistry": "https://mirror.example"}}, "imageRegistry"),
+        ({"fullnameOverride": "Training"}, "fullnameOverride"),
+        # The selectors of Deployment, Services and NetworkPolicy go by them.
+        ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "app.kubernetes.io/name"),
+        ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "app.kubernetes.io/instance"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         render(values)
+
+
+def test_what_kubernetes_takes_is_taken() -> None:
+    resources = {"requests": {"cpu": 0.5, "memory": 268435456}, "limits": None}
+    (container,) = pod({"resources": resources})["spec"]["containers"]
+    assert container["resources"]["requests"] == {
+        "cpu": 0.5,
+        "memory": 268435456,
+        "ephemeral-storage": "16Mi",
+    }
+    # Digits alone are the name of a namespace, and a number in YAML; and one that stands there twice is one.
+    some = _rendered(json.dumps({"settings": {"namespaces": ["1234", "1234"]}}), False)
+    bound = [each["metadata"].get("namespace") for each in some if each["kind"] == "RoleBinding"]
+    assert sorted(bound) == ["1234", "mptraining-system"]
+
+
+def test_the_names_of_a_long_release_fit() -> None:
+    found = documents(render(release="r" * 53))
+    assert all(len(each["metadata"]["name"]) <= 63 for each in found if each["kind"] == "Service")
 
 
 def test_an_older_kubernetes_is_refused() -> None:

@@ -19,7 +19,7 @@ def test_the_script_example_trains_on_this_machine(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("runs"))
     # From another folder: paths count from the job file's.
     command = [sys.executable, "-m", "mptraining", "run", "examples/cpu-script.yaml", "--local"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "  run folder  examples/runs/digits-script\n" in done.stdout
     result = json.loads((folder / "runs" / "digits-script" / "result.json").read_text())
@@ -34,7 +34,7 @@ def test_the_script_example_trains_on_this_machine(tmp_path: Path) -> None:
 )
 def test_one_file_of_code_builds_models_of_both_generations(example: str, generation: str, name: str) -> None:
     command = [sys.executable, "-m", "mptraining", "check", str(EXAMPLES / f"{example}.yaml"), "--deep", "--json"]
-    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     # A model of the other generation is refused; the names that the two give tell them apart as well.

@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"
@@ -79,29 +79,44 @@ def test_lines_as_a_terminal_would_leave_them(written: str, lines: list[str]) ->
     assert [text for _, _, text in seen] == lines
 
 
-def test_exit_codes_in_the_order_of_ends() -> None:
-    end = gang("time.sleep(0.3); sys.exit(76)", "sys.exit(3)", patience=Patience(stop=5, peers=5))
+def test_exit_codes_in_the_order_of_ends(tmp_path: Path) -> None:
+    # The first waits until nothing is left of the second: until its end has been noted.
+    waits = f"""
+from pathlib import Path
+file = Path({str(tmp_path / "pid")!r})
+while not file.exists() or os.path.exists("/proc/" + file.read_text()):
+    time.sleep(0.01)
+sys.exit(76)
+"""
+    says = f"""
+open({str(tmp_path / "pid.new")!r}, "w").write(str(os.getpid()))
+os.replace({str(tmp_path / "pid.new")!r}, {str(tmp_path / "pid")!r})
+sys.exit(3)
+"""
+    end = gang(waits, says, patience=Patience(stop=60, peers=60))
     assert [(each.worker, each.code, each.told) for each in end.ends] == [(1, 3, False), (0, 76, False)]
 
 
 def test_the_others_are_ended_when_one_fails() -> None:
-    end = gang("time.sleep(60)", "sys.exit(1)")
+    end = gang("time.sleep(600)", "sys.exit(1)", patience=Patience(stop=60, peers=0.3))
     assert [(each.worker, each.code, each.told) for each in end.ends] == [
         (1, 1, False),
         (0, -signal.SIGTERM, True),
     ]
 
 
-def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    ignores = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / 'deaf')!r}, 'w'); time.sleep(600)"
+    fails = f"while not os.path.exists({str(tmp_path / 'deaf')!r}): time.sleep(0.01)\nsys.exit(1)"
     begin = time.monotonic()
-    end = gang("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", "time.sleep(0.2); sys.exit(1)")
+    end = gang(ignores, fails)
     assert end.ends[-1].code == -signal.SIGKILL
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 120
 
 
 def test_what_a_worker_leaves_running_goes_with_it() -> None:
     seen: Seen = []
-    gang("print(subprocess.Popen(['sleep', '60']).pid)", seen=seen)
+    gang("print(subprocess.Popen(['sleep', '600']).pid)", seen=seen)
     wait_until(lambda: not is_alive(int(seen[0][2])))
 
 
@@ -112,7 +127,7 @@ def test_an_error_of_the_reader_leaves_no_worker_behind() -> None:
         pids.append(int(text))
         raise BrokenPipeError
 
-    worker = Worker(0, (sys.executable, "-uc", "import os,time; print(os.getpid()); time.sleep(60)"), os.environ)
+    worker = Worker(0, (sys.executable, "-uc", "import os,time; print(os.getpid()); time.sleep(600)"), os.environ)
     with pytest.raises(BrokenPipeError):
         run_gang([worker], on_line=read, on_stop=lambda number: None, patience=QUICK)
     assert not is_alive(pids[0])
@@ -131,7 +146,7 @@ import os, sys
 from mptraining.gang import Worker, run_gang
 from mptraining.verdict import Patience
 child = "import os,signal,subprocess,time; signal.signal(15, signal.SIG_IGN)\\n"
-child += "print(os.getpid(), subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+child += "print(os.getpid(), subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
 run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],
          on_line=lambda worker, stream, text: print(text, flush=True),
          on_stop=lambda number: None, patience=Patience(stop=0.3))

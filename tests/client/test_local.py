@@ -16,7 +16,6 @@ from mptraining_api.problems import InvalidSpec, ResumeRefused
 
 JobFile = Callable[..., Path]
 Stub = Callable[[str], tuple[str, str]]
-QUICK = Patience(stop=1, peers=0.5)
 # What the chief of a real trainer leaves behind.
 WRITES_FOLDER = """
 job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
@@ -167,7 +166,8 @@ def test_one_worker_fails_the_others_leave(job_file: JobFile, stub: Stub, capsys
     if index == 0: time.sleep(0.3); finish("PeerLost", 76, "worker 1 went away")
     finish("ProgramFailed", 1, "ValueError: bad")
     """
-    assert run_local(job_file(nodes=2), command=stub(code), patience=QUICK) == 1
+    # Whichever of them comes to its end first on a busy machine: the other is left the time for its own.
+    assert run_local(job_file(nodes=2), command=stub(code), patience=Patience(stop=60, peers=60)) == 1
     assert "mptj: ProgramFailed: worker 1: ValueError: bad." in capsys.readouterr().err
 
 

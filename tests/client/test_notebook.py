@@ -48,7 +48,7 @@ def execute(folder: Path, *sources: str) -> subprocess.CompletedProcess[str]:
     environment: dict[str, Any] = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "jupyter", "execute", "--inplace", "--kernel_name=python3", "a.ipynb"]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=120
+        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=600
     )
 
 

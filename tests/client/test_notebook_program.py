@@ -28,7 +28,7 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "IPython.py").write_text("raise ImportError('there is no IPython in a job')")
     (folder / "program.py").write_text(text)
     return subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, capture_output=True, check=False, text=True, timeout=60
+        [sys.executable, "program.py"], cwd=folder, capture_output=True, check=False, text=True, timeout=240
     )
 
 

@@ -20,7 +20,9 @@ Environment = Callable[..., dict[str, str]]
 
 def mptj(*arguments: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mptraining", *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=False, text=True, timeout=60)
+    return subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, check=False, text=True, timeout=240
+    )
 
 
 def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environment) -> None:

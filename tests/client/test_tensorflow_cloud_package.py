@@ -126,7 +126,7 @@ def asked(folder: Path) -> dict[str, Any]:
         capture_output=True,
         check=False,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     found: dict[str, Any] = json.loads((folder / "told.json").read_text())

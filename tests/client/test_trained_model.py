@@ -92,7 +92,7 @@ def answers_of_older(folder: Path) -> list[float]:
     paths = os.pathsep.join(str(ROOT / part) for part in ("client", "api"))
     environment = os.environ | {"PYTHONPATH": paths}
     command = [str(OLDER), "-W", "ignore", "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[float] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -37,8 +37,13 @@ SETTINGS: dict[str, Any] = {
     "graceSeconds": 1,
     "progress": {"port": 0},
     "restart": {"programSeconds": 0.2, "infrastructureSeconds": 0.1},
-    "lease": {"durationSeconds": 3, "renewSeconds": 0.5},
+    # A leader that is alone must not lose its Lease because the machine is busy for some seconds. Whoever lets a second
+    # replica wait for the end of the first says how long.
+    "lease": {"durationSeconds": 60, "renewSeconds": 0.5},
 }
+# How long anything may take that is waited for: on an idle machine a second or two. What must happen within a time of
+# its own says so.
+PATIENCE = 120.0
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "cpu"},
     "nodes": 2,
@@ -67,15 +72,17 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Operator:
-    """One replica, as a process."""
+    """One replica, as a process; `name` is what it calls itself in its Lease."""
 
     server: Server
+    name: str
 
     def kill(self) -> None:
         self.server.stop(seconds=0)
 
     def stop(self) -> None:
-        self.server.stop()
+        # It has five seconds to finish what is in hand; killed before the end it would keep its Lease.
+        self.server.stop(seconds=60)
 
     @property
     def log(self) -> str:
@@ -91,8 +98,8 @@ class Life:
         self.rest = control_plane.rest
         self.scripts: dict[str, Script] = {}
         self._folder = folder
-        self._settings = {**SETTINGS, "namespaces": [namespace], **settings}
-        self._settings["lease"] = {**SETTINGS["lease"], "name": f"operator-{namespace}", **settings.get("lease", {})}
+        self.settings = {**SETTINGS, "namespaces": [namespace], **settings}
+        self.settings["lease"] = {**SETTINGS["lease"], "name": f"operator-{namespace}", **settings.get("lease", {})}
         self._numbers = itertools.count(1)
         self.operators: list[Operator] = []
         self.kubelet: Kubelet | None = None
@@ -112,7 +119,7 @@ class Life:
         """Starts a replica; `server` is another address of the API server, such as a fault proxy's."""
         number = next(self._numbers)
         file = self._folder / f"{self.namespace}-{number}.yaml"
-        chosen = {**self._settings, **settings}
+        chosen = {**self.settings, **settings}
         file.write_text(yaml.safe_dump(chosen))
         token = self.control_plane.token(SYSTEM, account)
         if account == OPERATOR:
@@ -126,10 +133,10 @@ class Life:
         }
         command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
         log = self._folder / f"operator-{self.namespace}-{number}.log"
-        started = Operator(Server(command, log=log, environment=environment))
+        started = Operator(Server(command, log=log, environment=environment), environment["POD_NAME"])
         self.operators.append(started)
         if ready:
-            started.server.wait_until(lambda: "ready" in started.log, seconds=30)
+            started.server.wait_until(lambda: "ready" in started.log, seconds=PATIENCE)
         return started
 
     def close(self) -> None:
@@ -164,21 +171,30 @@ class Life:
         """The condition, or an empty one."""
         return condition(self.status(name), type)
 
-    def until(self, name: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 30) -> dict[str, Any]:
+    def until(self, name: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = PATIENCE) -> dict[str, Any]:
         """The job's status as soon as `holds` says so of it."""
         return eventually(lambda: self.status(name), holds, what=f"{name} in {self.namespace}", seconds=seconds)
 
-    def phase(self, name: str, *phases: str, seconds: float = 30) -> dict[str, Any]:
+    def phase(self, name: str, *phases: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """The status in one of these phases."""
         return self.until(name, lambda status: status.get("phase") in phases, seconds=seconds)
 
-    def running(self, name: str, attempt: int = 1, seconds: float = 30) -> dict[str, Any]:
+    def running(self, name: str, attempt: int = 1, seconds: float = PATIENCE) -> dict[str, Any]:
         """The status once all workers of that attempt run."""
         return self.until(
             name,
             lambda status: status.get("currentAttempt") == attempt and status.get("phase") == "Running",
             seconds=seconds,
         )
+
+    def waits(self, name: str, reason: str, words: str = "") -> str:
+        """The message of the condition Running as soon as it waits for that reason and says these words."""
+
+        def holds(status: dict[str, Any]) -> bool:
+            found = condition(status, "Running")
+            return found.get("reason") == reason and words in found["message"]
+
+        return str(condition(self.until(name, holds), "Running")["message"])
 
     def patch(self, name: str, change: Mapping[str, Any], subresource: str = "") -> dict[str, Any]:
         path = f"{self.jobs}/{name}" + (f"/{subresource}" if subresource else "")
@@ -208,7 +224,7 @@ class Life:
         listed = self.rest.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", query)["items"]
         return sorted(listed, key=lambda each: int(each["metadata"]["labels"]["mptraining.dev/attempt"]))
 
-    def wait(self, look: Callable[[], Any], holds: Callable[[Any], Any], seconds: float = 30) -> Any:
+    def wait(self, look: Callable[[], Any], holds: Callable[[Any], Any], seconds: float = PATIENCE) -> Any:
         """What `look` sees as soon as `holds` says so of it."""
         return eventually(look, holds, seconds=seconds)
 
@@ -223,10 +239,29 @@ class Life:
         self.wait(alive, lambda left: not left)
 
     def events(self, name: str) -> list[str]:
-        """`Reason: message` of the Kubernetes events about the job."""
+        """`Reason: message` of the Kubernetes events about the job. They come after the status: see `told`."""
         query = {"fieldSelector": f"involvedObject.kind=MPTrainingJob,involvedObject.name={name}"}
         listed = self.rest.get(f"/api/v1/namespaces/{self.namespace}/events", query)["items"]
         return [f"{each['reason']}: {each['message']}" for each in listed]
+
+    def told(self, name: str, words: str) -> list[str]:
+        """The events as soon as one of them begins with these words."""
+        found: list[str] = self.wait(
+            lambda: self.events(name), lambda events: any(each.startswith(words) for each in events)
+        )
+        return found
+
+    def end(self, name: str, behaviour: Behaviour) -> None:
+        """All pods of the attempt's Indexed Job `name` do that from now on: a pod that ends by a clock of its own may
+        have ended before anybody has seen it run.
+        """
+        assert self.kubelet is not None
+        self.kubelet.tell_job(self.namespace, name, behaviour)
+
+    def lease(self, name: str) -> dict[str, Any]:
+        """The spec of the operators' Lease `name`."""
+        found: dict[str, Any] = self.rest.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{name}")["spec"]
+        return found
 
     def _behaviour(self, pod: Pod) -> Behaviour:
         script = self.scripts.get(pod.job.rpartition("-")[0])
@@ -238,7 +273,9 @@ def condition(status: Mapping[str, Any], type: str) -> dict[str, Any]:
     return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
 
 
-def eventually(look: Callable[[], Any], holds: Callable[[Any], Any], *, what: str = "it", seconds: float = 30) -> Any:
+def eventually(
+    look: Callable[[], Any], holds: Callable[[Any], Any], *, what: str = "it", seconds: float = PATIENCE
+) -> Any:
     """What `look` sees as soon as `holds` says so of it; fails with the last look."""
     deadline = time.monotonic() + seconds
     while True:

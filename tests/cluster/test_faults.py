@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed import Behaviour, ControlPlane, Exit
+from testbed import Behaviour, ControlPlane, Exit, Run
 from testbed.fault_rules import (
     CutWatch,
     DelayAnswer,
@@ -59,7 +59,7 @@ def test_every_write_fails_once(alone: Any, proxy: FaultProxy, fault: str) -> No
     ):
         proxy.add(FAULTS[fault], verb=verb, resource=resource, subresource=subresource, times=1)
     alone.create("flowers", twice)
-    status = alone.phase("flowers", "Succeeded", seconds=60)
+    status = alone.phase("flowers", "Succeeded")
     assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
     assert len(alone.batch_jobs("flowers")) == 2
@@ -82,7 +82,7 @@ def test_any_request_may_fail_at_random(alone: Any, proxy: FaultProxy) -> None:
     for name in names:
         alone.create(name, twice)
     for name in names:
-        status = alone.phase(name, "Succeeded", seconds=120)
+        status = alone.phase(name, "Succeeded", seconds=300)
         assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
         assert len(alone.batch_jobs(name)) == 2
     assert operator.server.exit_code is None
@@ -96,7 +96,7 @@ def test_watches_that_end_after_each_event(alone: Any, proxy: FaultProxy, fault:
     for number in range(3):
         alone.create(f"flowers-{number}", twice)
     for number in range(3):
-        status = alone.phase(f"flowers-{number}", "Succeeded", seconds=60)
+        status = alone.phase(f"flowers-{number}", "Succeeded")
         assert len(status["attempts"]) == 2
 
 
@@ -105,13 +105,13 @@ def test_deletions_that_nobody_tells_of_are_found_by_listing(alone: Any, proxy: 
     alone.operator(server=proxy.url, relistSeconds=2)
     proxy.add(HideEvents("DELETED"), verb="watch")
     proxy.cut_watches()
-    alone.create("flowers", lambda pod: Exit(0, after=30 if pod.job.endswith("-1") else 0.1))
+    alone.create("flowers", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.1))
     alone.running("flowers")
     alone.patch("flowers", {"spec": {"runPolicy": {"suspend": True}}})
     alone.phase("flowers", "Suspended")
     alone.released("flowers")
     alone.patch("flowers", {"spec": {"runPolicy": {"suspend": False}}})
-    alone.phase("flowers", "Succeeded", seconds=40)
+    alone.phase("flowers", "Succeeded")
 
 
 def test_the_operator_starts_while_the_api_server_answers_nothing(alone: Any, proxy: FaultProxy) -> None:
@@ -122,15 +122,18 @@ def test_the_operator_starts_while_the_api_server_answers_nothing(alone: Any, pr
     assert operator.server.exit_code is None
     assert "Traceback" not in operator.log
     proxy.clear()
-    alone.phase("flowers", "Succeeded", seconds=60)
+    alone.phase("flowers", "Succeeded")
 
 
 def test_a_leader_that_cannot_renew_its_lease_stops_before_another_leads(alone: Any, proxy: FaultProxy) -> None:
-    first = alone.operator(server=proxy.url)
+    lease = {"durationSeconds": 6}
+    first = alone.operator(server=proxy.url, lease={**alone.settings["lease"], **lease})
     alone.wait(lambda: first.log, lambda log: "leading" in log)
-    second = alone.operator()
+    second = alone.operator(lease={**alone.settings["lease"], **lease})
     proxy.add(DropBefore(), resource="leases")
-    alone.wait(lambda: second.log, lambda log: "leading" in log, seconds=20)
-    assert first.server.wait(1) == 1
+    alone.wait(lambda: second.log, lambda log: "leading" in log)
+    # It ends with these words; all that the busy machine may still have to do is to clear it away.
+    assert "no longer leading" in first.log
+    assert first.server.wait(60) == 1
     alone.create("flowers", lambda pod: Exit(0))
     alone.phase("flowers", "Succeeded")

@@ -13,6 +13,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.self_check import findings
 from mptraining_operator.settings import OperatorSettings
 from testbed import ControlPlane, Exit, Refused, Run
+from testbed.access import may, wait_until_allowed
 from testbed.binaries import missing
 from testbed.chart import documents, render
 from testbed.installation import SYSTEM
@@ -38,6 +39,14 @@ def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, ne
     rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
     rights = [each for each in rendered if each["kind"] in BOUND]
     installed.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rights))
+    user = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+    for asked in (
+        may(user, "watch", "mptraining.dev", "mptrainingjobs", "narrow"),
+        may(user, "update", "coordination.k8s.io", "leases", SYSTEM, "operator-narrow"),
+        may(user, "create", "authentication.k8s.io", "tokenreviews", None),
+    ):
+        # A moment after the roles are there; the operator would ask again, and its log would say so.
+        wait_until_allowed(installed.rest, asked)
     life.with_kubelet()
     try:
         life.operator(account=ACCOUNT)

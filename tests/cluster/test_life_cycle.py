@@ -14,7 +14,7 @@ from testbed.rest import MERGE, Refused
 
 
 def test_created_running_succeeded(life: Any) -> None:
-    life.create("flowers", lambda pod: Exit(0, after=1.0))
+    life.create("flowers")
     status = life.running("flowers")
     assert (status["strategy"], status["precision"], status["workers"]) == ("MultiWorkerMirrored", "float32", 2)
     assert (status["replicasInSync"], status["globalBatchSize"]) == (2, 64)
@@ -32,6 +32,7 @@ def test_created_running_succeeded(life: Any) -> None:
     assert file["immutable"]
     assert ResolvedJob.read(file["data"]["job.json"]).strategy == "MultiWorkerMirrored"
 
+    life.end("flowers-1", Exit(0))
     status = life.phase("flowers", "Succeeded")
     for type in ("Succeeded", "Finished"):
         assert {c["type"]: c["status"] for c in status["conditions"]}[type] == "True"
@@ -52,7 +53,7 @@ def test_kubectl_shows_what_people_ask_for(life: Any) -> None:
         assert column in table[0]
     assert table[1].split()[:5] == ["shown", "Succeeded", "cpu", "MultiWorkerMirrored", "float32"]
     done = life.control_plane.kubectl(
-        "wait", "--for=condition=Finished", "--timeout=1s", "mptj/shown", "-n", life.namespace
+        "wait", "--for=condition=Finished", "--timeout=60s", "mptj/shown", "-n", life.namespace
     )
     assert "condition met" in done.stdout
 
@@ -84,7 +85,7 @@ def test_failures_of_program_and_infrastructure_are_counted_apart(life: Any) -> 
         return ends[number - 1] if pod.index == 0 else Run()
 
     life.create("mixed", script)
-    status = life.phase("mixed", "Succeeded", seconds=60)
+    status = life.phase("mixed", "Succeeded")
     outcomes = [each["outcome"] for each in status["attempts"]]
     assert outcomes == ["Preempted", "ProgramFailed", "OOMKilled", "Preempted", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (2, 2)
@@ -131,10 +132,10 @@ def test_half_a_gang_waits_with_the_schedulers_words_and_is_released_whole(life:
     life.create(
         "half",
         lambda pod: Run() if pod.index == 0 else Unscheduled(words),
-        runPolicy={"pendingTimeoutSeconds": 3},
+        # Long enough for its words to be heard before.
+        runPolicy={"pendingTimeoutSeconds": 10},
     )
-    life.until("half", lambda _: life.condition("half", "Running").get("reason") == "Unschedulable", seconds=5)
-    assert words in life.condition("half", "Running")["message"]
+    assert words in life.waits("half", "Unschedulable")
     life.phase("half", "Failed")
     failed = life.condition("half", "Failed")
     assert failed["reason"] == "PendingTimeout"
@@ -146,10 +147,10 @@ def test_an_image_that_cannot_be_pulled(life: Any) -> None:
     life.create(
         "typo",
         lambda pod: Waiting("ImagePullBackOff", 'Back-off pulling image "nope:1"'),
-        runPolicy={"pendingTimeoutSeconds": 3},
+        # Long enough for its words to be heard before.
+        runPolicy={"pendingTimeoutSeconds": 10},
     )
-    life.until("typo", lambda _: life.condition("typo", "Running").get("reason") == "ImagePullFailed", seconds=60)
-    assert 'Back-off pulling image "nope:1"' in life.condition("typo", "Running")["message"]
+    assert 'Back-off pulling image "nope:1"' in life.waits("typo", "ImagePullFailed")
     life.phase("typo", "Failed")
     assert life.condition("typo", "Failed")["reason"] == "PendingTimeout"
     assert "ImagePullFailed" in life.condition("typo", "Failed")["message"]
@@ -207,32 +208,32 @@ def test_a_job_deleted_and_made_again_at_once_waits_for_the_first_ones_children(
     before = life.running("again") and life.batch_jobs("again")[0]["metadata"]["uid"]
     life.delete("again")
     life.create("again", lambda pod: Exit(0, after=0.2))
-    life.phase("again", "Succeeded", seconds=60)
+    life.phase("again", "Succeeded")
     assert life.batch_jobs("again")[0]["metadata"]["uid"] != before
 
 
 def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(life: Any) -> None:
     """ConfigMap, Service and Job of the first go at once, its pods when they have saved: to the same output."""
-    first: set[str] = set()
-
-    def script(pod: Pod) -> Behaviour:
-        mine = pod.labels["mptraining.dev/job-uid"]
-        return Run(stop_after=4) if mine in first else Exit(0, after=0.2)
-
-    life.create("beside", script)
-    first.add(life.get("beside")["metadata"]["uid"])
-    life.running("beside")
-    life.delete("beside")
-    life.create("beside", script)
-    life.until("beside", lambda _: life.condition("beside", "Running").get("reason") == "EarlierJobEnds")
     pods = lambda: life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "beside"})  # noqa: E731
+    life.create("beside")
+    life.running("beside")
+    first = life.get("beside")["metadata"]["uid"]
+    saving = pods()
+    for pod in saving:
+        # They save until they are told that they have done so.
+        life.kubelet.tell(pod, Lost())
+    life.delete("beside")
+    life.create("beside", lambda pod: Exit(0, after=0.2))
+    life.waits("beside", "EarlierJobEnds")
     # The garbage collector may take half a minute to learn of a new resource.
-    new = lambda found: any(pod.labels["mptraining.dev/job-uid"] not in first for pod in found)  # noqa: E731
-    seen = life.wait(pods, new, seconds=60)
-    assert not [pod.name for pod in seen if pod.labels["mptraining.dev/job-uid"] in first and not pod.ended]
+    life.wait(pods, lambda found: len(found) == 2 and all(pod.terminating for pod in found))
+    assert {pod.uid for pod in pods()} == {pod.uid for pod in saving}
+    for pod in saving:
+        life.kubelet.tell(pod, Run())
+    seen = life.wait(pods, lambda found: any(pod.labels["mptraining.dev/job-uid"] != first for pod in found))
+    assert not [pod.name for pod in seen if pod.labels["mptraining.dev/job-uid"] == first and not pod.ended]
     life.phase("beside", "Succeeded")
-    told = lambda events: any(each.startswith("EarlierJobEnds") for each in events)  # noqa: E731
-    life.wait(lambda: life.events("beside"), told)
+    life.told("beside", "EarlierJobEnds")
 
 
 def test_somebody_deletes_the_indexed_job(life: Any) -> None:
@@ -270,7 +271,7 @@ def test_a_pod_stuck_on_a_dead_node_is_ended_by_its_status(life: Any) -> None:
     life.kubelet.tell(pod, Lost())
     life.control_plane.nodes.set_ready("doomed", False)
     life.rest.delete(f"/api/v1/namespaces/{life.namespace}/pods/{pod.name}")
-    status = life.until("stranded", lambda status: status.get("currentAttempt") == 2, seconds=60)
+    status = life.until("stranded", lambda status: status.get("currentAttempt") == 2)
     assert status["attempts"][0]["outcome"] == "NodeLost"
     assert status["infrastructureRestarts"] == 1
     life.control_plane.nodes.set_ready("doomed", True)
@@ -282,7 +283,6 @@ def test_somebody_elses_job_of_the_childs_name(life: Any) -> None:
     foreign = {"metadata": {"name": "taken-1"}, "spec": {"suspend": True, "template": pod}}
     life.rest.post(f"/apis/batch/v1/namespaces/{life.namespace}/jobs", foreign)
     life.create("taken", lambda pod: Exit(0))
-    life.until("taken", lambda _: life.condition("taken", "Running").get("reason") == "ChildNameTaken")
-    assert "Job taken-1" in life.condition("taken", "Running")["message"]
+    assert "Job taken-1" in life.waits("taken", "ChildNameTaken")
     life.rest.delete(f"/apis/batch/v1/namespaces/{life.namespace}/jobs/taken-1", {"propagationPolicy": "Background"})
-    life.phase("taken", "Succeeded", seconds=40)
+    life.phase("taken", "Succeeded")

@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from mptraining.cli import main
-from testbed import ControlPlane, Options
-from testbed.access import wait_until
+from testbed import ControlPlane, Options, Refused
+from testbed.access import may, wait_until, wait_until_allowed
 from testbed.installation import install
 
-Refused = Callable[..., str]
+Told = Callable[..., str]
 VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")
 
 
 @pytest.fixture
 def refused(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
-) -> Refused:
+) -> Told:
     """What a command that leaves with `code` says on standard error, in one line; as admin unless told otherwise."""
 
     def call(*arguments: str, code: int = 2, kubeconfig: Path | None = None) -> str:
@@ -64,7 +64,7 @@ def document() -> Callable[..., dict[str, Any]]:
     return make
 
 
-def test_no_crd(refused: Refused, document: Any, tmp_path: Path, control_plane_servers: None) -> None:
+def test_no_crd(refused: Told, document: Any, tmp_path: Path, control_plane_servers: None) -> None:
     with ControlPlane(tmp_path / "bare", Options(crd=False, controller_manager=False)) as bare:
         kubeconfig = bare.kubeconfig("bare", bare.rest.token)
         for arguments in (("list",), ("submit", job_file(tmp_path, document)), ("status", "flowers")):
@@ -74,7 +74,7 @@ def test_no_crd(refused: Refused, document: Any, tmp_path: Path, control_plane_s
 
 
 def test_no_permission_names_the_role(
-    refused: Refused, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
+    refused: Told, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
 ) -> None:
     token = control_plane.service_account(namespace, "ada")
     kubeconfig = control_plane.kubeconfig("ada", token, namespace=namespace)
@@ -88,10 +88,14 @@ def test_no_permission_names_the_role(
         # The words are a command that works, once the roles of install.yaml are there.
         install(control_plane)
         control_plane.kubectl(*command.split())
+        user = f"system:serviceaccount:{namespace}:ada"
+        asked = may(user, verb, "mptraining.dev", "mptrainingjobs", namespace)
+        # Roles are put together by a controller, and the API server's caches follow.
+        wait_until_allowed(control_plane.rest, asked)
         refused(*arguments, code=0, kubeconfig=kubeconfig)
 
 
-def test_credentials_that_are_not_accepted(refused: Refused, control_plane: ControlPlane) -> None:
+def test_credentials_that_are_not_accepted(refused: Told, control_plane: ControlPlane) -> None:
     said = refused("list", kubeconfig=control_plane.kubeconfig("nobody", "no-such-token"))
     assert "does not accept these credentials. Log in again" in said
     path = control_plane.kubeconfig("anonymous", "")
@@ -100,7 +104,7 @@ def test_credentials_that_are_not_accepted(refused: Refused, control_plane: Cont
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_cluster_unreachable(
-    verb: str, refused: Refused, control_plane: ControlPlane, document: Any, tmp_path: Path
+    verb: str, refused: Told, control_plane: ControlPlane, document: Any, tmp_path: Path
 ) -> None:
     """Something that refuses connections; 75 says that the same command may work later."""
     with socket.socket() as free:
@@ -114,7 +118,7 @@ def test_cluster_unreachable(
 
 
 def test_no_accelerator_nodes_says_which_there_are(
-    refused: Refused, control_plane: ControlPlane, document: Any, tmp_path: Path
+    refused: Told, control_plane: ControlPlane, document: Any, tmp_path: Path
 ) -> None:
     """A warning: an autoscaler may make the node, and the operator may fall back to CPUs."""
     control_plane.nodes.create(
@@ -130,7 +134,7 @@ def test_no_accelerator_nodes_says_which_there_are(
         control_plane.nodes.remove("t4")
 
 
-def test_status_says_it_too(refused: Refused, document: Any, tmp_path: Path, capsys: Any) -> None:
+def test_status_says_it_too(refused: Told, document: Any, tmp_path: Path, capsys: Any) -> None:
     v100 = job_file(tmp_path, document, "waits", accelerator={"type": "nvidia-tesla-v100"})
     refused("submit", v100, code=0)
     with pytest.raises(SystemExit):
@@ -138,7 +142,7 @@ def test_status_says_it_too(refused: Refused, document: Any, tmp_path: Path, cap
     assert "no node has nvidia-tesla-v100 now: no node of the cluster has an accelerator" in capsys.readouterr().out
 
 
-def test_names_that_are_taken_or_nobodys(refused: Refused, document: Any, tmp_path: Path, namespace: str) -> None:
+def test_names_that_are_taken_or_nobodys(refused: Told, document: Any, tmp_path: Path, namespace: str) -> None:
     file = job_file(tmp_path, document, "taken")
     refused("submit", file, code=0)
     said = refused("submit", file)
@@ -150,12 +154,14 @@ def test_names_that_are_taken_or_nobodys(refused: Refused, document: Any, tmp_pa
 
 
 def test_what_the_namespace_does_not_allow_leaves_nothing_behind(
-    refused: Refused, control_plane: ControlPlane, namespace: str, tmp_path: Path
+    refused: Told, control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     control_plane.rest.post(path, {"metadata": {"name": "none"}, "spec": {"hard": {"configmaps": "1"}}})
-    # The namespace has one already, and the quota counts once its controller has looked.
+    # The namespace has one already, and the quota counts once its controller has looked and admission has heard of it.
     wait_until(lambda: control_plane.rest.get(f"{path}/none").get("status", {}).get("used"), "the quota is counted")
+    one = {"metadata": {"name": "one-too-many"}}
+    wait_until(lambda: refuses(control_plane, f"/api/v1/namespaces/{namespace}/configmaps", one), "the quota counts")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print('never')\n")
     said = refused("submit", "code/train.py", "--name", "much")
@@ -164,7 +170,16 @@ def test_what_the_namespace_does_not_allow_leaves_nothing_behind(
     assert "much: no job of this name" in refused("status", "much")
 
 
-def test_a_job_that_can_never_work_is_not_sent(refused: Refused, document: Any, tmp_path: Path) -> None:
+def refuses(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> bool:
+    """Whether the API server would take it; nothing is kept."""
+    try:
+        control_plane.rest.post(path, body, {"dryRun": "All"})
+    except Refused:
+        return True
+    return False
+
+
+def test_a_job_that_can_never_work_is_not_sent(refused: Told, document: Any, tmp_path: Path) -> None:
     said = refused("submit", job_file(tmp_path, document, "wrong", accelerator={"type": "t4"}))
     assert "spec.accelerator.type: 't4' is a short name of the command line; write 'nvidia-tesla-t4'" in said
     assert "is a job file, which says everything; --epochs beside it" in refused("submit", "job.yaml", "--epochs", "2")
@@ -173,7 +188,7 @@ def test_a_job_that_can_never_work_is_not_sent(refused: Refused, document: Any, 
     assert "job.yaml: No such file or directory" in refused("submit", "job.yaml")
 
 
-def test_no_cluster_is_named(refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_cluster_is_named(refused: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     said = refused("list", kubeconfig=tmp_path / "absent")
@@ -186,7 +201,7 @@ def test_no_cluster_is_named(refused: Refused, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_logs_may_be_forbidden_alone(
-    refused: Refused, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
+    refused: Told, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
 ) -> None:
     """Who may see pods and not their logs: that refusal comes on another way than the others."""
     rules = [

@@ -12,22 +12,26 @@ from testbed.pods import Pod
 
 def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> None:
     """With the lease as it is installed: 10 s. A clean end hands over at once."""
-    lease = {"durationSeconds": 10, "renewSeconds": 2}
-    first = alone.operator(lease={**lease, "name": "takeover"})
-    second = alone.operator(lease={**lease, "name": "takeover"})
+    lease = {"durationSeconds": 10, "renewSeconds": 2, "name": "takeover"}
+    holder = lambda: alone.lease("takeover").get("holderIdentity")  # noqa: E731
+    first = alone.operator(lease=lease)
     alone.wait(lambda: first.log, lambda log: "leading" in log)
+    second = alone.operator(lease=lease)
     assert "leading" not in second.log
     alone.create("before", lambda pod: Run())
     alone.running("before")
     first.kill()
     began = time.monotonic()
+    alone.wait(holder, lambda name: name == second.name)
+    assert time.monotonic() - began < 15
     alone.create("after", lambda pod: Exit(0, after=0.2))
-    alone.phase("after", "Succeeded", seconds=25)
-    assert time.monotonic() - began < 15 + 2, "the lease, and the job itself"
-    third = alone.operator(lease={**lease, "name": "takeover"})
+    alone.phase("after", "Succeeded")
+    third = alone.operator(lease=lease)
     second.stop()
+    # Nobody waits for it to run out: who leaves gives it back.
+    assert holder() in ("", None, third.name)
     alone.create("handed-over", lambda pod: Exit(0))
-    alone.phase("handed-over", "Succeeded", seconds=6)
+    alone.phase("handed-over", "Succeeded")
     assert third.server.exit_code is None
     assert [each["metadata"]["name"] for each in alone.batch_jobs("before")] == ["before-1"]
 
@@ -45,12 +49,12 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled(alone: Any) ->
         for name in names[2 * round : 2 * round + 2]:
             alone.create(name, script)
         operator = alone.operator(ready=False, lease={"durationSeconds": 3, "renewSeconds": 0.5, "name": "killed"})
-        operator.server.wait_until(lambda operator=operator: "leading" in operator.log, seconds=30)
+        operator.server.wait_until(lambda operator=operator: "leading" in operator.log, seconds=120)
         time.sleep(chance.uniform(0, 0.6))
         operator.kill()
     alone.operator()
     for name in names:
-        status = alone.phase(name, "Succeeded", seconds=60)
+        status = alone.phase(name, "Succeeded")
         odd = name.startswith("odd")
         assert status["currentAttempt"] == (2 if odd else 1), status
         assert (status["applicationFailures"], status["infrastructureRestarts"]) == (int(odd), 0)

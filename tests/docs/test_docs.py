@@ -419,7 +419,7 @@ def _run(section: list[Block], folder: Path) -> None:
 def _call(block: Block, command: list[str], folder: Path) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=120
+        command, cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=600
     )
     told = f"{block.document}:{block.line}: {shlex.join(command[1:])}\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, told

@@ -26,7 +26,7 @@ VALIDATE = (
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(PYTHON), *arguments], cwd=ROOT, capture_output=True, check=False, text=True, timeout=60)
+    return subprocess.run([str(PYTHON), *arguments], cwd=ROOT, capture_output=True, check=False, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from soaks import chaos_report
 from soaks.chaos_kind import KindCluster
 from soaks.chaos_run import run
@@ -17,9 +15,6 @@ from soaks.chaos_schedule import Kind
 SEED, KILLS = 20261121, 20
 
 
-# Not yet seen to come to its verdict: until then it must not stand in the way of `make test`.
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
 def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     with KindCluster() as cluster:
         ran = run(cluster, seed=SEED, kills=KILLS, say=print)
@@ -27,6 +22,7 @@ def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     print(chaos_report.table([ran], seed=SEED, where="kind"))
     assert ran.complaints == (), logs[-5000:]
     assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
+    # There may be no pod to delete; not every kernel lets connections be cut.
     assert {each.kind for each in ran.strokes} >= set(Kind) - {Kind.CUT, Kind.DELETE}
     digests = ran.evidence.digests
     assert len(digests) == 2

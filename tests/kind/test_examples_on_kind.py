@@ -19,7 +19,7 @@ import yaml
 from tests.kind import buckets
 
 # 10 minutes on an idle machine with 2 cores: part of `make soak`.
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.soak
 
 FOLDER = Path(__file__).parents[2] / "manifests" / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "digits")

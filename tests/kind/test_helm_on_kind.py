@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 import yaml
 
 from cluster.images import VERSION, engine_of_cluster
+from cluster.installed import SYSTEM
+from cluster.kubectl import KUBECONFIG
 from cluster.nodes import NODES
 from testbed.binaries import binary
 from testbed.chart import CHART, RELEASE
-from tests.kind.conftest import KUBECONFIG, SYSTEM
 
 OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
 OLD = "0.0.9"
@@ -44,7 +46,7 @@ model.fit(x, x.sum(axis=1), epochs=100_000, verbose=0, callbacks=[UntilTold()])
 
 def helm(*arguments: str) -> str:
     command = [str(binary("helm")), f"--kubeconfig={KUBECONFIG}", f"--namespace={SYSTEM}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -59,6 +61,12 @@ def definition(kind: Any) -> dict[str, Any]:
 def pods(kind: Any, job: str) -> set[str]:
     """The uids of a job's pods."""
     return {each["metadata"]["uid"] for each in kind.get("pods", "-l", f"mptraining.dev/job={job}")["items"]}
+
+
+def grants(kind: Any, role: str, verb: str) -> bool:
+    """Whether the ClusterRole lets its holders do that to jobs."""
+    rules = json.loads(kind.kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
+    return any("mptrainingjobs" in rule.get("resources", ()) and verb in rule["verbs"] for rule in rules)
 
 
 def operator_image(kind: Any) -> str:
@@ -80,7 +88,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
     # What `kubectl apply -f install.yaml` made is taken over, the resource with its jobs included.
     trainer = ["--set", f"trainer.tag={VERSION}"]
-    helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=3m", *VALUES, *trainer)
+    helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=10m", *VALUES, *trainer)
     assert operator_image(kind).endswith(f":{OLD}")
     current = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text())["spec"]["versions"][0]["schema"]
     assert definition(kind) != current
@@ -104,15 +112,17 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     before = pods(kind, "upgraded")
     assert len(before) == 1
 
-    helm("upgrade", RELEASE, str(CHART), "--wait", "--timeout=3m", *VALUES)
+    helm("upgrade", RELEASE, str(CHART), "--wait", "--timeout=10m", *VALUES)
     assert operator_image(kind).endswith(f":{VERSION}")
     assert definition(kind) == current
     assert pods(kind, "upgraded") == before
     for role in ("view", "edit", "admin"):
-        # Kubernetes' own roles, which have taken in those of the chart.
+        # Kubernetes' own roles take in those of the chart, soon.
         verbs = {"view": "get", "edit": "create", "admin": "delete"}[role]
-        rules = json.loads(kind.kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
-        assert any("mptrainingjobs" in rule.get("resources", ()) and verbs in rule["verbs"] for rule in rules), role
+        deadline = time.monotonic() + 120
+        while not grants(kind, role, verbs):
+            assert time.monotonic() < deadline, role
+            time.sleep(0.5)
     said = helm("test", RELEASE)
     assert "Phase:          Succeeded" in said
 
@@ -131,7 +141,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     (pod,) = kind.get("pods", "-l", "mptraining.dev/job=upgraded")["items"]
     kind.kubectl("exec", "-n", kind.namespace, pod["metadata"]["name"], "-c", "trainer", "--", "touch", "/tmp/enough")
 
-    helm("install", RELEASE, str(CHART), "--wait", "--timeout=3m", *VALUES)
+    helm("install", RELEASE, str(CHART), "--wait", "--timeout=10m", *VALUES)
     status = kind.finished("upgraded")
     assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)

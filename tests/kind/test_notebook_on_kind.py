@@ -63,7 +63,7 @@ def executed(
     assert ran.seconds(r"Pending|Running") < ran.seconds(r"<progress|step \d+") < ran.seconds("Succeeded")
     assert ran.seconds("fetched the model") <= ran.seconds("Succeeded")
     # The pod was told that its model was fetched: it ends without waiting out its ten minutes.
-    status = kind.finished(job, seconds=60)
+    status = kind.finished(job, seconds=300)
     assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
     return ran
 
@@ -82,7 +82,6 @@ def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_pa
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path: Path) -> None:
     """An environment of Colab's versions, into which the README's own `%pip install` brings the wheel."""
     _, _, cell = readme()

@@ -293,7 +293,7 @@ def handshake(context: ssl.SSLContext, authority: bytes, name: str) -> x509.Cert
     with there, client.wrap_socket(there, server_hostname=name) as wrapped:
         shown = wrapped.getpeercert(binary_form=True)
         wrapped.send(b"x")
-    thread.join(5)
+    thread.join(60)
     assert shown is not None
     return x509.load_der_x509_certificate(shown)
 

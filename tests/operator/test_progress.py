@@ -33,6 +33,7 @@ from mptraining_operator.progress_writer import ProgressWriter
 from mptraining_operator.settings import ProgressSettings
 from mptraining_operator.snapshot import Key
 from mptraining_operator.tokens import TokenReviewer
+from mptraining_trainer import progress_report
 from mptraining_trainer.progress_report import Reporter
 
 KEY = Key("team-a", "flowers")
@@ -94,7 +95,7 @@ class Writer:
 
     def wait(self, number: int) -> None:
         with self.heard:
-            assert self.heard.wait_for(lambda: len(self.offered) >= number, 10)
+            assert self.heard.wait_for(lambda: len(self.offered) >= number, 60)
 
 
 class Keeper:
@@ -160,12 +161,12 @@ class Endpoint:
             data=report().to_json() if body is None else body,
             headers={**sent, **(headers or {})},
             verify=str(self.authority),
-            timeout=10,
+            timeout=240,
         )
 
     def tls(self) -> ssl.SSLSocket:
         """A bare connection."""
-        bare = socket.create_connection(("127.0.0.1", self.server.port), 10)
+        bare = socket.create_connection(("127.0.0.1", self.server.port), 60)
         return ssl.create_default_context(cafile=str(self.authority)).wrap_socket(bare, server_hostname="localhost")
 
     def __enter__(self) -> Endpoint:
@@ -190,6 +191,13 @@ def finished(attempt: int = 2) -> events.Finished:
     return events.Finished(
         time=1.0, attempt=attempt, incarnation="pod-0", worker=0, reason="Succeeded", exit_code=0, message="done"
     )
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer on this machine comes at once, or the machine is busy: that is no trouble of the reports."""
+    monkeypatch.setattr(progress_report, "_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_report, "_LAST_TIMEOUT", (60.0, 60.0))
 
 
 @pytest.fixture
@@ -250,7 +258,7 @@ def test_413_is_for_more_than_the_largest_body(endpoint: Endpoint) -> None:
 
 def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
     with endpoint.tls() as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nContent-Length: 60000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
@@ -258,7 +266,7 @@ def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
 
 def test_413_comes_before_the_body(endpoint: Endpoint) -> None:
     with endpoint.tls() as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
@@ -395,7 +403,7 @@ def test_500_tells_a_worker_nothing_of_the_inside(endpoint: Endpoint, caplog: py
 def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_REQUEST_SECONDS", 0.2)
     with endpoint.tls() as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         token = f"Authorization: Bearer {endpoint.api.token()}\r\n"
         connection.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n{token}Content-Length: 10\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
@@ -404,9 +412,13 @@ def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pyte
 def test_who_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_IDLE_SECONDS", 0.2)
     with Endpoint(tmp_path) as endpoint, endpoint.tls() as connection:
-        connection.settimeout(5)
-        connection.sendall(b"POST / HT")
-        assert connection.recv(1000) == b""
+        connection.settimeout(60)
+        answer = b""
+        # On a busy machine it may have been sent away before it says this much.
+        with suppress(ssl.SSLError, ConnectionError):
+            connection.sendall(b"POST / HT")
+            answer = connection.recv(1000)
+        assert answer == b""
 
 
 def test_a_client_that_goes_in_mid_report_leaves_no_traceback(
@@ -417,7 +429,7 @@ def test_a_client_that_goes_in_mid_report_leaves_no_traceback(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n"
         connection.sendall(head.encode())
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while not endpoint.api.asked and time.monotonic() < until:
             time.sleep(0.005)
     assert endpoint.post().status_code == 202
@@ -428,7 +440,7 @@ def test_connections_end_with_the_answer_when_half_of_them_are_taken(tmp_path: P
     with Endpoint(tmp_path, most_connections=2) as endpoint:
         assert "Connection" not in endpoint.post().headers
         with endpoint.tls() as second:
-            second.settimeout(5)
+            second.settimeout(60)
             second.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b"Connection: close" in second.recv(1000)
 
@@ -477,7 +489,7 @@ def test_all_connections_together_fit_into_half_of_the_pods_memory() -> None:
             return int(server.stdout.readline()) * resource.getpagesize()
 
         def connect() -> None:
-            bare = socket.create_connection(("127.0.0.1", port), 10)
+            bare = socket.create_connection(("127.0.0.1", port), 60)
             held = connections.enter_context(context.wrap_socket(bare, server_hostname="localhost"))
             # An answer: the connection is one that is kept.
             held.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -497,11 +509,11 @@ def test_all_connections_together_fit_into_half_of_the_pods_memory() -> None:
 def test_connections_are_bounded(tmp_path: Path) -> None:
     with Endpoint(tmp_path, most_connections=1) as endpoint, endpoint.tls() as first:
         # Held in mid-request.
-        first.settimeout(5)
+        first.settimeout(60)
         first.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n".encode())
         answer = b""
         with suppress(ssl.SSLError, ConnectionError), endpoint.tls() as second:
-            second.settimeout(5)
+            second.settimeout(60)
             second.sendall(b"POST / HTTP/1.1\r\n\r\n")
             answer = second.recv(1000)
         assert answer == b""
@@ -521,7 +533,7 @@ def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
         assert endpoint.post().status_code == 202
         renewed = issue(NAMES, time.time(), authority=CERTIFICATE)
         endpoint.keeper.next = renewed
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             with endpoint.tls() as connection:
                 shown = connection.getpeercert(binary_form=True) or b""
@@ -592,11 +604,11 @@ def test_from_the_trainer_s_reporter_to_the_status(tmp_path: Path) -> None:
         url = f"{endpoint.address}{path(KEY)}"
         reporter = Reporter(url, token, CERTIFICATE.ca_pem.decode(), notices, every=0.01)
         reporter.hear(report(5))
-        assert heard.wait(10)
+        assert heard.wait(60)
         reporter.hear(report(50))
         reporter.hear(finished())
-        reporter.close()
-    writer.stop()
+        reporter.close(60)
+    writer.stop(60)
     assert notices.said == []
     assert [(key, uid) for key, uid, _ in written] == [(KEY, "uid-1")] * 2
     assert [document["step"] for _, _, document in written] in ([5, 50], [5, 5])
@@ -608,12 +620,12 @@ def test_the_reporter_stops_where_it_is_refused(
 ) -> None:
     reporter, notices = reporting(endpoint.api.token(uid="uid-2"))
     reporter.hear(report())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not notices.said:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     reporter.hear(finished())
-    reporter.close()
+    reporter.close(60)
     assert "403: the token is of another job than team-a/flowers" in notices.said[0]
     assert endpoint.api.asked == 1
     assert endpoint.writer.offered == []
@@ -625,7 +637,7 @@ def test_the_reporter_comes_back_to_a_replica_that_has_just_started(
     monkeypatch.setattr(progress, "_BUSY_SECONDS", 0)
     endpoint.problem = NotReady()
     reporter, notices = reporting(endpoint.api.token())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     reporter.hear(report(1))
     while not notices.said:
         assert time.monotonic() < deadline
@@ -633,5 +645,5 @@ def test_the_reporter_comes_back_to_a_replica_that_has_just_started(
     endpoint.problem = None
     reporter.hear(report(2))
     endpoint.writer.wait(1)
-    reporter.close()
+    reporter.close(60)
     assert "503: the operator has just started: report again later" in notices.said[0]

@@ -409,7 +409,14 @@ class ApiServer:
 
     def wait(self, *, written: int = 0, tries: int = 0) -> None:
         with self.heard:
-            assert self.heard.wait_for(lambda: len(self.written) >= written and self.tries >= tries, 10)
+            assert self.heard.wait_for(lambda: len(self.written) >= written and self.tries >= tries, 60)
+
+    def comes_back(self, writer: ProgressWriter) -> None:
+        """Waits until the failed write is due again, by the clock as it still is."""
+        until = time.monotonic() + 60
+        while not writer.waiting:
+            assert time.monotonic() < until
+            time.sleep(0.001)
 
     @property
     def steps(self) -> list[int]:
@@ -424,7 +431,7 @@ def writing(server: ApiServer, seconds: float = 15) -> Iterator[tuple[ProgressWr
     try:
         yield writer, clock
     finally:
-        writer.stop()
+        writer.stop(60)
 
 
 def test_the_thread_writes_and_flushes_the_last_ones_when_it_is_stopped() -> None:
@@ -467,6 +474,7 @@ def test_troubles_that_pass_are_tried_again(status: int) -> None:
     with writing(server) as (writer, clock):
         writer.offer(KEY, "uid", said(1), None)
         server.wait(tries=1)
+        server.comes_back(writer)
         clock[0] += 60
         writer.offer(KEY, "uid", said(2), None)
         server.wait(written=1)
@@ -478,6 +486,7 @@ def test_no_answer_at_all_is_tried_again() -> None:
     with writing(server) as (writer, clock):
         writer.offer(KEY, "uid", said(1), None)
         server.wait(tries=1)
+        server.comes_back(writer)
         clock[0] += 60
         writer.offer(KEY, "uid", said(2), None)
         server.wait(written=1)
@@ -500,10 +509,9 @@ def test_a_conflict_that_lasts_means_that_the_job_is_gone() -> None:
         writer.offer(KEY, "uid", said(1), None)
         for tries in range(1, 7):
             server.wait(tries=tries)
-            while writer.failed < tries:
-                time.sleep(0.001)
-            clock[0] += 60
             if tries < 6:
+                server.comes_back(writer)
+                clock[0] += 60
                 # Wakes the thread, which does not see this clock move.
                 writer.offer(KEY, "uid", said(1), None)
         assert writer.waiting == 0

@@ -40,6 +40,17 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("workers: many", "workers"),
         ("workers: 0", "workers"),
         ("lease: {durationSeconds: 1}", "lease.durationSeconds"),
+        ("lease: {durationSeconds: 5, renewSeconds: 3}", "renewSeconds of at most 2"),
+        ("lease: {name: Leader}", "lease.name"),
+        ("progress: {service: a.b}", "progress.service"),
+        ("healthPort: 8443", "a healthPort other than progress.port, 8443"),
+        ("logLevel: LOUD", "'WARNING' or 'ERROR'"),
+        ("logFormat: xml", "'json' or 'text'"),
+        ("namespaces: [Team_A]", "the name of a namespace"),
+        ("defaultOutput: s3://runs", "gs://bucket/folder"),
+        ("defaultOutputs: {a: runs}", "defaultOutputs.a"),
+        ("trainerImage: a b", "is no image"),
+        ("trainerImages: {gpu: 'https://registry/a'}", "is no image"),
         ("limits: {accelerators: [t5]}", "limits.accelerators[0]"),
         ("trainerImages: {fpga: a}", "trainerImages.fpga"),
         ("[", "not YAML"),
@@ -53,6 +64,11 @@ def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str
     assert words in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ports_that_are_drawn_or_not_opened_are_no_conflict() -> None:
+    assert OperatorSettings.parse({"healthPort": 0, "progress": {"port": 0}}).health_port == 0
+    assert OperatorSettings.parse({"healthPort": 8443, "progress": {"enabled": False}}).health_port == 8443
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -74,6 +90,11 @@ def test_images_by_accelerator_and_outputs_by_namespace() -> None:
     assert [cluster.image(kind) for kind in ("cpu", "gpu", "tpu")] == ["t:1", "g:1", "t:1"]
     assert [cluster.output(namespace) for namespace in ("a", "b", None)] == ["gs://a/", "gs://all/b", "gs://all"]
     assert OperatorSettings.parse(text).cluster().output("b") is None
+
+
+def test_a_label_of_jobs_pods_may_have_a_prefix() -> None:
+    label = "cost.example-corporation.internal/number-of-the-account-that-is-charged"
+    assert OperatorSettings.parse({"pods": {"labels": {label: "7"}}}).pods.labels == {label: "7"}
 
 
 def test_who_this_is_comes_from_the_pod() -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from testbed import ControlPlane, Disrupted, Exit, Run
 from testbed.access import wait_until
+from testbed.pods import RESTRICTED as RESTRICTED_CONTAINER
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +38,18 @@ def restricted(control_plane: ControlPlane) -> str:
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     if all(each["metadata"]["name"] != "training" for each in control_plane.rest.get(classes)["items"]):
         control_plane.rest.post(classes, {"metadata": {"name": "training"}, "value": 1000})
+    pod = {"metadata": {"name": "asks"}, "spec": {"priorityClassName": "training", **bare_pod()}}
+    # Admission knows what its cache has, which follows.
+    wait_until(
+        lambda: bool(control_plane.rest.post(f"/api/v1/namespaces/{name}/pods", pod, {"dryRun": "All"})),
+        "a pod of the class would be taken",
+    )
     return name
+
+
+def bare_pod() -> dict[str, Any]:
+    """The spec of a pod that the level `restricted` admits."""
+    return {"containers": [{"name": "trainer", "image": "x", "securityContext": RESTRICTED_CONTAINER}]}
 
 
 def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dict[str, Any]]:

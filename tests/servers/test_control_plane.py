@@ -118,8 +118,19 @@ class TestAccess:
         control_plane.rest.post(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
         wait_until(lambda: "hard" in control_plane.rest.get(f"{path}/none")["status"], "the quota's first count")
         pod = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+
+        def refused() -> bool:
+            """Admission hears of the quota a moment after it was written; what is only asked leaves no pod."""
+            try:
+                control_plane.rest.post(pods, pod, {"dryRun": "All"})
+            except Refused:
+                return True
+            return False
+
+        wait_until(refused, "admission knows the quota")
         with pytest.raises(Refused, match="exceeded quota"):
-            control_plane.rest.post(f"/api/v1/namespaces/{namespace}/pods", pod)
+            control_plane.rest.post(pods, pod)
 
 
 class TestKubelet:
@@ -132,16 +143,19 @@ class TestKubelet:
 
     def test_one_that_fails_ends_its_gang(self, control_plane: ControlPlane, namespace: str) -> None:
         status, pods = ended(control_plane, namespace, lambda pod: Exit(3) if pod.index == 1 else Run(stop_code=75))
-        assert {each["type"] for each in status["conditions"]} == {"FailureTarget", "Failed"}
+        # FailureTarget comes first since Kubernetes 1.31.
+        assert {each["type"] for each in status["conditions"]} - {"FailureTarget"} == {"Failed"}
         # The job controller deletes the other one, which leaves as the trainer does.
         assert [terminated(pod)["exitCode"] for pod in pods if pod.index == 1] == [3]
 
     def test_out_of_memory_looks_like_a_kernel_s_kill(self, control_plane: ControlPlane, namespace: str) -> None:
-        _, pods = ended(control_plane, namespace, lambda _: OutOfMemory())
+        # One alone: of two, the controller may take the other away before it has ended by itself.
+        _, pods = ended(control_plane, namespace, lambda pod: OutOfMemory() if pod.index == 0 else Run())
         assert (terminated(pods[0])["exitCode"], terminated(pods[0])["reason"]) == (137, "OOMKilled")
 
     def test_a_disruption_carries_its_condition(self, control_plane: ControlPlane, namespace: str) -> None:
-        _, pods = ended(control_plane, namespace, lambda _: Disrupted(reason="PreemptionByScheduler"))
+        script = lambda pod: Disrupted(reason="PreemptionByScheduler") if pod.index == 0 else Run()  # noqa: E731
+        _, pods = ended(control_plane, namespace, script)
         conditions = {each["type"]: each for each in pods[0].whole["status"]["conditions"]}
         assert conditions["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
 
@@ -171,10 +185,12 @@ class TestKubelet:
             wait_until(lambda: _phases(control_plane, namespace) == ["Running", "Running"], "two running pods")
             kubelet.tell(pods[0], Lost())
             control_plane.rest.delete(f"{path}/gone", {"propagationPolicy": "Background"})
-            wait_until(lambda: len(control_plane.pods.select(namespace)) == 1, "one pod less")
+            # They are deleted one after the other.
+            wait_until(
+                lambda: [each.terminating for each in control_plane.pods.select(namespace)] == [True], "one pod less"
+            )
             (left,) = control_plane.pods.select(namespace)
             assert left.uid == pods[0].uid
-            assert left.terminating
             kubelet.tell(left, Run())
             wait_until(lambda: not control_plane.pods.select(namespace), "no pod left")
 
@@ -220,14 +236,14 @@ class TestServers:
             Server(command, log=tmp_path / "broken.log") as server,
             pytest.raises(NotStarted, match=r"broken ended with 7\nno such flag"),
         ):
-            server.wait_until(lambda: False, seconds=10)
+            server.wait_until(lambda: False, seconds=60)
 
     def test_an_outage_keeps_the_data(self, tmp_path: Path) -> None:
         with ControlPlane(tmp_path, Options(audit=True, controller_manager=False)) as own:
             own.namespace("kept")
             made = _wait_for_request(own, "create", "kept")
             assert (made.user, made.agent, made.resource, made.code) == ("admin", "testbed", "namespaces", 201)
-            assert 0 < made.ended - made.began < 10
+            assert 0 < made.ended - made.began < 60
             own.stop_api_server()
             with pytest.raises(OSError, match="refused"):
                 own.rest.get("/version")
@@ -250,7 +266,7 @@ class TestServers:
             wait_until(lambda: Path(f"/proc/{child}/comm").read_text().strip() == "sleep", "sleep runs")
             parent.send_signal(signal.SIGKILL)
             parent.wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while _alive(child) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not _alive(child)

@@ -117,7 +117,7 @@ class World:
                 data=report(1).to_json(),
                 headers={"Authorization": f"Bearer {token}"},
                 verify=str(authority),
-                timeout=10,
+                timeout=240,
             )
 
 

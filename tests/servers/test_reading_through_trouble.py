@@ -6,12 +6,14 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records import connections, framing, index, sidecar, storage
+from mptraining_records import fetch as records_fetch
 from mptraining_records.bad_records import BadRecords
 from mptraining_records.fetch import RANGE, STREAMS, Traffic, fetch
 from mptraining_records.index import DatasetIndex
@@ -47,7 +49,7 @@ def proxy(module_proxy: StorageProxy) -> Iterator[StorageProxy]:
 def bucket(proxy: StorageProxy, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of a new, empty bucket behind the proxy."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.http)
-    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "5")
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "60")
     return object_server.create_bucket(f"trouble-{next(_numbers)}")
 
 
@@ -180,13 +182,14 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     after: int,
 ) -> None:
-    monkeypatch.setattr(connections, "READING", (4.0, 0.5))
+    # More than the machine may let an answer wait that is no stall.
+    monkeypatch.setattr(connections, "READING", (4.0, 2.0))
     connections.store.cache_clear()
     proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
     began = time.monotonic()
     with RecordReader(dataset) as reader:
         assert _streamed(reader, range(len(records))) == records
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 28
     assert proxy.counters().faults == {"Stall": 2}
     assert proxy.counters().media_bytes < _size(dataset) + 2 * RANGE
     connections.store.cache_clear()
@@ -264,7 +267,7 @@ class Test_what_does_not_heal:
         began = time.monotonic()
         with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable, match="cannot be reached"):
             reader.read(np.arange(dataset.count))
-        assert 1 <= time.monotonic() - began < 6
+        assert 1 <= time.monotonic() - began < 30
 
     def test_however_many_parts_the_range_has(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
@@ -272,11 +275,19 @@ class Test_what_does_not_heal:
         """More than can be asked for at once: those that did not begin are dropped with the first that failed."""
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
         proxy.change(refusing=True)
-        began = time.monotonic()
+        began: set[str] = set()
+        filled = records_fetch._fill
+
+        def filling(uri: str, start: int, *others: Any) -> None:
+            began.add(f"{uri} {start}")
+            filled(uri, start, *others)
+
+        monkeypatch.setattr(records_fetch, "_fill", filling)
         uri = dataset.shards[0].object.uri
         with pytest.raises(StorageUnavailable):
             fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())
-        assert time.monotonic() - began < 6
+        # Whoever gives up before the first failure was noticed leaves room for another.
+        assert STREAMS <= len(began) <= 2 * STREAMS
 
     @pytest.mark.parametrize("fault", [WholeObject(), WrongRange(), Refuse(status=503), Cut(after=0)], ids=repr)
     def test_a_server_that_always_answers_wrongly_is_unavailable(

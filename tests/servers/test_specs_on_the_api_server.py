@@ -14,6 +14,7 @@ import yaml
 
 from mptraining_api.crd import custom_resource_definition
 from testbed import ControlPlane, Refused
+from testbed.access import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -245,6 +246,16 @@ class TestSize:
 
 
 class TestKubectl:
+    @pytest.fixture(autouse=True)
+    def known(self, control_plane: ControlPlane) -> None:
+        """What kubectl asks for is published a moment after the resource is served."""
+        for command in (("get", "mptj"), ("explain", "mptj.spec")):
+            wait_until(
+                lambda command=command: control_plane.kubectl(*command, check=False).returncode == 0,  # type: ignore[misc]
+                " ".join(command),
+                every=0.2,
+            )
+
     def test_explain_describes_every_field(self, control_plane: ControlPlane) -> None:
         """kubectl finds every field of the models, and each has a text."""
         version = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -66,9 +66,9 @@ Answer = tuple[int, dict[str, str], bytes]
 
 def connect(proxy: StorageProxy, *, secure: bool = False) -> http.client.HTTPConnection:
     if not secure:
-        return http.client.HTTPConnection(urlsplit(proxy.http).netloc, timeout=10)
+        return http.client.HTTPConnection(urlsplit(proxy.http).netloc, timeout=60)
     trust = ssl.create_default_context(cafile=str(proxy.authority))
-    return http.client.HTTPSConnection(urlsplit(proxy.https).netloc, timeout=10, context=trust)
+    return http.client.HTTPSConnection(urlsplit(proxy.https).netloc, timeout=60, context=trust)
 
 
 def ask(connection: http.client.HTTPConnection, method: str, target: str, body: bytes = b"", **headers: str) -> Answer:
@@ -160,28 +160,43 @@ class TestWithoutFaults:
             assert get(nowhere)[0] == 502
 
 
+def takes(least: float, most: float, action: Callable[[], object]) -> None:
+    """Never shorter than `least` seconds, and within `most` where the machine lets it: in one of ten tries."""
+    for _ in range(10):
+        began = time.monotonic()
+        action()
+        took = time.monotonic() - began
+        assert took >= least
+        if took < most:
+            return
+    pytest.fail(f"ten times more than {most:g} s")
+
+
 class TestShape:
     def test_every_request_waits(self, proxy: StorageProxy) -> None:
         proxy.change(latency=0.1)
-        began = time.monotonic()
-        get(proxy, Range="bytes=0-0")
-        get(proxy, "/storage/v1/b/proxied/o")
-        assert 0.2 <= time.monotonic() - began < 1
+
+        def two() -> None:
+            get(proxy, Range="bytes=0-0")
+            get(proxy, "/storage/v1/b/proxied/o")
+
+        takes(0.2, 1, two)
 
     def test_a_stream_has_its_rate_and_many_have_theirs(self, proxy: StorageProxy) -> None:
         proxy.change(stream_rate=SIZE * 4)
-        for streams in (1, 8):
-            began = time.monotonic()
+
+        def by(streams: int) -> None:
             with ThreadPoolExecutor(streams) as pool:
                 bodies = list(pool.map(lambda _: get(proxy)[2], range(streams)))
-            assert 0.25 <= time.monotonic() - began < 1.5
             assert bodies == [CONTENT] * streams
+
+        for streams in (1, 8):
+            # Together at one rate, eight would take 2 s.
+            takes(0.25, 1.9, lambda streams=streams: by(streams))  # type: ignore[misc]
 
     def test_an_upload_has_its_rate_too(self, proxy: StorageProxy) -> None:
         proxy.change(stream_rate=SIZE * 4)
-        began = time.monotonic()
-        put(proxy, "written", CONTENT)
-        assert 0.25 <= time.monotonic() - began < 2
+        takes(0.25, 2, lambda: put(proxy, "written", CONTENT))
 
     def test_who_is_refused_connections_gets_them_later(self, proxy: StorageProxy) -> None:
         held = connect(proxy)
@@ -227,16 +242,16 @@ class TestFaults:
         assert get(proxy, secure=secure)[2] == CONTENT
 
     def test_a_stall(self, proxy: StorageProxy, secure: bool) -> None:
-        struck(proxy, Stall(seconds=0.3, after=1000))
+        struck(proxy, Stall(seconds=1.5, after=1000))
         connection = connect(proxy, secure=secure)
+        began = time.monotonic()
         connection.request("GET", "/proxied/x")
         answer = connection.getresponse()
-        began = time.monotonic()
         assert answer.read(1000) == CONTENT[:1000]
         at = time.monotonic()
         assert answer.read() == CONTENT[1000:]
         connection.close()
-        assert at - began < 0.3 <= time.monotonic() - began
+        assert at - began < 1.5 <= time.monotonic() - began
 
     def test_a_delay(self, proxy: StorageProxy, secure: bool) -> None:
         struck(proxy, Delay(seconds=0.3))
@@ -351,7 +366,7 @@ with ThreadPoolExecutor(4) as pool:
 assert b"".join(ranges) == bytes(range(256)) * 4096
 """
     environment = {**os.environ, **proxy.environment()}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, env=environment)
     assert proxy.counters().media_bytes == SIZE
 
 
@@ -365,7 +380,7 @@ blob.upload_from_string(bytes(range(256)) * 4096)
 assert bucket.get_blob("by-google").download_as_bytes() == bytes(range(256)) * 4096
 """
     environment = {**os.environ, **proxy.environment()}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, env=environment)
     assert proxy.counters().bytes_by_object["proxied/by-google"] == SIZE
 
 
@@ -380,16 +395,16 @@ with tf.io.gfile.GFile("gs://proxied/by-tensorflow", "wb") as file:
 assert tf.io.gfile.stat("gs://proxied/by-tensorflow").length == 7
 """
     environment = {**os.environ, **proxy.tensorflow_environment(), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600, env=environment)
     assert proxy.counters().bytes_by_object["proxied/x"] == SIZE
     assert get(proxy, "/proxied/by-tensorflow")[2] == b"written"
 
 
 def test_counters_are_read_while_requests_are_under_way(proxy: StorageProxy) -> None:
-    struck(proxy, Stall(seconds=0.5, after=1000))
+    struck(proxy, Stall(seconds=2, after=1000))
     reading = threading.Thread(target=get, args=(proxy,))
     reading.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while proxy.counters().media_bytes < 1000 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert proxy.counters().media_bytes == 1000

@@ -50,13 +50,13 @@ def python(folder: Path, stub: Stub, attempt: int, worker: int) -> subprocess.Po
 def test_a_python_that_finds_the_stub_waits_and_exits_as_is_written(tmp_path: Path) -> None:
     stub = Stub("one", "one-of-two", 0.05)
     started = {at: python(tmp_path, stub, *at) for at in ((1, 1), (2, 0), (9, 1))}
-    codes = {at: process.wait(30) for at, process in started.items()}
+    codes = {at: process.wait(240) for at, process in started.items()}
     assert codes == {(1, 1): 1, (2, 0): 0, (9, 1): 0}
     told = python(tmp_path, stub, 1, 0)
     assert told.stdout
     assert told.stdout.readline() == "attempt 1, worker 0: None after 0.05 s\n"
     told.send_signal(signal.SIGTERM)
-    assert told.wait(30) == 75
+    assert told.wait(240) == 75
     for process in (*started.values(), told):
         assert process.stdout
         process.stdout.close()

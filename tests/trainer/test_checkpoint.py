@@ -358,7 +358,7 @@ def test_killed_while_uploading_the_previous_checkpoint_stays(keras3: Keras, buc
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
             assert process.stdout is not None
             assert b"Saved" in process.stdout.readline()
-            assert narrows.stopped.wait(60)
+            assert narrows.stopped.wait(240)
             process.send_signal(signal.SIGKILL)
     (seen,) = checkpoints(folder)
     assert seen.endswith("step-0000000001")

@@ -115,7 +115,7 @@ def run_plainly(python: Path | str, folder: Path, code: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(python), "-W", "ignore", "-c", code]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]

@@ -17,7 +17,7 @@ from soaks.matrix import DEVICES, LEGACY, MATRIX, POLICIES, compared, different
 from soaks.report import BEGIN, END, put, table
 from soaks.rounds import STEPS, Configuration, Round, faults, make_data, run
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 
 PARTS = {"model", "optimizer", "metrics", "random", "state", "export", "shown metrics"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ import pytest
 
 from mptraining_api.launch import Seat
 from mptraining_trainer.parting import part
+from testbed.processes import free_ports
 
 pytestmark = pytest.mark.training
 
@@ -19,8 +19,10 @@ WORKER = """
 import sys, time
 import tensorflow as tf
 from mptraining_api.launch import Seat
+from mptraining_trainer import parting
 from mptraining_trainer.parting import part
 
+parting._SECONDS = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 seat = Seat(index=int(sys.argv[1]), hosts=("a:1", "b:1"), attempt=1, incarnation="a")
 time.sleep(2.0 if seat.is_chief else 0.0)
@@ -32,20 +34,16 @@ time.sleep(0.0 if not seat.is_chief else 0.5)
 
 
 def test_the_others_wait_for_the_chief() -> None:
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            ports.append(f"localhost:{free.getsockname()[1]}")
+    ports = [f"localhost:{port}" for port in free_ports(2)]
     workers = []
     for index in range(2):
         config = json.dumps({"cluster": {"worker": ports}, "task": {"type": "worker", "index": index}})
         environment = os.environ | {"TF_CONFIG": config, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [sys.executable, "-c", WORKER, str(index)]
         workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    said = [worker.communicate(timeout=120)[0].splitlines()[-1] for worker in workers]
+    said = [worker.communicate(timeout=600)[0].splitlines()[-1] for worker in workers]
     (chief_parts, _), (_, other_left) = (map(float, line.split()) for line in said)
-    assert chief_parts <= other_left < chief_parts + 4.0, "neither before nor by the timeout"
+    assert chief_parts <= other_left < chief_parts + 50.0, "neither before nor by the timeout"
 
 
 def test_one_worker_has_nobody_to_wait_for() -> None:

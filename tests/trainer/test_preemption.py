@@ -27,16 +27,16 @@ os._exit(9)
 # A C call that gives the lock back, as TensorFlow's do.
 STUCK = """
 import ctypes
-ctypes.CDLL(None).sleep(60)
+ctypes.CDLL(None).sleep(600)
 """
 CHILD = """
 import subprocess
 preemption.spare_children()
-child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
+child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"],
                          stdout=subprocess.PIPE)
 child.stdout.readline()
 child.terminate()
-print(child.wait(20), flush=True)
+print(child.wait(120), flush=True)
 """
 
 
@@ -57,42 +57,49 @@ def test_the_loop_hears_of_a_sigterm_and_leaves_by_itself() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         assert process.stdout.readline() == "asked\n"
-        assert process.wait(10) == 9
+        assert process.wait(240) == 9
 
 
 def test_without_a_sigterm_nobody_is_asked() -> None:
     with watching("print(preemption.asked(), flush=True)", grace=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "False\n"
-        assert process.wait(10) == 0, "the watching thread keeps no process alive"
+        assert process.wait(60) == 0, "the watching thread keeps no process alive"
 
 
 SCRIPT = """
 preemption.spare_children()
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("the script's own handler", flush=True))
+print("up", flush=True)
 """
 
 
 @pytest.mark.parametrize("end", [ASKS, STUCK], ids=["leaves", "does not answer"])
 def test_a_script_is_asked_all_the_same(end: str) -> None:
     with watching(SCRIPT + end, grace=0.2 if end == STUCK else 60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == (75 if end == STUCK else 9)
+        assert process.wait(60) == (75 if end == STUCK else 9)
 
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
     with watching(STUCK, grace=0.2) as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 75
+        assert process.wait(60) == 75
 
 
-@pytest.mark.parametrize("program", ["import tensorflow\n" + ASKS], ids=["after importing TensorFlow"])
+@pytest.mark.parametrize(
+    "program", ["import tensorflow\nprint('up', flush=True)\n" + ASKS], ids=["after importing TensorFlow"]
+)
 @pytest.mark.training
 def test_tensorflows_threads_do_not_take_the_signal(program: str) -> None:
     with watching(program, grace=60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 9
+        assert process.wait(240) == 9
 
 
 def test_a_child_of_the_users_script_can_still_be_ended() -> None:

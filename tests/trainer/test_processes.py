@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -35,6 +34,7 @@ from mptraining_api.launch import (
 )
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_records.convert import convert
+from testbed.processes import free_ports
 
 pytestmark = pytest.mark.training
 
@@ -42,7 +42,7 @@ TWO_REPLICAS = {"accelerator": {"type": "cpu", "countPerNode": 2}}
 TWO_WORKERS = {"accelerator": {"type": "cpu"}, "nodes": 2}
 ENDLESS = {"epochs": None, "totalSteps": 1_000_000, "stepsPerExecution": 2}
 # A start of TensorFlow takes seconds, on a busy machine tens of them.
-PATIENCE = 120.0
+PATIENCE = 400.0
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +154,7 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
     for attempt in attempts:
         for process in attempt.processes:
             process.kill()
-            process.wait(10)
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+            process.wait(60)
 
 
 def equal(first: Attempt, second: Attempt, tolerance: float = 0.0) -> bool:
@@ -238,16 +228,17 @@ def test_callbacks_of_two_workers_stop_together_and_write_once(start: Start, tmp
 
 def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_one(start: Start) -> None:
     spec = {"accelerator": {"type": "cpu"}, "checkpoint": {"everySteps": 7}}
-    whole = start(spec, "whole", epochs=4, stepsPerExecution=1)
-    killed = start(spec, "killed", epochs=4, stepsPerExecution=1)
+    # So many epochs that it is still under way when its step 30 has been read.
+    whole = start(spec, "whole", epochs=12, stepsPerExecution=1)
+    killed = start(spec, "killed", epochs=12, stepsPerExecution=1)
     killed.until(step=30)
     killed.processes[0].kill()
     assert killed.wait() == [-signal.SIGKILL]
     assert not (killed.folder / "model").exists()
-    rest = start(spec, "killed", epochs=4)
+    rest = start(spec, "killed", epochs=12)
     assert (whole.wait(), rest.wait()) == ([0], [0])
     (started,) = rest.all(events.Started)
-    assert 0 < started.first_step < 88
+    assert 0 < started.first_step < 264
     assert equal(whole, rest)
     # Sums of float32 over other executions: the last digits of the mean loss may differ, no weight does.
     assert rest.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
@@ -257,7 +248,7 @@ def test_a_sigterm_ends_with_a_checkpoint_at_that_step(start: Start) -> None:
     told = start(TWO_REPLICAS, **ENDLESS)
     told.until(step=10)
     told.processes[0].terminate()
-    assert told.wait(15) == [75]
+    assert told.wait(60) == [75]
     saved, finished = told.all(events.Saved)[-1], told.finished()
     assert f"step {saved.step}: this machine is being taken away; saved" in finished.message
     assert (finished.reason, finished.exit_code) == ("Preempted", 75)
@@ -271,7 +262,7 @@ def test_one_worker_told_to_leave_takes_the_others_along(start: Start) -> None:
     gang = start(TWO_WORKERS, **ENDLESS)
     gang.until(step=4)
     gang.processes[1].terminate()
-    assert gang.wait(15) == [75, 75]
+    assert gang.wait(60) == [75, 75]
     step = gang.all(events.Saved)[-1].step
     for worker in (0, 1):
         assert gang.finished(worker).message.startswith(f"step {step}: ")
@@ -282,7 +273,7 @@ def test_a_worker_that_is_killed_is_missed_within_seconds(start: Start, lost: in
     gang = start(TWO_WORKERS, **ENDLESS)
     gang.until(step=4)
     gang.processes[lost].kill()
-    codes = gang.wait(15)
+    codes = gang.wait(60)
     assert codes[lost] == -signal.SIGKILL
     assert codes[1 - lost] == 76
     finished = gang.finished(1 - lost)
@@ -458,14 +449,14 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(start: Start) -> None:
 
 def test_without_a_job_the_trainer_says_how_it_is_started() -> None:
     command = [sys.executable, "-m", "mptraining_trainer"]
-    bare = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    bare = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (bare.returncode, bare.stdout) == (2, "")
     assert bare.stderr.startswith("usage: python -m mptraining_trainer train")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MPTRAINING")}
     for job_file, said in ((None, "MPTRAINING_JOB_FILE: not set"), ("no/such/job.json", "no/such/job.json: No such")):
         given = {} if job_file is None else {"MPTRAINING_JOB_FILE": job_file}
         asked = subprocess.run(
-            [*command, "train"], capture_output=True, text=True, timeout=60, check=False, env=environment | given
+            [*command, "train"], capture_output=True, text=True, timeout=240, check=False, env=environment | given
         )
         assert asked.returncode == 2
         assert asked.stderr.startswith(f"error: {said}")
@@ -486,8 +477,8 @@ def test_without_a_run_folder_the_chief_keeps_the_model(
         time.sleep(0.05)
     assert any(event.topic == MODEL_WAITS for event in done.all(events.Notice))
     assert done.finished().reason == "Succeeded"
-    sent = subprocess.run([sys.executable, *MODEL_COMMAND[1:]], capture_output=True, check=True, timeout=60)
+    sent = subprocess.run([sys.executable, *MODEL_COMMAND[1:]], capture_output=True, check=True, timeout=240)
     with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
         assert {"model.json", "weights.npz", "rebuild.py"} <= set(tar.getnames())
-    subprocess.run([sys.executable, *MODEL_FETCHED_COMMAND[1:]], check=True, timeout=60)
-    assert done.wait(20) == [0, 0]
+    subprocess.run([sys.executable, *MODEL_FETCHED_COMMAND[1:]], check=True, timeout=240)
+    assert done.wait(120) == [0, 0]

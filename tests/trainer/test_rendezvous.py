@@ -14,16 +14,7 @@ from mptraining_api.launch import Seat
 from mptraining_api.outcomes import PEER_LOST, by_reason
 from mptraining_api.problems import PeerLost, Preempted
 from mptraining_trainer.rendezvous import absent, trouble, wait_for_peers
-
-
-def ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    found = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return found
+from testbed.processes import free_ports
 
 
 def seat(index: int, hosts: tuple[str, ...]) -> Seat:
@@ -32,7 +23,7 @@ def seat(index: int, hosts: tuple[str, ...]) -> Seat:
 
 @pytest.fixture
 def hosts() -> tuple[str, ...]:
-    return tuple(f"127.0.0.1:{port}" for port in ports(3))
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(3))
 
 
 class Told:
@@ -63,7 +54,7 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
     done = threading.Barrier(len(hosts) + 1)
 
     def work(index: int) -> None:
-        started[index].wait(10)
+        started[index].wait(60)
         waiting = threading.Event()
         clock = itertools.count()
         try:
@@ -78,16 +69,16 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
             held.append(socket.create_server(("127.0.0.1", int(hosts[index].rpartition(":")[2]))))
         except Exception as error:  # noqa: BLE001 - the test says it
             problems.append(error)
-        done.wait(20)
+        done.wait(120)
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(len(hosts))]
     for index, thread in enumerate(threads):
         thread.start()
         started[index].set()
         threading.Event().wait(0.05)
-    done.wait(20)
+    done.wait(120)
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     for each in held:
         each.close()
     assert problems == []

@@ -183,7 +183,7 @@ def run(job: ResolvedJob | None, folder: Path, **environment: str) -> subprocess
     }
     command = [sys.executable, *launch.SOURCE_COMMAND[1:]]
     return subprocess.run(
-        command, env={**os.environ, **told, **environment}, capture_output=True, check=False, text=True, timeout=60
+        command, env={**os.environ, **told, **environment}, capture_output=True, check=False, text=True, timeout=240
     )
 
 
@@ -228,7 +228,7 @@ def test_without_a_job_file_there_are_last_words_too(tmp_path: Path) -> None:
             capture_output=True,
             check=False,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode == 2
         last = events.parse(log.read_text())
@@ -247,7 +247,7 @@ def test_the_last_words_repeat_no_secret(tmp_path: Path) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 2
     for said in (done.stdout, done.stderr, log.read_text()):
@@ -259,7 +259,7 @@ def test_the_process_leaves_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(resolved(configMap={"name": "code"}).to_json())
     program = (
         "import sys, time; from mptraining_trainer import source, __main__ as main;"
-        "source.prepare = lambda *_: (print('ready', flush=True), time.sleep(60));"
+        "source.prepare = lambda *_: (print('ready', flush=True), time.sleep(600));"
         "sys.exit(main.main(['source']))"
     )
     environment = {**os.environ, launch.JOB_FILE: str(tmp_path / "job.json")}
@@ -270,6 +270,6 @@ def test_the_process_leaves_when_it_is_told_to(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         last = events.parse(process.stdout.read())
-        assert process.wait(20) == 75
+        assert process.wait(120) == 75
     assert isinstance(last, events.Finished)
     assert last.reason == "Preempted"

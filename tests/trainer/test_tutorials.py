@@ -17,7 +17,7 @@ from mptraining_api import events, run_folder
 from mptraining_api.events import Event
 
 # Half a minute alone; a busy machine takes ten times that.
-pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "tutorials").glob("*.py"))

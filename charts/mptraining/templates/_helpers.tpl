@@ -1,6 +1,6 @@
-{{/* The name of most objects. */}}
+{{/* The name of most objects. With `-metrics` behind it, it must still be a Service's: 63 characters. */}}
 {{- define "mptraining.fullname" -}}
-{{- default (printf "%s-operator" .Release.Name) .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- default (printf "%s-operator" .Release.Name) .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/* What selects the replicas: never changed, since a Deployment's selector cannot be. */}}

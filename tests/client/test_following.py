@@ -1,0 +1,49 @@
+"""A job that is followed, by an API server that takes its time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+from mptraining.api_server import ApiServer
+from mptraining.following import Following, Line, Tick
+from mptraining_api import labels
+
+TIME = "2026-01-01T00:00:00Z"
+FINISHED = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": TIME}
+
+
+class Slow:
+    """Knows one job, which has ended, and its pod; tells of the pod only when it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def get(self, *_: object) -> dict[str, Any]:
+        status = {"phase": "Succeeded", "currentAttempt": 1, "conditions": [FINISHED]}
+        metadata = {"name": "flowers", "namespace": "team", "uid": "u", "creationTimestamp": TIME}
+        return {"metadata": metadata, "spec": {"accelerator": {"type": "cpu"}}, "status": status}
+
+    def items(self, *_: object, **__: object) -> list[dict[str, Any]]:
+        assert self.may.wait(60)
+        says = {labels.ATTEMPT: "1", labels.COMPLETION_INDEX: "0"}
+        state = {"name": labels.TRAINER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
+        metadata = {"name": "flowers-1-0-x", "uid": "p", "labels": says}
+        return [{"metadata": metadata, "status": {"phase": "Succeeded", "containerStatuses": [state]}}]
+
+    def log(self, *_: object, **__: object) -> Iterator[str]:
+        yield f"{TIME} the last words"
+
+
+def test_the_logs_of_a_job_that_has_ended_are_waited_for_until_they_are_found() -> None:
+    server, ticks, said = Slow(), 0, []
+    with Following(cast(ApiServer, server), "flowers", "u") as following:
+        for update in following.updates(tick_seconds=0.01):
+            ticks += isinstance(update, Tick)
+            if ticks == 3:
+                server.may.set()
+            if isinstance(update, Line):
+                said.append(update.text)
+    assert said == ["the last words"]
+    assert ticks >= 3
