@@ -10,11 +10,11 @@ from mptraining_records.order import Order, Position, worker_positions
 
 orders = st.builds(
     Order,
-    count=st.integers(1, 300),
+    count=st.integers(1, 700),
     seed=st.integers(-(2**63), 2**64),
-    buffer_size=st.integers(1, 400),
-    streams=st.integers(1, 40),
-    block_size=st.none() | st.integers(1, 100),
+    buffer_size=st.integers(1, 900),
+    streams=st.integers(1, 80),
+    block_size=st.none() | st.integers(1, 200),
 )
 epochs = st.integers(0, 5)
 
