@@ -24,6 +24,9 @@ OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 SBOM_TOOLS := build/sbom-tools
 
+# Where it is set, every process of a test compiles what it imports, pytest all tests once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from bench.figures import progress
 from mptraining_records.convert import convert
@@ -109,6 +108,8 @@ def with_table(page: str, text: str) -> str:
 
 
 def _data(folder: Path) -> None:
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     small = np.round(digits.images / 16 * 255).astype(np.uint8)
     images = small.repeat(_ENLARGED, axis=1).repeat(_ENLARGED, axis=2)[..., np.newaxis].repeat(3, axis=3)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import yaml
 
+from cluster.engine import Failed
 from cluster.images import VERSION, engine_of_cluster
 from cluster.installed import OPERATOR, SYSTEM, configure, install
 from cluster.kubectl import KUBECONFIG, kubectl
@@ -179,14 +180,18 @@ class KindCluster:
         """One worker node, when the other is there."""
         self._until(lambda: not self._out, "the end of another node's trouble")
         node = WORKERS[int(stroke.pick * len(WORKERS))]
-        until = self._clock() + _OUT * stroke.seconds
+        lasts = _OUT * stroke.seconds
         if stroke.kind is Kind.PAUSE:
-            self._engine("pause", node)
-            self._out[node] = until, lambda: self._engine("unpause", node)
+            # The kernel does not freeze everything in time where there is much to do.
+            self._until(lambda: self._engine.asked("pause", node), f"pause of {node}")
+            self._out[node] = self._clock() + lasts, lambda: self._engine("unpause", node)
             return frozenset({node})
         path = f"/api/v1/nodes/{node}"
         insisted(partial(self.rest.patch, path, {"spec": {"unschedulable": True}}, kind=MERGE))
-        self._out[node] = until, lambda: self.rest.patch(path, {"spec": {"unschedulable": None}}, kind=MERGE)
+        self._out[node] = (
+            self._clock() + lasts,
+            lambda: self.rest.patch(path, {"spec": {"unschedulable": None}}, kind=MERGE),
+        )
         for collection in (_WORKERS, PODS):
             for pod in listed(partial(self.rest.get, collection, {"fieldSelector": f"spec.nodeName={node}"})):
                 name = pod["metadata"]["name"]
@@ -199,12 +204,12 @@ class KindCluster:
         until, end = self._out.pop(node)
         try:
             end()
-        except (Refused, OSError):
+        except (Refused, OSError, Failed):
             self._out[node] = until, end
             raise
 
     def revive(self) -> None:
-        with suppress(Refused, OSError):
+        with suppress(Refused, OSError, Failed):
             for node in [node for node, (until, _) in self._out.items() if self._clock() >= until]:
                 self._give_back(node)
             self._replicas.ask()

@@ -35,4 +35,5 @@ def render(
 
 def documents(text: str) -> list[dict[str, Any]]:
     """The objects of rendered manifests."""
-    return [each for each in yaml.safe_load_all(text) if each]
+    # By libyaml: the resource alone takes the other loader a third of a second.
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]

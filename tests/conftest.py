@@ -7,6 +7,7 @@ Random tests: the same short ones at every `make test`, other and many more in `
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -25,6 +26,15 @@ _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile("short", derandomize=True, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("soak", max_examples=2000, deadline=None, suppress_health_check=_SLOW, print_blob=True)
 settings.load_profile("short")
+
+# Modules are loaded to stay. The collector looks at what tests leave behind, not at TensorFlow's half million objects.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 _bucket_numbers = itertools.count()
 _namespace_numbers = itertools.count()

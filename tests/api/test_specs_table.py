@@ -13,7 +13,9 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.rules import check, rules
 
-TABLE = yaml.safe_load((Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"))
+TABLE = yaml.load(
+    (Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+)
 ROWS: list[dict[str, Any]] = TABLE["rows"]
 
 

@@ -27,7 +27,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings, resolve
 
 TABLE = Path(__file__).parents[1] / "golden" / "tensorflow_cloud.yaml"
-CASES = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+CASES = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 # What a case does not say: tensorflow-cloud's own defaults.
 DEFAULTS: dict[str, Any] = {
     "entry_point": "train.py",

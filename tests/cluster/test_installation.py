@@ -114,7 +114,7 @@ def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
 def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) -> None:
     kubeconfig = narrow.control_plane.kubeconfig("check", narrow.control_plane.token(SYSTEM, ACCOUNT))
     cluster = Cluster(narrow.control_plane.client(kubeconfig))
-    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3}}
+    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3, "renewSeconds": 1}}
     settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
     reached: list[str] = []
 

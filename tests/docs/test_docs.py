@@ -12,6 +12,7 @@ are held against the code.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -242,8 +243,13 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
             MPTrainingJob.parse({**patched, "metadata": {"name": "patched"}})
 
 
+@functools.cache
 def _jobs(text: str) -> set[str]:
-    return {each["metadata"]["name"] for each in yaml.safe_load_all(text) if each and each.get("kind") == KIND}
+    return {
+        each["metadata"]["name"]
+        for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
+        if each and each.get("kind") == KIND
+    }
 
 
 def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_every_alert_can_be_acted_on() -> None:
         assert rule["expr"].count("(") == rule["expr"].count(")")
     alerts = {rule["alert"] for rule in rules}
     assert len(alerts) == len(rules) > 5
-    # `make soak` asks Prometheus' own promtool when each of them is up.
+    # The file that promtool is asked about, by hand, names each of them.
     played = yaml.safe_load((Path(__file__).parents[1] / "chart" / "alerts.yaml").read_text())["tests"][0]
     assert {each["alertname"] for each in played["alert_rule_test"]} == alerts
 

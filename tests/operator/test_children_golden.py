@@ -46,7 +46,7 @@ def children(case: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)
 def test_golden(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    case = yaml.safe_load(text)
+    case = yaml.load(text, Loader=yaml.CSafeLoader)
     got = children(case)
     if UPDATE:
         comments = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))

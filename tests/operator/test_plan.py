@@ -44,9 +44,9 @@ SPEC: dict[str, Any] = {
 def cases() -> list[Any]:
     found = []
     for file in sorted(FOLDER.glob("*.yaml")):
-        found += [
-            pytest.param(file, case, id=f"{file.stem}: {case['name']}") for case in yaml.safe_load(file.read_text())
-        ]
+        # libyaml, which is ten times as quick: 150 kB, read whenever tests are collected.
+        document = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
+        found += [pytest.param(file, case, id=f"{file.stem}: {case['name']}") for case in document]
     return found
 
 

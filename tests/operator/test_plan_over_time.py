@@ -7,6 +7,7 @@ once the world is calm again the job comes to its end.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ HAPPENINGS = (
 QUEUE = ("admit", "admit", "take back", "take back and admit")
 
 
+@functools.cache
 def job(suspend: bool, queued: bool = False) -> MPTrainingJob:
     return MPTrainingJob.parse(
         {

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mptraining_records.hashing import hashed, key
 
@@ -21,3 +23,11 @@ def test_keys_depend_on_every_number_and_their_order() -> None:
     keys = [key(1, 2), key(2, 1), key(1), key(1, 2, 0), key(-1), key(2**64 + 5)]
     assert len({int(each[0]) for each in keys}) == len(keys)
     assert key(-1) == key(2**64 - 1)
+
+
+@given(st.lists(st.integers(-(2**65), 2**65), max_size=4))
+def test_a_key_is_what_is_hashed_one_number_after_the_other(numbers: list[int]) -> None:
+    expected = np.zeros(1, np.uint64)
+    for number in numbers:
+        expected = hashed(expected, np.array([number % 2**64], np.uint64))
+    assert key(*numbers).tolist() == expected.tolist()

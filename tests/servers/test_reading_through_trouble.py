@@ -60,13 +60,20 @@ def records() -> list[bytes]:
     return [draw.bytes(int(size)) for size in draw.integers(0, 40_000, SHARDS * EACH)]
 
 
-@pytest.fixture
-def dataset(bucket: str, records: list[bytes], proxy: StorageProxy) -> DatasetIndex:
-    """The records in four objects, indexed; the proxy's counters at zero."""
+@pytest.fixture(scope="module")
+def shards(object_server: ObjectServer, records: list[bytes]) -> str:
+    """The URI of a bucket with the records in four objects, which nobody changes."""
+    uri = object_server.create_bucket(f"shards-{next(_numbers)}")
     for number in range(SHARDS):
         part = records[number * EACH : (number + 1) * EACH]
-        storage.write(f"{bucket}/{number}.tfrecord", b"".join(map(framing.encode, part)))
-    built = index.build([f"{bucket}/*.tfrecord"])
+        object_server.upload(uri.removeprefix("gs://"), f"{number}.tfrecord", b"".join(map(framing.encode, part)))
+    return uri
+
+
+@pytest.fixture
+def dataset(bucket: str, shards: str, proxy: StorageProxy) -> DatasetIndex:
+    """The shards, indexed; the proxy's counters at zero."""
+    built = index.build([f"{shards}/*.tfrecord"])
     proxy.reset()
     return built
 
@@ -122,12 +129,12 @@ class Test_with_some_requests_failing:
         assert cuts > 3
         assert proxy.counters().media_bytes <= _size(dataset) + cuts * LOST
 
-    def test_an_index_is_the_same(self, dataset: DatasetIndex, bucket: str, proxy: StorageProxy) -> None:
+    def test_an_index_is_the_same(self, dataset: DatasetIndex, shards: str, proxy: StorageProxy) -> None:
         proxy.change(rules=[rule.model_copy(update={"what": "any", "share": 0.1}) for rule in NOISE])
         for shard in dataset.shards:
             storage.delete(sidecar.uri_of(shard.object.uri))
         traffic = Traffic()
-        built = index.build([f"{bucket}/*.tfrecord"], traffic=traffic)
+        built = index.build([f"{shards}/*.tfrecord"], traffic=traffic)
         assert built.fingerprint == dataset.fingerprint
         assert [shard.offsets.tolist() for shard in built.shards] == [s.offsets.tolist() for s in dataset.shards]
         assert traffic.figures.bytes == _size(dataset)

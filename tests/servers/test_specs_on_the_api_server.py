@@ -19,7 +19,9 @@ from testbed.access import wait_until
 pytestmark = pytest.mark.cluster
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-TABLE = yaml.safe_load((Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"))
+TABLE = yaml.load(
+    (Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+)
 ROWS: list[dict[str, Any]] = TABLE["rows"]
 KIND = "/apis/mptraining.dev/v1alpha1"
 Json = dict[str, Any]

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from mptraining_api import events
 from mptraining_api.job import MPTrainingJob
@@ -50,6 +49,8 @@ PATIENCE = 400.0
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scikit-learn's handwritten digits: 1,437 to train on, 360 to validate."""
     folder = tmp_path_factory.mktemp("digits")
+    from sklearn.datasets import load_digits
+
     found = load_digits()
     images = np.round(found.images / 16 * 255).astype(np.uint8)[..., np.newaxis]
     order = np.random.default_rng(7).permutation(len(images))

@@ -75,7 +75,9 @@ def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str,
         path.append(str(_stand_in(scratch, versions[variant])))
     constraints = scratch / "constraints.txt"
     constraints.write_text(_constraints(versions), "utf-8")
-    options = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-warn-script-location"]
+    # Its warnings would not be seen, and looking for conflicts among what is installed takes most of pip's time.
+    warnings = ["--no-warn-conflicts", "--no-warn-script-location"]
+    options = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", *warnings]
     # --prefix, other than --target, counts what is installed already.
     places = ["--prefix", str(prefix), "--constraint", str(constraints), "--requirement", str(file.resolve())]
     done = subprocess.run(  # noqa: S603 - what pip installs is the job's own business
