@@ -42,6 +42,8 @@ _AFTER_PAUSE, _AFTER_DRAIN = 120.0, 20.0
 _BEFORE, _AFTER = 1.0, 5.0
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
+        # Its metrics must count the jobs of no other test.
+        "namespaces": [NAMESPACE],
         "cpuFallback": True,
         "graceSeconds": 20,
         "unreachableSeconds": 5,

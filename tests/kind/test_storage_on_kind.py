@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from cluster.images import VERSION
+from cluster.installed import configure
 from testbed.google import external_account, service_account_key
 from testbed.google_identity import Provider, Realm
 from testbed.pods import RESTRICTED
@@ -78,12 +79,12 @@ def google(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
     )
     with ThreadPoolExecutor() as pool:
         # Two rollouts, each of which mostly waits.
-        trusting = pool.submit(kind.operator, cpuFallback=True, pods={"caConfigMap": identities.AUTHORITY})
+        trusting = pool.submit(configure, {"cpuFallback": True, "pods": {"caConfigMap": identities.AUTHORITY}})
         buckets.start(kind, tmp_path_factory.mktemp("buckets"))
         with identities.started(kind, realm, tmp_path_factory.mktemp("google")):
             trusting.result()
             yield key
-            restored = pool.submit(kind.operator, cpuFallback=True)
+            restored = pool.submit(configure, {"cpuFallback": True})
         restored.result()
 
 
