@@ -110,7 +110,12 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
     found = waiting.wait(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":
         return charge(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
-    deadline = earliest(snapshot, status, None, f"{found.reason}: {found.message}")
+    why = f"{found.reason}: {found.message}"
+    deadline = earliest(snapshot, status, None, why)
+    if deadline is not None and now >= deadline.at and _nobody_held_it_up(snapshot, found):
+        # No operator ran for that long: an outage is charged to no job.
+        status = standing.anew(status, now)
+        deadline = earliest(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, status, deadline.outcome, deadline.message, now)
     written = standing.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
@@ -127,6 +132,12 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
     if isinstance(job, Plan):
         return job
     return Plan(status=written, actions=(StartAttempt(attempt.number, job),), announcements=said, wake_at=wake)
+
+
+def _nobody_held_it_up(snapshot: Snapshot, found: waiting.Wait) -> bool:
+    """Neither now, nor when it was last looked at: nobody refused a child, and no earlier pods were there."""
+    before = standing.condition(snapshot.status, "Running") if snapshot.status else None
+    return quiet(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
 
 
 def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:

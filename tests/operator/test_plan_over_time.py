@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mptraining_api.job import MPTrainingJob
@@ -362,6 +362,8 @@ NOTHING_FAILS = (
 
 
 @given(happenings=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
+@example(["crash after status", "days pass"])
+@example(["admit", "run", "take back", "crash after status", "days pass"])
 def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> None:
     """However long it queues, and however often it is taken back, suspended and let go on."""
     world = World(queued=True)
