@@ -217,8 +217,8 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
-	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
+	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
 	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
