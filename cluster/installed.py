@@ -34,7 +34,7 @@ def configure(settings: Mapping[str, Any], *, program: Sequence[str] = PROGRAM) 
     kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", SYSTEM)
     until = time.monotonic() + _TO_LEAVE
     while True:
-        kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=600s")
+        kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", SYSTEM, "--timeout=600s", seconds=660)
         late = _late(text)
         if not late:
             return

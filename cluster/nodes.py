@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ def kind() -> str:
 
 # A new node's kube-proxy has its rules after a few seconds.
 _PROXY_SECONDS = 20.0
+# Every hour kube-proxy writes all of its rules anew over those that are there. With the nft of Debian 12 all Services
+# are lost by it (seen with Kubernetes 1.34.4 and nft 1.0.6), unless the rules are taken away before.
+_PROXY = ("-n", "kube-system", "-l", "k8s-app=kube-proxy")
+_RENEWED_AFTER = timedelta(minutes=10)
 
 
 def export_kubeconfig(engine: Engine) -> None:
@@ -68,8 +73,23 @@ def why_not_well(engine: Engine) -> str | None:
     away = sorted(set(NODES) - ready)
     if away:
         return f"{', '.join(away)} not Ready"
+    _renew_services(engine)
     deaf = _deaf(engine)
     return f"Services do not answer on {deaf}" if deaf else None
+
+
+def _renew_services(engine: Engine) -> None:
+    """Starts kube-proxy on clean ground, for the hour that comes; Services are away for a few seconds."""
+    began = [datetime.fromisoformat(each["status"]["startTime"]) for each in _asked("pods", *_PROXY)["items"]]
+    table = ("table", "ip", "kube-proxy")
+    used = engine.asked("exec", CONTROL_PLANE, "nft", "list", *table)
+    if not used or not began or datetime.now(UTC) - min(began) < _RENEWED_AFTER:
+        return
+    say("kube-proxy starts anew, lest it lose all Services when it is an hour old")
+    for node in NODES:
+        engine.asked("exec", node, "nft", "delete", *table)
+    kubectl("delete", "pods", *_PROXY)
+    kubectl("rollout", "status", "daemonset/kube-proxy", "-n", "kube-system", "--timeout=120s")
 
 
 def _deaf(engine: Engine) -> str | None:

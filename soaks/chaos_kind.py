@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -68,7 +66,6 @@ class KindCluster:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._engine = engine_of_cluster()
-        self._folder = tempfile.TemporaryDirectory(prefix="chaos-")
         # By node: when its drain or pause ends, and how.
         self._out: dict[str, tuple[float, Callable[[], object]]] = {}
 
@@ -96,7 +93,6 @@ class KindCluster:
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
         kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
         configure({"cpuFallback": True})
-        self._folder.cleanup()
 
     def _admin(self) -> Rest:
         """With a token, which the record's client takes, instead of the certificate in the kubeconfig."""
@@ -106,7 +102,7 @@ class KindCluster:
         kubectl("create", "clusterrolebinding", "chaos-admin", "--clusterrole=cluster-admin", bound)
         token = kubectl("create", "token", "chaos-admin", "-n", NAMESPACE, "--duration=12h").strip()
         known = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
-        authority = Path(self._folder.name) / "authority.crt"
+        authority = KUBECONFIG.with_name("authority.crt")
         authority.write_bytes(b64decode(known["certificate-authority-data"]))
         return Rest(known["server"], token=token, authority=authority, agent="chaos")
 

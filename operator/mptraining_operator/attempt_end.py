@@ -12,6 +12,9 @@ from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
 # Seconds. A stream that is later than this has ended, and the next list comes sooner than its next news.
 _NEWS_WITHIN = 30.0
+# Seconds. A Job's controller that has not said so long after the last pod that the Job has ended says it no more: seen
+# on Kubernetes 1.34 after its API server was killed, with all pods counted as failed and no condition for minutes.
+_SAID_WITHIN = 60.0
 
 
 def over(snapshot: Snapshot, now: float) -> Plan | None:
@@ -34,7 +37,21 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
             message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = standing.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, announcements=(Announcement("Succeeded", message),))
-    return _failed(snapshot, status, batch_job, now) if batch_job.ended == "Failed" else None
+    due = end_is_due(snapshot, batch_job)
+    if batch_job.ended == "Failed" or (due is not None and now >= due):
+        return _failed(snapshot, status, batch_job, now)
+    return None
+
+
+def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """When a Job that has counted a failure counts as failed, whatever its controller says; None while a pod lives."""
+    pods = snapshot.pods_of(batch_job.attempt)
+    if batch_job.ended or batch_job.suspended or batch_job.deleting or not batch_job.failed:
+        return None
+    ends = [pod.finished for pod in pods if pod.finished is not None]
+    if not ends or not all(pod.over for pod in pods):
+        return None
+    return max(ends) + _SAID_WITHIN
 
 
 def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:

@@ -6,7 +6,7 @@ from mptraining_api import outcomes
 from mptraining_api.status import JobStatus
 from mptraining_operator import standing, waiting
 from mptraining_operator.actions import Announcement, Loss, Plan
-from mptraining_operator.attempt_end import charge
+from mptraining_operator.attempt_end import charge, end_is_due
 from mptraining_operator.deadlines import earliest
 from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
@@ -48,7 +48,8 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
     deadline = earliest(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, after, deadline.outcome, deadline.message, now)
-    wakes = [each for each in (deadline and deadline.at, _settles(snapshot, batch_job, after)) if each and each > now]
+    due = (deadline and deadline.at, _settles(snapshot, batch_job, after), end_is_due(snapshot, batch_job))
+    wakes = [each for each in due if each and each > now]
     return Plan(
         status=None if after == snapshot.status else after,
         announcements=said,
