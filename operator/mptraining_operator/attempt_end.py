@@ -12,8 +12,8 @@ from mptraining_operator.snapshot import SeenBatchJob, Snapshot
 
 # Seconds. A stream that is later than this has ended, and the next list comes sooner than its next news.
 _NEWS_WITHIN = 30.0
-# Seconds. A Job's controller that has not said so long after the last pod that the Job has ended says it no more: seen
-# on Kubernetes 1.34 after its API server was killed, with all pods counted as failed and no condition for minutes.
+# Seconds. A Job's controller that has counted all pods and says for so long nothing of the Job's end may never say it:
+# seen on Kubernetes 1.34 after its API server was killed, with all pods counted as failed and no condition for minutes.
 _SAID_WITHIN = 60.0
 
 
@@ -29,7 +29,9 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
             return None
         message = f"Job {snapshot.key.name}-{attempt.number} is gone; somebody deleted it"
         return charge(snapshot, status, outcomes.CHILD_DELETED, message, now)
-    if batch_job.ended == "Complete":
+    due = end_is_due(snapshot, batch_job)
+    silent = due is not None and now >= due
+    if batch_job.ended == "Complete" or (silent and not batch_job.failed):
         status = status.model_copy(update={"start_time": status.start_time or _ran_from(batch_job)})
         workers = f"{batch_job.parallelism} worker" + ("s" if batch_job.parallelism > 1 else "")
         message = f"attempt {attempt.number} succeeded with {workers}"
@@ -37,21 +39,19 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
             message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = standing.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, announcements=(Announcement("Succeeded", message),))
-    due = end_is_due(snapshot, batch_job)
-    if batch_job.ended == "Failed" or (due is not None and now >= due):
+    if batch_job.ended == "Failed" or silent:
         return _failed(snapshot, status, batch_job, now)
     return None
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """When a Job that has counted a failure counts as failed, whatever its controller says; None while a pod lives."""
-    pods = snapshot.pods_of(batch_job.attempt)
-    if batch_job.ended or batch_job.suspended or batch_job.deleting or not batch_job.failed:
+    """When a Job that has counted its pods counts as ended, whatever its controller says; None while a pod lives."""
+    counted = batch_job.failed > 0 or batch_job.succeeded >= batch_job.parallelism
+    if batch_job.ended or batch_job.suspended or batch_job.deleting or not counted or batch_job.changed is None:
         return None
-    ends = [pod.finished for pod in pods if pod.finished is not None]
-    if not ends or not all(pod.over for pod in pods):
+    if any(not pod.over for pod in snapshot.pods_of(batch_job.attempt)):
         return None
-    return max(ends) + _SAID_WITHIN
+    return batch_job.changed + _SAID_WITHIN
 
 
 def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:

@@ -92,6 +92,8 @@ class SeenBatchJob:
     end_reason: str = ""
     end_message: str = ""
     ended_at: float | None = None
+    # When its status was last written.
+    changed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,14 @@ def batch_job(raw: Raw) -> SeenBatchJob:
         end_reason=sys.intern(end.get("reason") or ""),
         end_message=end.get("message") or "",
         ended_at=seconds(end.get("lastTransitionTime")),
+        changed=_status_written(metadata),
     )
+
+
+def _status_written(metadata: Raw) -> float | None:
+    writers = metadata.get("managedFields", ())
+    times = [seconds(each.get("time")) for each in writers if each.get("subresource") == "status"]
+    return max((time for time in times if time is not None), default=None)
 
 
 def pod(raw: Raw) -> SeenPod:

@@ -72,6 +72,19 @@ def test_a_batch_job_ends_with_its_last_condition(
     assert seen.end_message == ("words" if ended else "")
 
 
+def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None:
+    writers = [
+        {"manager": "mptraining-operator", "time": "2026-01-01T00:09:00Z"},
+        {"manager": "kube-controller-manager", "subresource": "status", "time": "2026-01-01T00:01:00Z"},
+        {"manager": "kueue", "subresource": "status", "time": "2026-01-01T00:02:00Z"},
+        {"manager": "unknown", "subresource": "status"},
+    ]
+    raw = raw_batch_job()
+    assert trim.batch_job(raw).changed is None
+    raw["metadata"]["managedFields"] = writers
+    assert trim.batch_job(raw).changed == trim.seconds("2026-01-01T00:02:00Z")
+
+
 def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
     raw = raw_batch_job()
     raw["spec"]["suspend"] = True
