@@ -81,6 +81,8 @@ from mptraining_api.problems import Problem
 made = []
 
 class Job(dict):
+    warnings = ()
+
     def logs(self, follow):
         self["shown"] = follow
 
