@@ -73,7 +73,10 @@ def why_not_well(engine: Engine) -> str | None:
     away = sorted(set(NODES) - ready)
     if away:
         return f"{', '.join(away)} not Ready"
-    _renew_services(engine)
+    try:
+        _renew_services(engine)
+    except Failed as failed:
+        return f"kube-proxy does not start anew ({failed})"
     deaf = _deaf(engine)
     return f"Services do not answer on {deaf}" if deaf else None
 

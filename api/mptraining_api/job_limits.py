@@ -41,6 +41,7 @@ def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Image = Annotated[Text, AfterValidator(_checked(parse_image))]
 
 
 class JobLimits(Model):
@@ -49,7 +50,7 @@ class JobLimits(Model):
     accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
     )
-    images: tuple[Annotated[Text, AfterValidator(_checked(parse_image))], ...] = Field(
+    images: tuple[Image, ...] = Field(
         (), description="Images that jobs may name, with every tag, or with the one tag or digest that is written."
     )
     registries: tuple[Annotated[Text, AfterValidator(_checked(parse_location))], ...] = Field(

@@ -15,8 +15,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.image_reference import parse_image
-from mptraining_api.job_limits import JobLimits
+from mptraining_api.job_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import ClusterSettings
@@ -46,14 +45,8 @@ def _like(pattern: str, expected: str) -> Callable[[str], str]:
     return check
 
 
-def _image(text: str) -> str:
-    parse_image(text)
-    return text
-
-
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-Image = Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_image)]
 # The patterns are for `helm install`, which reads the schema; the words for who reads the operator's log.
 Namespace = Annotated[
     str,
