@@ -1,0 +1,97 @@
+"""The next step for an error of a script, by what its message says: the lines or the field to change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mptraining_api import keras_2_code
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the script ran under: the policy of its layers, and what set it; replicas; the generation of Keras."""
+
+    policy: str
+    policy_of_job: str
+    replicas: int
+    in_job_scope: bool
+    legacy: bool
+
+
+# TensorFlow's words for variables of a strategy that are used outside of `strategy.run`.
+_CUSTOM_LOOP = (
+    "not available outside the replica context",
+    "Please use `tf.keras.losses.Reduction.SUM` or",
+    "`merge_call` called while defining a new graph",
+    "must be called in a replica context",
+    "inside replica context",
+    "`apply_gradients() cannot be called in cross-replica context",
+    "outside of a replica context",
+    "called in cross-replica context",
+)
+_SIZES = re.compile(
+    r"Inputs to operation \S*(?:AddN|add_n)\S* of type AddN must have the same size and shape"
+    r"|AddN.* != "
+    r"|Incompatible shapes.*between op and assigned input"
+    r"|Value for attr 'T' of string is not in the list",
+    re.IGNORECASE | re.DOTALL,
+)
+_HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
+_DTYPES = re.compile(
+    r"dtype|type|cast|mixed|InTopK|ConcatV2|Tensor conversion requested|is not in \[0, \d+\)", re.IGNORECASE
+)
+_INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
+_TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
+
+
+def next_step(error: BaseException, under: Circumstances) -> str | None:
+    """What to change in the script or the job, in one line; None for an error that nothing is known about."""
+    text = f"{type(error).__name__}: {error}"
+    found = _renamed(text)
+    if found is not None:
+        return found
+    if _TPU.search(text):
+        return (
+            "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
+            "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
+            "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
+        )
+    if under.in_job_scope and any(words in text for words in _CUSTOM_LOOP):
+        return (
+            f"A custom loop on {under.replicas} replicas takes its batches from "
+            "strategy.experimental_distribute_dataset(dataset) and calls its step by strategy.run(step, args=(batch,)), "
+            "with strategy = tf.distribute.get_strategy() and a loss that is divided by the global batch size; or set "
+            "accelerator.countPerNode: 1, where the loop runs as it is, or strategy: None for a strategy of its own."
+        )
+    if under.replicas > 1 and not under.legacy and _SIZES.search(text):
+        return (
+            f"Keras 3 needs every batch to be divisible by the {under.replicas} replicas, the last one and that of the "
+            f"validation too, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
+            ".batch(batch_size, drop_remainder=True), or keras: Legacy."
+        )
+    if not under.legacy and keras_2_code.speaks_keras_2(text):
+        return "This is Keras 2 code, which tf_keras runs: set keras: Legacy."
+    if under.policy.startswith("mixed_") and _is_of_policy(text):
+        whose = "the job's" if under.policy == under.policy_of_job else "the script's own"
+        change = (
+            "set precision: {policy: float32}" if whose == "the job's" else "leave out set_global_policy in the script"
+        )
+        return (
+            f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the "
+            f"script was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
+        )
+    return None
+
+
+def _is_of_policy(text: str) -> bool:
+    return bool(_INDEX.search(text)) or bool(_HALF.search(text) and _DTYPES.search(text)) or "InTopK" in text
+
+
+def _renamed(text: str) -> str | None:
+    for name, translation in keras_2_code.OLD_MIXED_PRECISION.items():
+        if name in text:
+            return translation
+    if "has no attribute 'experimental'" in text and "mixed_precision" in text:
+        return keras_2_code.OLD_MIXED_PRECISION["set_policy"]
+    return None
