@@ -160,10 +160,9 @@ def _attribute(node: ast.Attribute) -> Iterator[Sign]:
         yield Sign(node.lineno, f".{node.attr}")
     elif name.startswith(_KERAS) and name.split("keras.", 1)[1] in REMOVED_NAMES:
         yield Sign(node.lineno, name)
-    elif name.startswith(("keras.", "layers.")):
+    elif name.startswith(("keras.", "layers.")) and name.removeprefix("keras.") in REMOVED_NAMES:
         # After `from tensorflow import keras`, or `from tensorflow.keras import layers`.
-        if name.removeprefix("keras.") in REMOVED_NAMES:
-            yield Sign(node.lineno, name)
+        yield Sign(node.lineno, name)
 
 
 def _import(node: ast.ImportFrom) -> Iterator[Sign]:

@@ -69,7 +69,9 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         batch_size = global_batch_size(spec, wanted)
         rate, batch_choices = learning_rate(spec, batch_size)
 
-    devices = on_cpu(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size)) if settings.cpu_fallback else wanted
+    devices = (
+        on_cpu(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size)) if settings.cpu_fallback else wanted
+    )
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.

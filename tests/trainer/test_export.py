@@ -229,7 +229,9 @@ def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.Captu
     assert expected(folder, PHOTO) == answers(sys.executable, folder, SERVE)
 
 
-def test_a_scripts_model_that_keras_cannot_copy_is_switched_to_float32(keras: Keras, tmp_path: Path, source: Path) -> None:
+def test_a_scripts_model_that_keras_cannot_copy_is_switched_to_float32(
+    keras: Keras, tmp_path: Path, source: Path
+) -> None:
     built = trained(keras, job(SUBCLASSED), TABLE)
     script = job(SUBCLASSED).model_copy(update={"program": job(MLP).program})
     of_script = replace(built, rebuild={"builder": "script", "arguments": {}})

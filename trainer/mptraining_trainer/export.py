@@ -59,10 +59,10 @@ def export(
 ) -> str:
     """Writes the model into `folder`, which appears complete or not at all; returns the main file's name in it.
 
-    Call it outside `strategy.scope()`. Of a script's model on several workers only `weights` are written where Keras
-    cannot rebuild it, since reading its variables takes all workers. `weights` are arrays in the order of `model.get_weights()`; give them where
-    reading the model's own is a collective of all workers. `example` is None for scripts. Raises Problem when
-    Keras can neither copy nor save the model.
+    Call it outside `strategy.scope()`. Of a script's model on several workers only `weights` are written where
+    Keras cannot rebuild it, since reading its variables takes all workers. `weights` are arrays in the order of
+    `model.get_weights()`; give them where reading the model's own is a collective of all workers. `example` is None
+    for scripts. Raises Problem when Keras can neither copy nor save the model.
     """
     arrays = list(program.model.get_weights() if weights is None else weights)
     part = folder.with_name(folder.name + ".part")

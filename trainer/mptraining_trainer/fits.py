@@ -10,7 +10,6 @@ from pydantic import Field
 
 from mptraining_api.model import Model
 
-
 T = TypeVar("T")
 
 
@@ -99,7 +98,8 @@ class Fits:
         """
         self.model = model
         if self._earlier is None:
-            self._earlier = self._guarded(Added.READ, lambda: self.context.earlier(model), ())
+            nothing: Sequence[FitState] = ()
+            self._earlier = self._guarded(Added.READ, lambda: self.context.earlier(model), nothing)
         number, skipped, before = len(self.done), 0, FitState(epochs=0)
         if number < len(self._earlier):
             last = number == len(self._earlier) - 1

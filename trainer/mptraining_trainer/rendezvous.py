@@ -106,7 +106,7 @@ def trouble(address: str, greeting: bytes = b"") -> str | None:
 
 def _heard(listener: socket.socket) -> set[int]:
     """The indices of the workers that have connected since the last call."""
-    found = set()
+    found: set[int] = set()
     listener.settimeout(0)
     while True:
         try:

@@ -46,9 +46,10 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     """Runs the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
 
     `strategy` is None for one device or a script that makes its own. What the trainer adds to a fit (checkpoints,
-    progress, building a model) ends no script by an error: `context.failed` hears of it. Returns the model that its last `fit` trained,
-    None when there was none. Raises InvalidProgram for a script that cannot work here, Preempted when `context` asked
-    to stop, and Problem (reason ProgramFailed) for an error of the script's own, whose traceback is on stderr then.
+    progress, building a model) ends no script by an error: `context.failed` hears of it. Returns the model that its
+    last `fit` trained, None when there was none. Raises InvalidProgram for a script that cannot work here,
+    Preempted when `context` asked to stop, and Problem (reason ProgramFailed) for an error of the script's own,
+    whose traceback is on stderr then.
     """
     script = job.program.script
     assert script is not None

@@ -30,7 +30,6 @@ from mptraining_trainer.script import run_script
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Trained, Worker
 
-
 _LONGEST_ERROR = 500
 
 
@@ -223,7 +222,9 @@ class _Script:
         job = self._worker.job
         self.policy = policy
         if policy != job.precision.policy:
-            message = f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "
+            message = (
+                f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "
+            )
             self.notice("OwnPolicy", f"{message}{job.precision.policy}", level="Warning")
         scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
         if scaled and replicas > 1:

@@ -44,7 +44,6 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
     original = embedding.call
 
     @functools.wraps(original)
-    @tf.autograph.experimental.do_not_convert
     def call(self: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
         dtype = getattr(inputs, "dtype", None)
         exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
@@ -57,7 +56,7 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
             )
         return original(self, inputs, *arguments, **keywords)
 
-    embedding.call = call
+    embedding.call = tf.autograph.experimental.do_not_convert(call)
     try:
         yield
     finally:

@@ -48,50 +48,67 @@ _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|i
 def next_step(error: BaseException, under: Circumstances) -> str | None:
     """What to change in the script or the job, in one line; None for an error that nothing is known about."""
     text = f"{type(error).__name__}: {error}"
-    found = _renamed(text)
-    if found is not None:
-        return found
-    if _TPU.search(text):
-        return (
-            "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
-            "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
-            "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
-        )
-    if under.in_job_scope and any(words in text for words in _CUSTOM_LOOP):
-        return (
-            f"A custom loop on {under.replicas} replicas takes its batches from "
-            "strategy.experimental_distribute_dataset(dataset) and calls its step by strategy.run(step, args=(batch,)), "
-            "with strategy = tf.distribute.get_strategy() and a loss that is divided by the global batch size; or set "
-            "accelerator.countPerNode: 1, where the loop runs as it is, or strategy: None for a strategy of its own."
-        )
-    if under.replicas > 1 and not under.legacy and _SIZES.search(text):
-        return (
-            f"Keras 3 needs every batch to be divisible by the {under.replicas} replicas, the last one and that of the "
-            f"validation too, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
-            ".batch(batch_size, drop_remainder=True), or keras: Legacy."
-        )
-    if not under.legacy and keras_2_code.speaks_keras_2(text):
-        return "This is Keras 2 code, which tf_keras runs: set keras: Legacy."
-    if under.policy.startswith("mixed_") and _is_of_policy(text):
-        whose = "the job's" if under.policy == under.policy_of_job else "the script's own"
-        change = (
-            "set precision: {policy: float32}" if whose == "the job's" else "leave out set_global_policy in the script"
-        )
-        return (
-            f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the "
-            f"script was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
-        )
-    return None
+    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _keras_2(text, under))
+    return next((each for each in (*found, _policy(text, under)) if each is not None), None)
+
+
+def _renamed(text: str) -> str | None:
+    if "has no attribute" not in text:
+        return None
+    if "mixed_precision" in text and "'experimental'" in text:
+        return keras_2_code.OLD_MIXED_PRECISION["set_policy"]
+    return next((change for name, change in keras_2_code.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
+
+
+def _tpu(text: str) -> str | None:
+    if not _TPU.search(text):
+        return None
+    return (
+        "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
+        "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
+        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
+    )
+
+
+def _custom_loop(text: str, under: Circumstances) -> str | None:
+    if not under.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
+        return None
+    return (
+        f"A custom loop on {under.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
+        "of strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss "
+        "divided by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
+        "strategy: None for a strategy of the script's own."
+    )
+
+
+def _batch(text: str, under: Circumstances) -> str | None:
+    if under.replicas == 1 or under.legacy or not _SIZES.search(text):
+        return None
+    return (
+        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
+        f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
+        "drop_remainder=True, or keras: Legacy."
+    )
+
+
+def _keras_2(text: str, under: Circumstances) -> str | None:
+    if under.legacy or not keras_2_code.speaks_keras_2(text):
+        return None
+    return "This is Keras 2 code, which tf_keras runs: set keras: Legacy, with tf.keras or tf_keras in the script."
+
+
+def _policy(text: str, under: Circumstances) -> str | None:
+    if not under.policy.startswith("mixed_") or not _is_of_policy(text):
+        return None
+    if under.policy == under.policy_of_job:
+        whose, change = "the job's", "set precision: {policy: float32}"
+    else:
+        whose, change = "the script's own", "leave set_global_policy out"
+    return (
+        f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the script "
+        f"was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
+    )
 
 
 def _is_of_policy(text: str) -> bool:
     return bool(_INDEX.search(text)) or bool(_HALF.search(text) and _DTYPES.search(text)) or "InTopK" in text
-
-
-def _renamed(text: str) -> str | None:
-    for name, translation in keras_2_code.OLD_MIXED_PRECISION.items():
-        if name in text:
-            return translation
-    if "has no attribute 'experimental'" in text and "mixed_precision" in text:
-        return keras_2_code.OLD_MIXED_PRECISION["set_policy"]
-    return None

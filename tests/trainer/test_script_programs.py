@@ -1,0 +1,167 @@
+"""Programs of others, as scripts: what plain Python trains is trained here to the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mptraining_api import events
+from tests.trainer.script_runs import PROGRAMS, alone, through_us
+
+# What other people's programs warn of is theirs.
+pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [
+        ("vae", "Keras3"),
+        ("gan", "Keras3"),
+        ("siamese", "Keras3"),
+        ("distiller", "Legacy"),
+        ("own_train_step", "Keras3"),
+        ("legacy_own_train_step", "Legacy"),
+        ("mixed_precision_guide", "Keras3"),
+        ("legacy_mixed_precision_guide", "Legacy"),
+        ("custom_loop", "Keras3"),
+        ("book_mixed_precision", "Keras3"),
+    ],
+)
+def test_a_program_trains_as_it_does_alone(
+    name: str, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    expected = alone(PROGRAMS / f"{name}.py", generation, capsys)
+    done = through_us(PROGRAMS / f"{name}.py", tmp_path, capsys, monkeypatch, generation=generation)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.losses == expected
+    assert done.all(events.Started)[0].strategy == "None"
+
+
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+def test_the_article_on_transfer_learning_trains(
+    generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Its clear_session must not cost the scope or the policy; alone it costs as much time again."""
+    done = through_us(PROGRAMS / "transfer_learning_article.py", tmp_path, capsys, monkeypatch, generation=generation)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert len(done.losses) == 2
+    assert (done.result.precision, done.result.model) == ("mixed_float16", "model")
+    assert json.loads((done.folder / "model" / "model.json").read_text())["policy"] == "float32"
+
+
+# Keras' own step in the place of the program's.
+OF_KERAS = ("def train_step(", "def step_of_nobody(")
+
+
+def test_an_own_train_step_learns_under_float16_as_keras_own_does(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    text = (PROGRAMS / "own_train_step.py").read_text()
+    reference = tmp_path / "reference.py"
+    reference.write_text(text.replace(*OF_KERAS))
+    expected = alone(reference, "Keras3", capsys, "mixed_float16")
+    done = through_us(text, tmp_path, capsys, monkeypatch, policy="mixed_float16")
+    assert done.outcome.reason == "Succeeded", done.message
+    assert expected[-1] < 0.1 * expected[0]
+    # A scale is a power of two, so that it changes no bit; losses are averaged in another order.
+    np.testing.assert_allclose(done.losses, expected, rtol=1e-6)
+    assert done.result.precision == "mixed_float16"
+    assert "scale_loss" in done.notices["LossScaled"]
+    # What a program does with its gradients it does with those of its loss.
+    clipped = text.replace(
+        "        self.optimizer.apply(",
+        "        gradients, _ = tf.clip_by_global_norm(gradients, 1e3)\n        self.optimizer.apply(",
+    )
+    assert clipped != text
+    again = through_us(clipped, tmp_path / "clipped", capsys, monkeypatch, policy="mixed_float16")
+    np.testing.assert_allclose(again.losses, expected, rtol=1e-6)
+
+
+def test_a_step_that_scales_by_itself_is_left_alone(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (PROGRAMS / "own_train_step.py").read_text()
+    scales = text.replace(
+        "        gradients = tape.gradient(loss,",
+        "            scaled = self.optimizer.scale_loss(loss)\n        gradients = tape.gradient(scaled,",
+    )
+    calls_super = text.replace(
+        "        x, y = data\n", "        return super().train_step(data)\n        x, y = data\n"
+    )
+    for number, each in enumerate((scales, calls_super)):
+        assert each != text
+        program = tmp_path / f"{number}.py"
+        program.write_text(each)
+        expected = alone(program, "Keras3", capsys, "mixed_float16")
+        done = through_us(program, tmp_path / str(number), capsys, monkeypatch, policy="mixed_float16")
+        assert done.losses == expected
+        assert "LossScaled" not in done.notices
+
+
+def test_tf_keras_scales_an_own_train_step_itself(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    program = PROGRAMS / "legacy_own_train_step.py"
+    expected = alone(program, "Legacy", capsys, "mixed_float16")
+    done = through_us(program, tmp_path, capsys, monkeypatch, generation="Legacy", policy="mixed_float16")
+    assert done.losses == expected
+    assert expected[-1] < 0.1 * expected[0]
+    assert "LossScaled" not in done.notices
+
+
+CLEARED = """
+import numpy as np
+import tensorflow as tf
+{imports}
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+{clear}()
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1, dtype="float32")])
+print("DEVICES", model.layers[0].compute_dtype, tf.distribute.get_strategy().num_replicas_in_sync)
+model.compile("sgd", "mse")
+print("LOSSES", model.fit(np.ones((8, 4)), np.ones((8, 1)), epochs=1, batch_size=4, verbose=0).history["loss"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "clear", "generation"),
+    [
+        ("import keras", "keras.backend.clear_session", "Keras3"),
+        ("import keras", "keras.utils.clear_session", "Keras3"),
+        ("from tensorflow import keras", "tf.keras.backend.clear_session", "Keras3"),
+        ("from tensorflow import keras", "tf.keras.backend.clear_session", "Legacy"),
+        ("import tf_keras as keras", "keras.backend.clear_session", "Legacy"),
+    ],
+)
+def test_clear_session_keeps_policy_and_scope(
+    imports: str, clear: str, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    text = CLEARED.format(imports=imports, clear=clear)
+    done = through_us(text, tmp_path, capsys, monkeypatch, generation=generation, policy="mixed_bfloat16", replicas=2)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert "DEVICES bfloat16 2\n" in done.printed
+    assert not tf.distribute.has_strategy()
+    assert done.result.replicas_in_sync == 2
+
+
+def test_the_policy_that_is_reported_is_that_of_the_layers(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    done = through_us(PROGRAMS / "book_mixed_precision.py", tmp_path, capsys, monkeypatch, replicas=2)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.result.precision == "mixed_float16"
+    assert {event.precision for event in done.all(events.Progress)} == {"mixed_float16"}
+    assert json.loads((done.folder / "model" / "model.json").read_text())["trainedUnder"] == "mixed_float16"
+    assert (
+        "compute under mixed_float16, which the script sets; the job's policy is float32" in done.notices["OwnPolicy"]
+    )
+    assert "wrong with 2 replicas" in done.notices["LossScalingWrong"]
+    assert "keras: Legacy" in done.notices["LossScalingWrong"]
+
+
+def test_every_epoch_is_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (PROGRAMS / "own_train_step.py").read_text().replace("epochs=4", "epochs=12")
+    done = through_us(text, tmp_path, capsys, monkeypatch)
+    reported = {event.epoch: event for event in done.all(events.Progress)}
+    assert sorted(reported) == list(range(1, 13))
+    assert [reported[epoch].metrics["loss"] for epoch in range(1, 13)] == done.losses
