@@ -165,3 +165,122 @@ def test_every_epoch_is_reported(tmp_path: Path, capsys: Capture, monkeypatch: P
     reported = {event.epoch: event for event in done.all(events.Progress)}
     assert sorted(reported) == list(range(1, 13))
     assert [reported[epoch].metrics["loss"] for epoch in range(1, 13)] == done.losses
+
+
+STEPS_TO = {
+    "custom_loop": (
+        PROGRAMS / "custom_loop.py",
+        {"replicas": 2},
+        ["strategy.run(step, args=(batch,))", "experimental_distribute_dataset", "countPerNode: 1", "strategy: None"],
+    ),
+    "legacy_custom_loop": (
+        PROGRAMS / "legacy_mixed_precision_guide.py",
+        {"replicas": 2, "generation": "Legacy"},
+        ["strategy.run(step, args=(batch,))", "strategy: None"],
+    ),
+    "tpu": (
+        PROGRAMS / "book_tpu.py",
+        {},
+        ["The job connects to its TPU before the script starts: delete TPUClusterResolver", "accelerator: {type: tpu"],
+    ),
+    "own_strategy": (PROGRAMS / "book_multi_gpu.py", {"replicas": 2}, ["Set strategy: None"]),
+    "old_policy": (
+        "import tensorflow as tf\ntf.keras.mixed_precision.experimental.set_policy('mixed_float16')\n",
+        {},
+        ["tf.keras.mixed_precision.set_global_policy('mixed_float16')"],
+    ),
+    "graph_rewrite": (
+        "import tensorflow as tf\nopt = tf.keras.optimizers.Adam()\n"
+        "opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)\n",
+        {},
+        ["precision: {policy: mixed_float16}"],
+    ),
+    "keras_2": (
+        "import keras\nmodel = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\nprint(model.optimizer.lr)\n",
+        {},
+        ["set keras: Legacy"],
+    ),
+    "float32_constant": (
+        "import keras, tensorflow as tf\nx = keras.layers.Dense(2)(tf.ones((2, 3)))\nx + tf.random.normal((2, 2))\n",
+        {"policy": "mixed_bfloat16"},
+        ["under the job's policy mixed_bfloat16", "set precision: {policy: float32}"],
+    ),
+    "own_policy": (
+        "import keras, tensorflow as tf\nkeras.mixed_precision.set_global_policy('mixed_float16')\n"
+        "x = keras.layers.Dense(2)(tf.ones((2, 3)))\nx + tf.random.normal((2, 2))\n",
+        {},
+        ["under the script's own policy mixed_float16", "leave set_global_policy out"],
+    ),
+    "top_5": (
+        "import keras, numpy as np\nmodel = keras.Sequential([keras.Input((4,)), keras.layers.Dense(9)])\n"
+        "model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True),\n"
+        "              metrics=[keras.metrics.SparseTopKCategoricalAccuracy(5)])\n"
+        "model.fit(np.ones((8, 4)), np.ones(8), verbose=0)\n",
+        {"policy": "mixed_bfloat16"},
+        ["set precision: {policy: float32}"],
+    ),
+    "odd_batch": (
+        "import keras, numpy as np\nmodel = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse', metrics=['mae'])\nmodel.fit(np.ones((19, 4)), np.ones((19, 1)), batch_size=19)\n",
+        {"replicas": 2},
+        ["divisible by the 2 replicas", "batch_size"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS_TO)
+def test_what_cannot_run_ends_with_what_to_change(
+    name: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program, settings, words = STEPS_TO[name]
+    done = through_us(program, tmp_path, capsys, monkeypatch, **settings)  # type: ignore[arg-type]
+    assert done.outcome.reason in ("ProgramFailed", "InvalidProgram")
+    assert [each for each in words if each not in done.message] == [], done.message
+
+
+def test_the_book_s_own_strategy_runs_with_strategy_none(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    expected = alone(PROGRAMS / "book_multi_gpu.py", "Keras3", capsys)
+    done = through_us(PROGRAMS / "book_multi_gpu.py", tmp_path, capsys, monkeypatch, replicas=2, **{"strategy": "None"})
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.losses == expected
+
+
+TOKENS = """
+import keras, numpy as np, tensorflow as tf
+class TokenEmbedding(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding({size}, 4)
+    def call(self, x):
+        return self.embedding(x)
+inputs = keras.Input((6,))
+x = keras.layers.GlobalAveragePooling1D()(TokenEmbedding()(inputs))
+model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
+model.compile("sgd", "mse")
+model.fit(np.full((4, 6), {size} - 1), np.ones((4, 1)), verbose=0)
+"""
+
+
+def test_token_ids_that_a_policy_rounds_are_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    done = through_us(TOKENS.format(size=4100), tmp_path / "16", capsys, monkeypatch, policy="mixed_float16")
+    assert done.outcome.reason == "ProgramFailed", (
+        "float16 makes 4100 of 4099, which an embedding of 4100 does not have"
+    )
+    assert "set precision: {policy: float32}" in done.message
+    done = through_us(TOKENS.format(size=4100), tmp_path / "b16", capsys, monkeypatch, policy="mixed_bfloat16")
+    assert "those above 256 are rounded" in done.notices["TokenIdsRounded"]
+    done = through_us(TOKENS.format(size=200), tmp_path / "small", capsys, monkeypatch, policy="mixed_bfloat16")
+    assert "TokenIdsRounded" not in done.notices
+    assert done.outcome.reason == "Succeeded"
+
+
+def test_settings_that_come_too_late_are_noticed(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (
+        "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
+        "tf.config.threading.set_inter_op_parallelism_threads(3)\ntf.config.set_visible_devices([], 'GPU')\n"
+        "tf.config.experimental.set_memory_growth\nprint('LOSSES', [1])\n"
+    )
+    done = through_us(text, tmp_path, capsys, monkeypatch)
+    assert (done.outcome.reason, done.losses) == ("Succeeded", [1.0])
+    assert "parallelism_threads: TensorFlow runs already" in done.notices["SettingIgnored"]

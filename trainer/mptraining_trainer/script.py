@@ -235,8 +235,10 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
 
 
 def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits) -> Circumstances:
+    # Of the model that was fitted, or what the script has set so far.
+    policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
     return Circumstances(
-        policy=fits.policy or job.precision.policy,
+        policy=str(policy),
         policy_of_job=job.precision.policy,
         replicas=job.replicas,
         in_job_scope=fits.strategy is not None,

@@ -39,7 +39,8 @@ _SIZES = re.compile(
 )
 _HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
 _DTYPES = re.compile(
-    r"dtype|type|cast|mixed|InTopK|ConcatV2|Tensor conversion requested|is not in \[0, \d+\)", re.IGNORECASE
+    r"dtype|type|cast|mixed|expected to be a|InTopK|ConcatV2|Tensor conversion requested|is not in \[0, \d+\)",
+    re.IGNORECASE,
 )
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
