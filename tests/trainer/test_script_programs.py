@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mptraining_api import events
-from tests.trainer.script_runs import PROGRAMS, alone, through_us
+from mptraining_trainer import script_run
+from tests.trainer.script_runs import PROGRAMS, InProcess, ScriptRun, alone, through_us
 
 # What other people's programs warn of is theirs.
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
@@ -284,3 +286,121 @@ def test_settings_that_come_too_late_are_noticed(tmp_path: Path, capsys: Capture
     done = through_us(text, tmp_path, capsys, monkeypatch)
     assert (done.outcome.reason, done.losses) == ("Succeeded", [1.0])
     assert "parallelism_threads: TensorFlow runs already" in done.notices["SettingIgnored"]
+
+
+def taken_after(folder: Path, epochs: int) -> InProcess:
+    return InProcess(lambda: len(list((folder / "run" / "checkpoints").glob("*/state.json"))) >= epochs)
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "generation"),
+    [("vae", 1, "Keras3"), ("own_train_step", 2, "Keras3"), ("legacy_own_train_step", 2, "Legacy")],
+)
+def test_a_program_that_was_taken_away_ends_as_it_would_have(
+    name: str, replicas: int, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program = PROGRAMS / f"{name}.py"
+    settings: dict[str, Any] = {"replicas": replicas, "generation": generation}
+    whole = through_us(program, tmp_path / "whole", capsys, monkeypatch, **settings)
+    parts = tmp_path / "parts"
+    taken = through_us(program, parts, capsys, monkeypatch, preemption=taken_after(parts, 1), **settings)
+    assert taken.outcome.reason == "Preempted"
+    rest = through_us(program, parts, capsys, monkeypatch, attempt=2, **settings)
+    assert (whole.outcome.reason, rest.outcome.reason) == ("Succeeded", "Succeeded"), rest.message
+    assert "Resumed" in rest.notices, rest.notices
+    assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert all(np.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(weights(rest), weights(whole), strict=True)), (
+        "replicas that no longer share their gradients end elsewhere"
+    )
+
+
+def weights(done: ScriptRun) -> list[Any]:
+    with np.load(done.folder / "model" / "weights.npz") as arrays:
+        return [arrays[name] for name in sorted(arrays)]
+
+
+UNBUILT = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed({seed})
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense({units})
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.dense(x) - y))
+        self.optimizer.apply(tape.gradient(loss, self.dense.trainable_weights), self.dense.trainable_weights)
+        return {{"loss": loss, "text": tf.constant("no number")}}
+model = Model()
+model.compile("sgd")
+history = model.fit(np.ones((8, 3), "float32"), np.ones((8, {units}), "float32"), batch_size=4, epochs=3, verbose=0)
+print("LOSSES", [float(value) for value in history.history["loss"]])
+"""
+
+
+def test_a_model_that_cannot_be_restored_begins_again_with_a_warning(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Its layers have no variables before the first step, and nothing of it can be called to make them."""
+    text = UNBUILT.format(seed=1, units=2)
+    taken = through_us(text, tmp_path, capsys, monkeypatch, preemption=taken_after(tmp_path, 1))
+    assert taken.outcome.reason == "Preempted"
+    rest = through_us(text, tmp_path, capsys, monkeypatch, attempt=2)
+    assert rest.outcome.reason == "Succeeded", rest.message
+    assert len(rest.losses) == 3
+    assert {"NotBuilt", "NotResumable"} <= rest.notices.keys()
+    # Another model in the same run folder: it trains from its own beginning.
+    other = (PROGRAMS / "own_train_step.py").read_text()
+    done = through_us(other, tmp_path, capsys, monkeypatch, attempt=3)
+    assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
+    assert "another one than that of the checkpoint" in done.notices["NotRestored"]
+    assert max(event.step for event in done.all(events.Saved)) > max(event.step for event in rest.all(events.Saved))
+
+
+@pytest.mark.parametrize("broken", ["save", "progress"])
+def test_a_fault_of_ours_ends_no_script(broken: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise ValueError("broken on purpose")
+
+    monkeypatch.setattr(script_run._Script, broken, fails)
+    done = through_us(PROGRAMS / "own_train_step.py", tmp_path, capsys, monkeypatch)
+    assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
+    assert "broken on purpose" in done.notices[{"save": "NotSaved", "progress": "NotReported"}[broken]]
+
+
+OWN_CLASSES = """
+import numpy as np
+{imports}
+class Block(keras.layers.Layer):
+    def __init__(self, {argument}, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(4, activation=swish2)
+        self.by = {argument}
+    def call(self, x):
+        return self.dense(x) + keras.{ops}.cast(self.by, self.compute_dtype)
+def swish2(x):
+    return x * 2
+inputs = keras.Input((3,))
+model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(Block({value})(inputs)))
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+print("PREDICTED", model.predict(np.ones((1, 3)), verbose=0).tolist())
+"""
+
+
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+@pytest.mark.parametrize(("argument", "value"), [("by", "0.5"), ("array", "np.ones(4)")])
+def test_a_model_with_classes_of_the_script_is_exported_in_float32(
+    generation: str, argument: str, value: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    legacy = generation == "Legacy"
+    imports = "import tf_keras as keras" if legacy else "import keras"
+    ops = "backend" if legacy else "ops"
+    text = OWN_CLASSES.format(imports=imports, argument=argument, value=value, ops=ops)
+    done = through_us(text, tmp_path, capsys, monkeypatch, generation=generation, policy="mixed_bfloat16", replicas=2)
+    assert done.outcome.reason == "Succeeded", done.message
+    about = json.loads((done.folder / "model" / "model.json").read_text())
+    assert (about["policy"], about["trainedUnder"]) == ("float32", "mixed_bfloat16")
+    assert (done.folder / "model" / "model.weights.h5").exists()
+    assert len(weights(done)) == 4

@@ -71,8 +71,8 @@ def export(
     try:
         model, policy = float32_copy(program.model, keras, program.rebuild, arrays, readable=job.processes == 1)
         main = "weights.npz" if model is None else _write_model(model, keras, job, part)
-        if model is not None:
-            model.save_weights(str(part / "model.weights.h5"))
+        if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
+            main = "weights.npz"
         of = program.model if model is None else model
         names = [getattr(variable, "path", variable.name) for variable in of.weights]
         keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
@@ -202,6 +202,18 @@ def load_model(folder: Any = None) -> Any:
     with np.load(folder / "weights.npz") as arrays:
         model.set_weights([arrays[key] for key in arrays.files])
     return model
+
+
+def _write_weights(model: Any, path: Path, program: Program) -> bool:
+    """Whether Keras could write its own file of weights, which it must for every model but a script's."""
+    try:
+        model.save_weights(str(path))
+    except Exception:
+        path.unlink(missing_ok=True)
+        if program.rebuild.get("builder") != "script":
+            raise
+        return False
+    return True
 
 
 def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:

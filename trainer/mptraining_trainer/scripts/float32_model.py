@@ -40,6 +40,9 @@ def switched_to_float32(model: Any, keras: Keras) -> str:
                 layer._set_dtype_policy("float32")
             else:
                 layer.dtype_policy = "float32"
+    if model.variables and not model.built:
+        # Its own train_step built its parts and never called it.
+        model.built = True
     for traced in ("train_function", "test_function", "predict_function"):
         setattr(model, traced, None)
     return policy_of(model, keras)
