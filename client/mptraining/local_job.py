@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mptraining_api.job import MPTrainingJob
+from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, Launch
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
@@ -57,7 +57,7 @@ def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
 
 
-def source_folder(job: ResolvedJob, folder: Path) -> Path:
+def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
     """Where the program's code is; `folder` is the job file's.
 
     A job with `spec.source` keeps what its ConfigMap or archive is made of in `source/` beside the job file; where

@@ -15,9 +15,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining_api import inside_job
-from mptraining_api.inside_job import InsideJob, remote
-from mptraining_api.machine_configs import COMMON_MACHINE_CONFIGS, AcceleratorType, DockerConfig, MachineConfig
+from mptraining_api import inside_job, tensorflow_cloud_package
+from mptraining_api.inside_job import InsideJob, __version__, remote
+from mptraining_api.machine_configs import (
+    COMMON_MACHINE_CONFIGS,
+    AcceleratorType,
+    DockerConfig,
+    MachineConfig,
+    is_tpu_config,
+)
 
 if TYPE_CHECKING:
     from mptraining.cluster import Where
@@ -29,19 +35,13 @@ __all__ = [
     "AcceleratorType",
     "DockerConfig",
     "MachineConfig",
+    "__version__",
     "install",
+    "is_tpu_config",
     "remote",
     "run",
     "run_cloudtuner",
 ]
-
-# The last release of tensorflow-cloud, whose behaviour this is.
-__version__ = "0.1.16"
-
-_MISSING = {
-    "CloudTuner": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own tuners in the script",
-    "CloudOracle": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own oracles in the script",
-}
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
     folder: str | None = None,
     spec: Mapping[str, Any] | None = None,
     where: Where | None = None,
-    backend: Literal["cluster", "local"] = "cluster",
+    backend: Literal["cluster", "local"] | None = None,
     **kwargs: Any,
 ) -> Job | LocalJob | InsideJob:
     """Submits a program as an MPTrainingJob and returns the job, which is also tensorflow-cloud's dict.
@@ -84,7 +84,8 @@ def run(
 
     Beyond it: `name` (default: the program's, with a random ending), `output` (the run folder, gs://…), `folder`
     (shipped instead of the program's own), `spec` (any other fields of the job, which win), `where` (which cluster),
-    `backend="local"` (trains here, in processes of this machine).
+    `backend="local"` (trains here, in processes of this machine; None: MPTRAINING_BACKEND in the environment, which
+    `mptraining.colab.run_here()` sets, else the cluster).
 
     Returns an empty InsideJob when it is called in the job. A script that submits itself ends here, as with
     tensorflow-cloud. Raises ValueError in tensorflow-cloud's words, TypeError for an unknown keyword, and Problem.
@@ -146,7 +147,7 @@ def install(
     output: str | None = None,
     spec: Mapping[str, Any] | None = None,
     where: Where | None = None,
-    backend: Literal["cluster", "local"] = "cluster",
+    backend: Literal["cluster", "local"] | None = None,
 ) -> None:
     """Makes the real tensorflow-cloud package, where it is installed, submit to your cluster instead of AI Platform.
 
@@ -161,9 +162,8 @@ def install(
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MISSING:
-        raise AttributeError(f"mptraining.tensorflow_cloud has no {name}: {_MISSING[name]}")
-    raise AttributeError(f"module 'mptraining.tensorflow_cloud' has no attribute {name!r}")
+    return tensorflow_cloud_package.missing(__name__, name)
 
 
+tensorflow_cloud_package.complete(sys.modules[__name__])
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import mptraining.tensorflow_cloud as tfc
 from mptraining import notebook_cells, run_program, shipping, submission
-from mptraining_api import inside_job
+from mptraining_api import inside_job, tensorflow_cloud_package
 from mptraining_api.problems import InvalidProgram
 
 Environment = Callable[..., dict[str, str]]
@@ -154,11 +155,56 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
         tfc.run_cloudtuner(0, entry_point="train.py")
 
 
-def test_what_needs_a_service_that_is_gone() -> None:
-    with pytest.raises(AttributeError, match="has no CloudTuner: it needs AI Platform Vizier"):
+# The rest of its package.
+
+
+@pytest.mark.parametrize("root", ["mptraining.tensorflow_cloud", "mptraining_api.inside_job", "tensorflow_cloud"])
+@pytest.mark.parametrize("module", [tfc, inside_job])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from {} import CloudTuner", "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.RandomSearch"),
+        ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
+        ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
+        ("from {}.tuner import utils", "tuner.utils here: it translates studies"),
+        ("import {}.core.experimental.models", "train models of TF Model Garden.*tf.keras.applications"),
+        ("from {}.core import deploy", "tfc.run ships the program as text"),
+        ("from {}.utils import tf_utils", "job.history has the curves"),
+        ("import {}.core.nowhere", "No module named"),
+        ("from {} import ruin", "cannot import name 'ruin'"),
+    ],
+)
+def test_what_is_gone_says_what_to_write_instead(
+    monkeypatch: pytest.MonkeyPatch, root: str, module: Any, line: str, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
+    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=said):
+        exec(line.format(root), {})
+
+
+def test_what_is_gone_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="has no CloudTuner here: it needs AI Platform Vizier"):
         _ = tfc.CloudTuner
+    assert not hasattr(tfc, "CloudTuner")
     with pytest.raises(AttributeError, match="has no attribute 'ruin'"):
         _ = tfc.ruin
+    with pytest.raises(AttributeError, match=r"core.deploy here"):
+        _ = tfc.core.deploy
+
+
+@pytest.mark.parametrize("module", [tfc, inside_job])
+def test_the_submodules_that_are_there(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
+    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name, names in tensorflow_cloud_package.SUBMODULES.items():
+        found = importlib.import_module(f"tensorflow_cloud.{name}")
+        assert all(getattr(found, each) is getattr(module, each) for each in names)
+    assert module.core.run.run is module.run
+    assert module.core.machine_config.is_tpu_config(module.COMMON_MACHINE_CONFIGS["TPU"])
+    assert module.__version__ == "0.1.16"
 
 
 def test_without_the_package_there_is_nothing_to_redirect(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +230,7 @@ def test_every_name_is_there_in_the_job_too() -> None:
     assert {*tfc.__all__} <= {*inside_job.__all__}
     assert not inside_job.run(3, x=4)
     assert not inside_job.run_cloudtuner(num_jobs=2)
-    inside_job.install()
+    inside_job.install(output="gs://bucket/run", backend="local")
 
 
 @pytest.mark.parametrize(
