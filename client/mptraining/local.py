@@ -28,6 +28,7 @@ from mptraining.local_job import (
     absolute,
     already_finished,
     at_home,
+    inherited_environment,
     latest_attempt,
     source_folder,
     this_machine,
@@ -199,7 +200,7 @@ def _workers(
             worker_environment(
                 launched,
                 index,
-                inherited=dict(os.environ),
+                inherited=inherited_environment(job, os.environ),
                 incarnation=incarnation,
                 folder=source_folder(job, path.absolute().parent),
                 gpus=job.accelerator.count_per_node if shares_gpus else None,

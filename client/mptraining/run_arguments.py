@@ -168,6 +168,8 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
     _refuse_absent(machine, "chief_config" if first else "worker_config")
     if count and others is not None and _differ(machine, others):
         _refuse_absent(others, "worker_config")
+        if _is_small_chief(machine, others):
+            return others, count, [_without_chief(machine, others, count)]
         raise InvalidArgument(
             "Invalid `worker_config` input. Expected the accelerators of `chief_config`, as all nodes of a job are "
             f"alike. Received {others}.",
@@ -184,6 +186,18 @@ def _chosen(machine: MachineConfig) -> bool:
 
 def _differ(one: MachineConfig, other: MachineConfig) -> bool:
     return (one.accelerator, one.accelerator_count) != (other.accelerator, other.accelerator_count)
+
+
+def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:
+    """Whether the workers do the work: the chief has none of their accelerators, or fewer."""
+    kinds = (workers.accelerator, AcceleratorType.NO_ACCELERATOR)
+    return chief.accelerator in kinds and chief.accelerator_count < workers.accelerator_count
+
+
+def _without_chief(chief: MachineConfig, workers: MachineConfig, count: int) -> str:
+    small = f"{chief.accelerator_count} x {chief.accelerator.value}" if chief.accelerator_count else "a CPU"
+    nodes = f"{count} node{'s' * (count > 1)} with {workers.accelerator_count} x {workers.accelerator.value}"
+    return f"all nodes of a job are alike: it asks for {nodes}, and not for the chief with {small}"
 
 
 def _refuse_absent(machine: MachineConfig, argument: str) -> None:

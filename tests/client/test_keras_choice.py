@@ -13,6 +13,12 @@ from mptraining import submission
 from mptraining.package import Package, SourceFile, package
 from mptraining.packaging.keras_choice import with_keras, with_keras_of_folder
 
+
+@pytest.fixture(autouse=True)
+def no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
 SCRIPT = {"script": {"path": "jobs/train.py"}}
 OLDER = "import tensorflow as tf\nmodel.fit(x, y)\nprint(model.optimizer.lr)\nmodel.save('folder')\n"
 
@@ -73,6 +79,16 @@ def test_requirements_and_images_of_the_era() -> None:
     assert notes[0].endswith(f"for Keras 2: image {image} (of Keras 2)")
     three = "import tensorflow as tf\ntf.keras.ops.square(2.0)\n"
     assert with_keras(job(), shipped({"jobs/train.py": three}, "tensorflow<2.16\n"), image=image) == (job(), [])
+
+
+def test_the_environment_s_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = shipped({"jobs/train.py": "import tensorflow as tf\n"})
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    made, notes = with_keras(job(), plain)
+    assert made["spec"]["keras"] == "Legacy"
+    assert "TF_USE_LEGACY_KERAS in the environment" in notes[0]
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    assert with_keras(job(), plain) == (job(), [])
 
 
 def test_what_tf_keras_ignores_is_named() -> None:

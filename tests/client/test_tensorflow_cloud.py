@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining import notebook_cells, run_program, shipping, submission
+from mptraining import colab, local_backend, notebook_cells, run_program, shipping, submission
 from mptraining_api import inside_job, tensorflow_cloud_package
-from mptraining_api.problems import InvalidProgram
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 
 Environment = Callable[..., dict[str, str]]
 
@@ -293,6 +293,65 @@ def test_a_notebook_s_import_line_stays_and_costs_little(environment: Environmen
         if seconds < 0.5:
             break
     assert seconds < 0.5
+
+
+UNCHANGED = """\
+import sys
+import tensorflow_cloud as tfc
+from neighbour import NAME
+print(sys.argv[1:], NAME, __name__)
+tfc.run(entry_point=None, chief_config=tfc.COMMON_MACHINE_CONFIGS["K80_1X"])
+print("not reached")
+"""
+
+
+def test_an_unchanged_script_trains_here_by_one_command(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "project").mkdir()
+    (here / "project" / "scale.py").write_text(UNCHANGED)
+    (here / "project" / "neighbour.py").write_text("NAME = 'x'")
+    for name, value in (("argv", ["-m"]), ("path", ["", *sys.path])):
+        monkeypatch.setattr(sys, name, value)
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
+    monkeypatch.setenv(run_program.BACKEND, "cluster")
+    made: list[Any] = []
+    monkeypatch.setattr(local_backend, "train_here", lambda document, package: made.append((document, package)))
+    with pytest.raises(SystemExit) as caught:
+        colab.main(["--here", "project/scale.py", "--lr=1"])
+    assert caught.value.code == 0
+    ((document, package),) = made
+    assert document["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 1}
+    assert [file.path for file in package.files] == ["neighbour.py", "scale.py"]
+    out = capsys.readouterr().out
+    assert out.startswith("['--lr=1'] x __main__\n")
+    assert "note: K80 is offered no more: the job asks for 1 x T4 in place of 1 x K80" in out
+
+
+def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(local_backend, "train_here", lambda document, _: made.append(document))
+    monkeypatch.setenv(run_program.BACKEND, "")
+    colab.run_here()
+    tfc.run("train.py")
+    assert len(made) == 1
+    # What a call itself says wins.
+    assert tfc.run("train.py", backend="cluster")["job_id"]
+    assert tfc.run("train.py", where=object())["job_id"]  # type: ignore[arg-type]
+    assert len(made) == 1
+    monkeypatch.setenv(run_program.BACKEND, "moon")
+    with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):
+        tfc.run("train.py")
+
+
+def test_what_is_no_script_is_no_command(environment: Environment, tmp_path: Path) -> None:
+    for words, said in (([], "usage: python -m mptraining.colab"), (["no.py"], "no script 'no.py'")):
+        command = [sys.executable, "-m", "mptraining.colab", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, check=False, text=True)
+        assert done.returncode == 1
+        assert said in done.stderr
 
 
 def test_a_mistake_in_a_script_that_submits_itself(environment: Environment, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ written into the job, with a note that names the line. `spec={"keras": "Keras3"}
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -62,6 +63,8 @@ def _decided(
     if requirements and requirements in texts:
         found.append((requirements, of_requirements(texts[requirements])))
     found.append(("", of_image(image)))
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
     whole = sum((code for _, code in found), KerasCode())
     signs = [_placed(sign, path, texts) for path, code in found for sign in code.keras_2]
     if not signs:
