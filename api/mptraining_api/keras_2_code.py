@@ -13,81 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-# Public names of `tf.keras` in tf_keras 2.21 that Keras 3.15 lacks there, with everything below them.
-REMOVED = frozenset(
-    {
-        "applications.regnet", "applications.resnet_rs", "backend.experimental", "backend.function",
-        "backend.in_test_phase", "backend.in_train_phase", "backend.learning_phase", "backend.learning_phase_scope",
-        "backend.local_conv1d", "backend.local_conv2d", "backend.manual_variable_initialization",
-        "backend.normalize_batch_in_training", "backend.placeholder", "backend.print_tensor",
-        "backend.random_binomial", "backend.reset_uids", "backend.set_learning_phase", "callbacks.BaseLogger",
-        "callbacks.experimental", "constraints.RadialConstraint", "constraints.radial_constraint", "dtensor",
-        "estimator", "experimental", "layers.AbstractRNNCell", "layers.DenseFeatures", "layers.LocallyConnected1D",
-        "layers.LocallyConnected2D", "layers.experimental", "metrics.MeanRelativeError", "metrics.MeanTensor",
-        "metrics.experimental", "models.experimental", "models.model_from_config", "optimizers.experimental",
-        "optimizers.legacy", "utils.GeneratorEnqueuer", "utils.OrderedEnqueuer", "utils.SequenceEnqueuer",
-        "utils.SidecarEvaluator", "utils.experimental", "utils.warmstart_embedding_matrix",
-    }
-)  # fmt: skip
-# Public names of `tf.keras` in Keras 3.15 that tf_keras 2.21 lacks: such a program was written for Keras 3.
-ADDED = frozenset(
-    {
-        "Variable", "KerasTensor", "Operation", "StatelessScope", "RematScope", "Function", "remat", "config",
-        "activations.glu", "activations.hard_silu", "activations.leaky_relu", "activations.log_softmax",
-        "activations.relu6", "activations.silu", "callbacks.SwapEMAWeights", "callbacks.OrbaxCheckpoint",
-        "distillation", "distribution", "dtype_policies", "layers.AugMix", "layers.AutoContrast", "layers.CutMix",
-        "layers.FlaxLayer", "layers.JaxLayer", "layers.MelSpectrogram", "layers.MixUp", "layers.Pipeline",
-        "layers.RMSNormalization", "layers.RandAugment", "layers.RandomColorJitter", "layers.RandomErasing",
-        "layers.RandomGrayscale", "layers.RandomHue", "layers.RandomSaturation", "layers.RandomShear",
-        "layers.STFTSpectrogram", "layers.TFSMLayer", "layers.TorchModuleWrapper", "losses.CTC", "losses.Circle",
-        "losses.Dice", "losses.Tversky", "mixed_precision.set_dtype_policy", "ops", "optimizers.Lamb",
-        "optimizers.Muon", "quantizers", "random", "tree", "utils.PyDataset", "utils.bounding_boxes",
-    }
-)  # fmt: skip
-# Arguments that the classes of Keras 2 take and those of Keras 3 refuse; `*` means every layer.
-_LAYER_ARGUMENTS = frozenset({"batch_input_shape", "dynamic"})
-_ARGUMENTS = {
-    "layers.Attention": {"causal"},
-    "layers.AdditiveAttention": {"causal"},
-    "layers.BatchNormalization": {"fused", "virtual_batch_size"},
-    "layers.GRU": {"time_major"},
-    "layers.LSTM": {"time_major"},
-    "layers.RNN": {"time_major"},
-    "layers.SimpleRNN": {"time_major"},
-    "callbacks.ModelCheckpoint": {"period", "options"},
-    "callbacks.TensorBoard": {"write_grads", "batch_size"},
-}
-_FIT_ARGUMENTS = frozenset({"workers", "use_multiprocessing", "max_queue_size"})
-_METHOD_ARGUMENTS = {
-    "fit": _FIT_ARGUMENTS,
-    "evaluate": _FIT_ARGUMENTS,
-    "predict": _FIT_ARGUMENTS,
-    "compile": {"experimental_run_tf_function", "sample_weight_mode"},
-    "save_weights": {"save_format"},
-    "apply_gradients": {"name", "experimental_aggregate_gradients"},
-}
-# Methods whose names are Keras' own: a program that defines one itself is left alone.
-_METHODS = {
-    "fit_generator": "model.fit takes generators",
-    "evaluate_generator": "model.evaluate takes generators",
-    "predict_generator": "model.predict takes generators",
-    "reset_states": "reset_state is its name in Keras 3",
-    "get_scaled_loss": "scale_loss is its name in Keras 3",
-    "get_unscaled_gradients": "Keras 3's optimizer divides by itself",
-    "add_update": "assign to variables in call",
-}
-# Libraries whose layers and models are those of tf_keras: their own requirement since TensorFlow 2.16.
-_OF_TF_KERAS = {
-    "tensorflow_hub.KerasLayer": "tensorflow_hub's layer is one of tf_keras",
-    "tensorflow_probability.layers": "tensorflow_probability's layers are those of tf_keras",
-    "tensorflow_model_optimization": "tensorflow_model_optimization needs tf_keras",
-    "tensorflow_recommenders": "tensorflow_recommenders needs tf_keras",
-    "tensorflow_ranking": "tensorflow_ranking needs tf_keras",
-    "tensorflow_addons": "tensorflow_addons is for Keras 2",
-    "tf_keras": "it is Keras 2",
-}
-# tf.keras.backend and TensorFlow functions that take a symbolic tensor in Keras 3 too.
-_OF_SYMBOLIC = frozenset({"keras.backend.int_shape", "keras.backend.ndim", "keras.backend.dtype"})
+from mptraining_api.keras_2_names import (
+    ADDED,
+    CLASS_ARGUMENTS,
+    LAYER_ARGUMENTS,
+    METHOD_ARGUMENTS,
+    METHODS,
+    OF_SYMBOLIC,
+    OF_TF_KERAS,
+    REMOVED,
+)
+
 # So many steps from a path's name to its text at most.
 _DEEPEST = 8
 _SAVED_MODELS = (".keras", ".h5", ".hdf5")
@@ -338,7 +274,7 @@ class _Reader(ast.NodeVisitor):
         root = full.partition(".")[0]
         # Functions on arrays serve models of either generation.
         self.bare |= root == "keras" and not full.startswith(("keras.utils.", "keras.datasets."))
-        for name, why in _OF_TF_KERAS.items():
+        for name, why in OF_TF_KERAS.items():
             if full == name or full.startswith(f"{name}."):
                 self._say(node, why, f"import {full}")
         if root in ("keras_hub", "keras_cv", "keras_nlp"):
@@ -363,14 +299,14 @@ class _Reader(ast.NodeVisitor):
         full = self._full(node)
         if full is not None:
             self._named(node, full)
-            for name, why in _OF_TF_KERAS.items():
+            for name, why in OF_TF_KERAS.items():
                 if full == name and "." in name:
                     self._say(node, why)
             return
         if node.attr == "lr" and self._is_optimizer(node.value):
             self._say(node, "learning_rate is its name in Keras 3")
-        elif node.attr in _METHODS and node.attr not in self.defined:
-            self._say(node, _METHODS[node.attr], f".{node.attr}")
+        elif node.attr in METHODS and node.attr not in self.defined:
+            self._say(node, METHODS[node.attr], f".{node.attr}")
         elif node.attr == "minimize" and _last(node.value) in self.optimizers:
             self._say(node, "Keras 3's optimizers have apply_gradients alone")
         self.generic_visit(node)
@@ -436,7 +372,7 @@ class _Reader(ast.NodeVisitor):
 
     def _class(self, node: ast.Call, kind: str) -> None:
         given = {each.arg for each in node.keywords if each.arg}
-        wrong = given & (_ARGUMENTS.get(kind, set()) | (_LAYER_ARGUMENTS if kind.startswith("layers.") else set()))
+        wrong = given & (CLASS_ARGUMENTS.get(kind, set()) | (LAYER_ARGUMENTS if kind.startswith("layers.") else set()))
         for argument in sorted(wrong):
             self._say(node, "not an argument in Keras 3", f"{kind}({argument}=)")
         if kind.startswith("optimizers.") and "legacy" not in kind and "lr" in given:
@@ -449,7 +385,7 @@ class _Reader(ast.NodeVisitor):
         given = {each.arg for each in node.keywords if each.arg}
         right = self._is_optimizer(owner) if name == "apply_gradients" else self._is_model(owner)
         if right and name not in self.defined:
-            for argument in sorted(given & _METHOD_ARGUMENTS.get(name, frozenset())):
+            for argument in sorted(given & METHOD_ARGUMENTS.get(name, frozenset())):
                 self._say(node, "not an argument in Keras 3", f".{name}({argument}=)")
             self._model_paths(node, name)
         match node.args:
@@ -463,7 +399,7 @@ class _Reader(ast.NodeVisitor):
         """Whether a function computes with TensorFlow's tensors."""
         if full.startswith("tensorflow.keras."):
             name = full.removeprefix("tensorflow.")
-            return name.startswith("keras.backend.") and name not in _OF_SYMBOLIC
+            return name.startswith("keras.backend.") and name not in OF_SYMBOLIC
         return full.startswith("tensorflow.") and full.rpartition(".")[2] not in ("print", "function", "Module")
 
     def _paths(self, node: ast.Call, kind: str) -> None:

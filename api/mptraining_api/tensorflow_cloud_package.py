@@ -23,6 +23,7 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "core.machine_config": ("AcceleratorType", "COMMON_MACHINE_CONFIGS", "MachineConfig", "is_tpu_config"),
     "core.run": ("remote", "run", "run_cloudtuner"),
     "tuner": (),
+    "tuner.cloud_fit_client": ("cloud_fit",),
     "utils": (),
     "version": ("__version__",),
 }

@@ -36,6 +36,7 @@ __all__ = [
     "DockerConfig",
     "MachineConfig",
     "__version__",
+    "cloud_fit",
     "install",
     "is_tpu_config",
     "remote",
@@ -140,6 +141,43 @@ def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
         spec["podTemplate"] = {**template, "env": [*(template.get("env") or ()), tuner]}
         jobs.append(run(**kwargs, name=f"{name}-{number}" if name else None, spec=spec))
     return {"job_ids": [job["job_id"] for job in jobs], "docker_image": jobs[0]["docker_image"], "jobs": jobs}
+
+
+def cloud_fit(
+    model: Any,
+    remote_dir: str,
+    region: str | None = None,
+    project_id: str | None = None,
+    image_uri: str | None = None,
+    distribution_strategy: str = "MultiWorkerMirroredStrategy",
+    job_spec: Mapping[str, Any] | None = None,
+    job_id: str | None = None,
+    **fit_kwargs: Any,
+) -> Any:
+    """Trains a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
+
+    model: a compiled keras.Model, of Keras 3 or tf_keras.
+    remote_dir: a folder in a bucket, or of this machine where the job trains here; model and data are written there,
+        and the job writes `checkpoint`, `output` (of Keras 3 with `.keras`) and the run folder `run`.
+    distribution_strategy: "MultiWorkerMirroredStrategy" (two CPU machines without a job_spec) or "MirroredStrategy".
+    job_spec: AI Platform's; masterType, acceleratorConfig and workerCount are used. job_id: the beginning of the name.
+    fit_kwargs: of model.fit: arrays, tf.data.Dataset, numbers, callbacks of Keras' own.
+
+    Returns the job's name as a text with an attribute `job`. region, project_id and image_uri are not used.
+    """
+    if remote():
+        return inside_job.cloud_fit()
+    from mptraining.packaging import cloud_fit as implementation
+
+    return implementation.cloud_fit(
+        model,
+        remote_dir,
+        distribution_strategy=distribution_strategy,
+        job_spec=job_spec,
+        job_id=job_id,
+        unused={"region": region, "project_id": project_id, "image_uri": image_uri},
+        fit_arguments=fit_kwargs,
+    )
 
 
 def install(
