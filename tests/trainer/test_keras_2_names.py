@@ -7,7 +7,7 @@ import importlib
 import pytest
 import tf_keras
 
-from mptraining_api.keras_2_code import REMOVED_NAMES, speaks_keras_2
+from mptraining_api.script_signs import REMOVED_NAMES, speaks_keras_2
 
 pytestmark = pytest.mark.training
 
