@@ -1,4 +1,4 @@
-"""`python -m bench.determinism`: what op determinism costs the input pipeline, through the real trainer on a CPU.
+"""What op determinism costs the input pipeline, through the real trainer on a CPU.
 
 Jobs run by `mptj run --local`, in turn. Each example goes through a map function, and a step waits about as long as a
 batch of them takes, as a host waits for a GPU: overlapped, a step takes as long as one of the two, else as both.
@@ -6,13 +6,10 @@ batch of them takes, as a host waits for a GPU: overlapped, a step takes as long
     Never      `training.deterministic: Never`
     Always     `training.deterministic: Always`
     tensorflow the same over `tf.data.Dataset.from_generator`, which loses its asynchrony under determinism
-
-One JSON line a figure; progress on standard error.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +21,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bench.figures import Figure, figure, progress, publish
+from bench.figures import Figure, figure, progress
 from bench.rounds import ROOT, environment
 from mptraining_records.convert import convert
 
@@ -32,17 +29,6 @@ _SIDE, _BATCH, _EXAMPLES = 224, 32, 512
 # What a step may take with determinism, of what it takes without.
 _MOST = 1.1
 _CONTENDERS = {"Never": ("Never", "own"), "Always": ("Always", "own"), "tensorflow": ("Always", "tensorflow")}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.determinism", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--quick", action="store_true", help="one short round: a test of the benchmark")
-    arguments = parser.parse_args()
-    rounds, steps = (1, 4) if arguments.quick else (arguments.rounds, arguments.steps)
-    for one in measure(rounds=rounds, steps=steps):
-        publish(one)
 
 
 def measure(*, rounds: int, steps: int) -> list[Figure]:
@@ -98,9 +84,7 @@ def _images(folder: Path) -> str:
     return str(folder / "records" / "train-*.tfrecord")
 
 
-def _seconds(
-    folder: Path, name: str, pattern: str, deterministic: str, source: str, wait: float, steps: int
-) -> float:
+def _seconds(folder: Path, name: str, pattern: str, deterministic: str, source: str, wait: float, steps: int) -> float:
     """Seconds a step of one job, by its `result.json`."""
     written = _document(pattern, deterministic, source, wait, steps)
     job, output = folder / f"{name}.yaml", folder / name
@@ -139,7 +123,3 @@ def _document(pattern: str, deterministic: str, source: str, wait: float, steps:
             },
         },
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The program of `bench.determinism`: a map function that costs CPU time, and a step that waits as a host waits for a GPU.
+"""The program of `bench.determinism`: a map function that takes CPU time, a step that waits as a host does for a GPU.
 
 The trainer imports it by its entry point, so nothing here is patched but what `source: tensorflow` says.
 """

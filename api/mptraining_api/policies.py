@@ -132,19 +132,20 @@ def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCom
 def deterministic(spec: JobSpec, devices: Devices) -> tuple[bool, Choice]:
     """Whether TensorFlow's op determinism is on.
 
-    On a GPU it has a price that nothing bounds: no autotuning of cuDNN and XLA, scatters on the CPU, operations that are
-    refused. Measured by others: up to 7.5, 2.4 and 2.0 times the time of a step on P100, V100 and T4 (Zhuang et al.,
-    Randomness in Neural Network Training, MLSys 2022), 80 s that became 10 minutes on a T4 (tensorflow#62100). What it
-    buys is a resumed run with the bits of an uninterrupted one, so it is for those who ask for it.
+    On a GPU it has a price that nothing bounds: cuDNN and XLA no longer try which kernel is the fastest, scatters are
+    computed on the CPU, and some operations are refused. Others measured between 6 % (framework-reproducibility#10) and
+    80 s that became more than 10 minutes (tensorflow#62100, a T4), with 196 to 746 % as the most on three GPUs (Zhuang
+    et al., Randomness in Neural Network Training, MLSys 2022). What it buys is a resumed run with the bits of an
+    uninterrupted one, so it is for those who ask for it.
     """
     written = (spec.training or Training()).deterministic
     kind = devices.accelerator.kind
     if written in ("Always", "Never"):
         picked, because = written == "Always", "asked for"
     elif kind == "gpu":
-        picked, because = False, "on a GPU it can double the time of a step; Always makes resumed runs equal bit by bit"
+        picked, because = False, "on a GPU it may double the time of a step; Always makes resumed runs equal bit by bit"
     elif kind == "tpu":
-        picked, because = False, "a TPU computes the same bits each time without it"
+        picked, because = False, "TensorFlow's switch is about GPUs"
     else:
         picked, because = False, "this loop computes the same bits each time on a CPU without it"
     return picked, Choice(field="spec.training.deterministic", value="Always" if picked else "Never", because=because)

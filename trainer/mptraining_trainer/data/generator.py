@@ -1,11 +1,10 @@
 """A tf.data source over a Python generator that keeps its read-ahead and parallel maps under op determinism.
 
-`tf.data.Dataset.from_generator` calls Python by stateful operations. Under `tf.config.experimental.enable_op_determinism`
-tf.data takes every prefetch and parallel map out of a pipeline that has one (make_deterministic.cc in
-tensorflow/core/grappler/optimizers/data), because a stateful operation might read variables that training writes. The
-generators of this package read nothing that training writes, and one iterator asks its generator for one element at a
-time. So they are called by `tf.numpy_function(stateful=False)`, and the rewrite has no cause. What a user's own map
-function does is still seen by it.
+`tf.data.Dataset.from_generator` calls Python by stateful operations. Under op determinism tf.data takes every prefetch
+and parallel map out of a pipeline that has one (core/grappler/optimizers/data/make_deterministic.cc there), because
+such an operation might read variables that training writes. The generators of this package read nothing that training
+writes, and one iterator asks its generator for one element at a time. So they are called by
+`tf.numpy_function(stateful=False)`, and the rewrite has no cause. What a user's own map function does it still sees.
 """
 
 from __future__ import annotations
