@@ -80,7 +80,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     keras, keras_choice = keras_generation(spec, wanted)
     numbers, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, numbers.policy)
-    training, training_choices = (None, ()) if script else resolve_training(spec)
+    training, training_choices = (None, ()) if script else resolve_training(spec, devices)
     data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
 

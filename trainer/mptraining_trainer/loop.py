@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.data.clock import graph_clock
 from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
@@ -64,6 +65,7 @@ class Loop:
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
+        self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
         self._variables = model.trainable_variables
@@ -347,11 +349,11 @@ class Loop:
         if not self._timed:
             return self._next(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
-            before = tf.timestamp()
+            before = self._clock()
         with tf.control_dependencies([before]):
             batch = self._next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
-            return batch, tf.cast(tf.timestamp() - before, tf.float32)
+            return batch, tf.cast(self._clock() - before, tf.float32)
 
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()
