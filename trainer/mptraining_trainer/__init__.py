@@ -11,8 +11,8 @@ over. Before the first step: `preflight` decides over `facts`, which `first_look
 (everything that depends on the policy), `loop` (K steps in one call, an `execution`) and `evaluation` over `objective`
 (a replica's share), `replicas`, `precision`, the `running_sum` of losses, `moving_statistics`, `optimizer` (the
 learning rate), `xla`; `measure` (which policy is fastest here), `watch` (are the numbers finite?), `recovery` (what
-follows when not), `culprit` (where it began); `pace` (where executions end) and `course` (what happens between them)
-with its `speed`, a `device_meter` and `profiling`, `checkpoint` with `checkpoint_files` and `checkpoint_state`, the
+follows when not), `culprit` (where it began), `training.exclusion` (which records did it); `pace` (where executions
+end) and `course` (what happens between them) with its `speed`, a `device_meter` and `profiling`, `checkpoint` with `checkpoint_files` and `checkpoint_state`, the
 `origin` of its numbers and the `replica_values` of variables that replicas keep apart, `agreement` (of several workers
 before the first step), `skipped` (bad records), `preemption`, `parting` (of several workers); `hooks` beside it for the
 program's `callbacks` (which `callback_kinds`, and their `callback_files`) and for `best_weights` by a `monitor`. The

@@ -4,13 +4,15 @@ Read `Loop.execute` from top to bottom: fetch a batch, run the step on every rep
 everything the host wants to know in one transfer.
 
 A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
-scaling, and after numbers stopped being finite once, it is two, with the one decision in between: is the norm of the
-summed gradients a finite number, and the loss?, apply or skip. A skipped step changes nothing: statistics, seeds and
-metrics are put back. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of its own.)
+scaling, and after numbers stopped being finite once, it is two, with the one decision in between: are the norm of the
+summed gradients, the loss and what the forward pass changed finite numbers?, apply or skip. A skipped step changes
+nothing: statistics, seeds and metrics are put back. (An all-reduce inside the branch of a condition is only possible in
+a `strategy.run` of its own.)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,9 +23,10 @@ from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.objective import Batch, Objective
-from mptraining_trainer.precision import LossScaler
-from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
+from mptraining_trainer.precision import FLOOR, LossScaler
+from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
+from mptraining_trainer.training.step_rows import with_rows
 
 # Readings of an execution before those of the metrics: loss twice, gradient norm, finite steps, scale, skipped twice,
 # asked to stop, seconds, broken, waited.
@@ -60,6 +63,7 @@ class Loop:
         self._optimizer = optimizer
         self._metrics = list(metrics)
         self._masked = masked
+        self._workers = workers
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
@@ -78,7 +82,9 @@ class Loop:
         self._losses = RunningSum("loss")
         self._statistics = MovingStatistics(keras, model)
         # What a forward pass changes by itself, and a step that is left out must not.
-        self._undone = [*keras.updated_by_calls(model), *keras.random_states(model)] if scaler else []
+        moved = keras.updated_by_calls(model) if scaler else []
+        self._moved = [variable for variable in moved if variable.dtype.is_floating]
+        self._undone = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
             self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(
@@ -89,7 +95,7 @@ class Loop:
             speakers=self._speakers,
         )
         keras.build_optimizer(optimizer, model.trainable_variables)
-        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._trace()
         self._reset = tf.function(self._reset_graph)
 
     @property
@@ -165,6 +171,25 @@ class Loop:
         """The next batch of every replica, for `strategy.run`."""
         return self._next(iterator)
 
+    @property
+    def masked(self) -> bool:
+        """Whether batches have a mask."""
+        return self._masked
+
+    def use_masks(self) -> None:
+        """From now on batches come with a mask."""
+        if not self._masked:
+            self._masked = True
+            self._trace()
+
+    def would_apply(self, batch: Any, keep: Any, filler: int) -> bool:
+        """Whether a step over a batch of `take` is finite, without loss scaling; nothing changes. Needs a scaler.
+
+        Rows (in the order of the data, over all replicas) where `keep` is False, a bool vector [examples_per_step], are
+        replaced by row `filler` of their replica's batch. Every worker must call it; all get the same answer.
+        """
+        return bool(self._probe(batch, tf.constant(keep), tf.constant(filler)).numpy())
+
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics and of the losses' sum."""
         self._reset()
@@ -180,6 +205,10 @@ class Loop:
 
     # Training on the device
 
+    def _trace(self) -> None:
+        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._probe = tf.function(self._probe_graph)
+
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
         step = self._step if self._scaler is None else self._checked_step
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
@@ -189,6 +218,10 @@ class Loop:
             norm = step(batch)
             fine &= tf.math.is_finite(norm)
             finite += tf.cast(fine, tf.float32)
+        if self._scaler is None:
+            # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
+            fine = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(fine), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
@@ -210,27 +243,43 @@ class Loop:
 
     def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
-
-        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, ...]:
-            before = [tf.identity(variable) for variable in self._undone]
-            with tf.control_dependencies(before):
-                loss, gradients = self._shares(batch, scale)
-            *gradients, total = summed([*gradients, loss])
-            return before, loss, gradients, norm_of(gradients), total
-
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
-        before, loss, gradients, norms, totals = self._strategy.run(gradients_on_replica, args=(batch, scale))
-        norm = self._one_of(norms)
-        # Of sums over all replicas, so that every replica of every worker decides alike.
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._one_of(totals))
+        before, loss, gradients, norms, totals = self._strategy.run(self._tried, args=(batch, scale))
+        norm, finite = self._one_of(norms), self._finite(norms, totals)
         if finite:
             self._strategy.run(self._apply, args=(loss, gradients))
         else:
-            for variable, value in zip(self._undone, before, strict=True):
-                self._strategy.extended.update(variable, assign, args=(value,), group=False)
+            self._undo(before)
         self._scaler.update(finite)
-        return norm
+        # A step that was left out is told from the others by it, whatever was not finite.
+        return tf.where(finite, norm, math.nan)
+
+    def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
+        """On each replica: everything but the update. What was before, shares of loss and gradients, norm and total."""
+        before = [tf.identity(variable) for variable in self._undone]
+        with tf.control_dependencies(before):
+            loss, gradients = self._shares(batch, scale)
+        # What this replica's forward pass moved travels with the loss.
+        moved = all_finite([variable.read_value() for variable in self._moved])
+        *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
+        return before, loss, gradients, norm_of(gradients), total
+
+    def _finite(self, norms: Any, totals: Any) -> Any:
+        """Of sums over all replicas, so that every replica of every worker decides alike."""
+        return tf.math.is_finite(self._one_of(norms)) & tf.math.is_finite(self._one_of(totals))
+
+    def _undo(self, before: Sequence[Any]) -> None:
+        for variable, value in zip(self._undone, before, strict=True):
+            self._strategy.extended.update(variable, assign, args=(value,), group=False)
+
+    def _probe_graph(self, batch: Any, keep: Any, filler: Any) -> Any:
+        def on_replica(batch: Batch, keep: Any, filler: Any) -> tuple[Any, ...]:
+            return self._tried(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
+
+        before, _, _, norms, totals = self._strategy.run(on_replica, args=(batch, keep, filler))
+        self._undo(before)
+        return self._finite(norms, totals)
 
     def _one_of(self, values: Any) -> Any:
         """The value of this worker's first replica, where all have the same."""
