@@ -137,7 +137,7 @@ class Course:
                 self._skipped.publish()
             if leave and step < ends.total_steps:
                 raise self._taken_away(step)
-            validated = self._validated(step, position) if ends.validates(step) else {}
+            validated = self._validated(step, position) if ends.validates(step) or hooks.cut else {}
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
@@ -162,7 +162,8 @@ class Course:
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validated = self._validated(step, position) if over or self._boundaries.validates(step) else {}
+        validates = over or self._boundaries.validates(step) or self._hooks.cut
+        validated = self._validated(step, position) if validates else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
@@ -202,7 +203,12 @@ class Course:
         self._hooks.validation_begins()
         iterator, steps = self._validation
         metrics = self._loop.evaluation.run(
-            iterator, steps, now=self._worker.telemetry.now, stop=self._worker.preemption.asked
+            iterator,
+            steps,
+            now=self._worker.telemetry.now,
+            stop=self._worker.preemption.asked,
+            begins=self._hooks.test_batches_begin,
+            ends=self._hooks.test_batches_end,
         )
         if metrics is None:
             if self._checkpointer.last_step != step:

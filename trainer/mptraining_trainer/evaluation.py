@@ -40,22 +40,33 @@ class Evaluation:
         self._part = tf.function(self._part_graph, reduce_retracing=True)
 
     def run(
-        self, iterator: Any, steps: int, *, now: Callable[[], float], stop: Callable[[], bool] = lambda: False
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool] = lambda: False,
+        begins: Callable[[int], None] = lambda first: None,
+        ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
         """Loss and metrics over `steps` masked batches, each example counted once; names as in training.
 
         None when `stop` said on any worker that it is told to leave before the last batch; every worker hears of it
-        after the same one. `now` is a clock in seconds.
+        after the same one. `now` is a clock in seconds. `begins` is told the first batch of each call, `ends` the last
+        one and the metrics so far.
         """
         self._begin()
         took, done = 0.0, 0
         while True:
             count, before = min(self._pace.steps, steps - done), now()
             said = tf.constant([float(stop()), took], tf.float32)
+            begins(done)
             asked, seconds, *values = self._part(iterator, tf.constant(count), said).numpy().tolist()
             took, done = (now() - before) / count, done + count
+            metrics = dict(zip(["loss", *(metric.name for metric in self._metrics)], values, strict=True))
+            ends(done - 1, metrics)
             if done == steps:
-                return dict(zip(["loss", *(metric.name for metric in self._metrics)], values, strict=True))
+                return metrics
             if asked:
                 return None
             # Of the call before, as it was on average: all workers go on with the same number.
