@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from parity.program import Program
 
-# Divide by the square root of a mean of squares: where a gradient is nearly zero, a change in its last digit changes the
-# update by a share of the learning rate.
+# Divide by the square root of a mean of squares: where a gradient is nearly zero, a change in its last digit changes
+# the update by a share of the learning rate.
 _ADAPTIVE = frozenset({"Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "Nadam", "Adafactor", "Adagrad", "Ftrl"})
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from mptraining_records.convert import convert
 from parity.program import Program
-from parity.source import LABEL, SEED, SECOND, VALIDATION_ROWS, WEIGHT, source
+from parity.source import SEED, VALIDATION_ROWS, source
+from parity.source_names import LABEL, SECOND, WEIGHT
 
 Arrays = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""A Keras program as a value: each field is one choice of its author; the first value of a field is the simplest one."""
+"""A Keras program as a value: each field is one choice of its author, the first value of a field the simplest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
 # Values of each field, the simplest first; `strategies` draws from them, `shrink` goes towards the first.
 FORMS = ("sequential", "functional", "subclass")
@@ -90,7 +90,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "tokens": ("accuracy", "sparse_categorical_accuracy", "sparse_categorical_crossentropy"),
     "image": ("mae", "mse", "RootMeanSquaredError"),
 }
-OWN_METRICS = ("own_function", "own_metric", "own_metric_without_weight")
+OWN_METRICS = ("own_function", "own_metric")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,10 @@ class Program:
     @classmethod
     def from_json(cls, text: str) -> Program:
         given: dict[str, Any] = json.loads(text)
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+        }
+        return cls(**fields)
 
     @property
     def key(self) -> str:
@@ -167,9 +170,6 @@ class Program:
     @property
     def masked_sequence(self) -> bool:
         return self.inputs in ("tokens", "tokens_lstm", "sequence")
-
-
-FIELDS: dict[str, Any] = get_type_hints(Program)
 
 
 def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list of rules

@@ -57,7 +57,7 @@ def _keep(*arguments: Any, **named: Any) -> str:
     return "model"
 
 
-_make_strategy: Callable[..., Any] = trainer_train.make_strategy
+_make_strategy: Callable[..., Any] = vars(trainer_train)["make_strategy"]
 _bases = iter(range(10_000, 1 << 30, 10_000))
 
 
@@ -77,12 +77,19 @@ def prepare() -> None:
 
 def replace_edges() -> None:
     """See the module."""
-    trainer_train.make_strategy = _strategy
-    trainer_session.publish = _keep
+    vars(trainer_train)["make_strategy"] = _strategy
+    vars(trainer_session)["publish"] = _keep
 
 
 def job_of(
-    program: Program, arrays: Arrays, validation: Arrays | None, records: Path, output: str, *, replicas: int, nodes: int
+    program: Program,
+    arrays: Arrays,
+    validation: Arrays | None,
+    records: Path,
+    output: str,
+    *,
+    replicas: int,
+    nodes: int,
 ) -> ResolvedJob:
     """The program as a job. Raises InvalidSpec."""
     names = labels_of(arrays)
@@ -111,7 +118,7 @@ def job_of(
         training["classWeight"] = {str(number): weight for number, weight in CLASS_WEIGHT.items()}
     if program.validation == "second":
         training["validationFreq"] = 2
-    spec = {
+    spec: dict[str, Any] = {
         "accelerator": accelerator,
         "keras": program.generation,
         "precision": {"policy": program.policy},

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from collections.abc import Iterator
 
 from parity import plain_fit, trainer_run
 from parity.bounds import ONE, TWO, Variant
 from parity.compare import Compared, compare
-from parity.ground import Arrays, Numbers, arrays_of, module_of
+from parity.ground import Numbers, arrays_of, module_of
 from parity.program import Program
-
-InWorkers = Callable[[Program, Path], Numbers]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a program in each variant, and the seconds of plain `fit`."""
+    """What came of a program in each variant; `reference` is what plain `fit` made of it."""
 
     program: Program
     compared: tuple[Compared, ...]
-    fit_seconds: float
+    reference: Numbers
     seconds: float
+
+    @property
+    def fit_seconds(self) -> float:
+        return self.reference.seconds
 
     @property
     def different(self) -> tuple[Compared, ...]:
@@ -56,7 +57,7 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
             compared.append(compare(program, variant, reference, ours))
             if reference.failed is not None:
                 break
-    return Tried(program, tuple(compared), reference.seconds, time.monotonic() - began)
+    return Tried(program, tuple(compared), reference, time.monotonic() - began)
 
 
 @contextmanager
@@ -69,6 +70,3 @@ def _inside(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-__all__ = ["Arrays", "InWorkers", "Tried", "attempt", "variants"]
