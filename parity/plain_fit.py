@@ -35,18 +35,23 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
         return Numbers(failed=f"{type(error).__name__}: {_first_line(error)}", seconds=time.monotonic() - began)
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    return Numbers(tuple(weights), _epochs(history.history, validated_every=every), steps, time.monotonic() - began)
+    return Numbers(
+        tuple(weights),
+        _epochs(history.history, history.epoch, validated_every=every),
+        steps,
+        time.monotonic() - began,
+    )
 
 
-def _epochs(history: dict[str, list[Any]], *, validated_every: int) -> tuple[dict[str, float], ...]:
+def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_every: int) -> tuple[dict[str, float], ...]:
     """The metrics of each epoch; validation's only in the epochs that were validated."""
-    count = max((len(values) for name, values in history.items() if not name.startswith("val_")), default=0)
+    count = len(numbers)
     epochs: list[dict[str, float]] = [{} for _ in range(count)]
+    validated = [place for place, number in enumerate(numbers) if (number + 1) % validated_every == 0]
     for name, values in history.items():
-        every = validated_every if name.startswith("val_") else 1
-        for number, value in enumerate(values):
+        for number, value in zip(validated if name.startswith("val_") else range(count), values, strict=True):
             if np.ndim(value) == 0:
-                epochs[(number + 1) * every - 1][name] = float(value)
+                epochs[number][name] = float(value)
     return tuple(epochs)
 
 

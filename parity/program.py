@@ -12,7 +12,7 @@ from typing import Any
 FORMS = ("sequential", "functional", "subclass")
 INPUTS = ("vector", "image", "tokens", "tokens_lstm", "sequence", "several")
 EXTRAS = ("batchnorm", "dropout", "l2", "activity", "add_loss", "frozen", "stateful")
-TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image")
+TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image", "unlabelled")
 DTYPES = ("float32", "int64", "int32", "uint8", "bool")
 RANKS = ("B1", "B")
 HEADS = ("plain", "logits", "rank1")
@@ -80,6 +80,8 @@ LOSSES: dict[str, tuple[str, ...]] = {
     "onehot": ("categorical_crossentropy", "kl_divergence", "categorical_hinge", "mean_squared_error"),
     "tokens": ("sparse_categorical_crossentropy",),
     "image": ("mean_squared_error", "mean_absolute_error", "huber"),
+    # Its own compute_loss or train_step has the loss.
+    "unlabelled": ("mean_squared_error",),
 }
 METRICS: dict[str, tuple[str, ...]] = {
     "regression": ("mae", "mse", "RootMeanSquaredError", "mean_absolute_error", "R2Score"),
@@ -89,6 +91,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "onehot": ("accuracy", "categorical_accuracy", "mse", "TopKCategoricalAccuracy", "Precision"),
     "tokens": ("accuracy", "sparse_categorical_accuracy", "sparse_categorical_crossentropy"),
     "image": ("mae", "mse", "RootMeanSquaredError"),
+    "unlabelled": (),
 }
 OWN_METRICS = ("own_function", "own_metric")
 
@@ -129,6 +132,7 @@ class Program:
     rows: int = 12
     batch: int = 12
     epochs: int = 1
+    initial_epoch: int = 0
     # The job
     remainder: str = "Drop"
     accumulation: int = 1
@@ -189,9 +193,17 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "labels that are images need images"
     if p.task in ("tokens", "image") and (p.outputs != "one" or p.override == "compute_loss"):
         return "one output, with Keras' own loss"
+    if p.initial_epoch >= p.epochs:
+        return "no epoch is left"
+    if p.task == "unlabelled" and (
+        p.inputs != "vector" or p.outputs != "one" or p.override not in ("compute_loss", "both_steps")
+    ):
+        return "without labels, a program computes its own loss of its input"
+    if p.task == "unlabelled" and (p.loss_form != "string" or p.metrics or p.weighted_metrics):
+        return "without labels, Keras' own losses and metrics compare nothing"
     if p.loss not in LOSSES[p.task]:
         return f"{p.loss} is no loss of {p.task}"
-    if p.task in ("vector", "onehot") and p.dtype != "float32":
+    if p.task in ("vector", "onehot", "unlabelled") and p.dtype != "float32":
         return "vectors are float32"
     if p.task in ("classes", "tokens") and p.dtype not in ("int64", "int32", "uint8", "float32"):
         return "class numbers are numbers"
@@ -234,6 +246,8 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
     if p.validation == "second" and {"early_stopping", "reduce_rate", "checkpoint"} & set(p.callbacks):
         return "the callbacks here look at val_loss in each epoch"
     known = {*METRICS[p.task], *OWN_METRICS}
+    if p.task == "unlabelled" and p.sample_weight != "none":
+        return "fit has no weights of rows without labels"
     if not {*p.metrics, *p.weighted_metrics} <= known:
         return "a metric of another task"
     if {*p.metrics} & {*p.weighted_metrics}:

@@ -65,7 +65,7 @@ def _arrays(p: Program) -> str:
             'found["b"] = b = random.normal(size=(rows, 3)).astype("float32")',
             "row = np.concatenate([a, b], axis=1)",
         ]
-    lines += [f'found["{LABEL}"] = {_label(p)}']
+    lines += [f'found["{LABEL}"] = {_label(p)}'] if p.task != "unlabelled" else []
     if p.second_task:
         lines += [f'found["{SECOND}"] = row[:, 1:2].astype("float32") * 0.5 + 0.2']
     if p.sample_weight == "example":
@@ -107,7 +107,9 @@ def _rank(p: Program) -> str:
 
 def _split(p: Program) -> str:
     inputs = '{"a": found["a"], "b": found["b"]}' if p.inputs == "several" else 'found["x"]'
-    if p.outputs == "one":
+    if p.task == "unlabelled":
+        labels = "None"
+    elif p.outputs == "one":
         labels = f'found["{LABEL}"]'
     elif p.outputs == "list":
         labels = f'[found["{LABEL}"], found["{SECOND}"]]'
@@ -151,6 +153,8 @@ def fit_arguments(p: Program) -> dict[str, object]:
         arguments["class_weight"] = CLASS_WEIGHT
     if p.validation == "second":
         arguments["validation_freq"] = 2
+    if p.initial_epoch:
+        arguments["initial_epoch"] = p.initial_epoch
     return arguments
 
 

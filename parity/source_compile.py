@@ -137,7 +137,9 @@ def optimizer(p: Program) -> list[str]:
 
 def compiled(p: Program) -> list[str]:
     arguments = ["optimizer=optimizer"]
-    if p.outputs == "one":
+    if p.task == "unlabelled":
+        pass
+    elif p.outputs == "one":
         arguments.append(f"loss={_loss(p)}")
         arguments += [f"metrics={_metrics(p.metrics)}"] if p.metrics else []
         arguments += [f"weighted_metrics={_metrics(p.weighted_metrics)}"] if p.weighted_metrics else []

@@ -54,7 +54,7 @@ def _head_layers(p: Program) -> list[str]:
         activation = f', activation="{found}"' if found else ""
     if p.task == "image":
         return [f'keras.layers.Conv2D(1, 3, padding="same"{activation}{float32})']
-    units = {"regression": 1, "binary": 1}.get(p.task, CLASSES)
+    units = {"regression": 1, "binary": 1, "unlabelled": WIDTH}.get(p.task, CLASSES)
     if p.head == "rank1":
         return [
             f"keras.layers.Dense({units}{activation}{float32})",
@@ -182,6 +182,8 @@ def _net(p: Program) -> str:
         "test_step": _TEST_STEP,
         "both_steps": _TRAIN_STEP + "\n\n" + _TEST_STEP,
     }[p.override]
+    if p.task == "unlabelled":
+        methods = {"compute_loss": _COMPUTE_LOSS_OF_INPUT, "both_steps": _STEPS_OF_INPUT}[p.override]
     if methods:
         if len(lines) > 1:
             lines.append("")
@@ -203,6 +205,26 @@ def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training
 _COMPUTE_LOSS_SUPER = """
 def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
     return 0.5 * super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+""".strip()
+_COMPUTE_LOSS_OF_INPUT = """
+def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    return tf.reduce_mean(tf.square(tf.cast(x, tf.float32) - tf.cast(y_pred, tf.float32)))
+""".strip()
+_STEPS_OF_INPUT = """
+def train_step(self, data):
+    x, _, _ = UNPACK(data)
+    with tf.GradientTape() as tape:
+        y_pred = self(x, training=True)
+        loss = tf.reduce_mean(tf.square(tf.cast(x, tf.float32) - tf.cast(y_pred, tf.float32)))
+        SCALED
+    gradients = tape.gradient(scaled, self.trainable_variables)
+    self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+    return {"distance": loss}
+
+def test_step(self, data):
+    x, _, _ = UNPACK(data)
+    y_pred = self(x, training=False)
+    return {"distance": tf.reduce_mean(tf.abs(tf.cast(x, tf.float32) - tf.cast(y_pred, tf.float32)))}
 """.strip()
 _COMPUTE_METRICS = """
 def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -106,10 +106,12 @@ def _programs(draw: st.DrawFn, generation: str | None) -> Program:
     if several and p["form"] == "sequential":
         p["form"] = "functional"
     p["override"] = draw(_rarely(choices.OVERRIDES, 18))
-    tasks = [task for task in choices.TASKS if task not in ("tokens", "image")]
+    tasks = [task for task in choices.TASKS if task not in ("tokens", "image", "unlabelled")]
     tasks += {"image": ["image"] * 2, "tokens": ["tokens"] * 2, "tokens_lstm": ["tokens"], "sequence": ["tokens"]}.get(
         p["inputs"], []
     )
+    if p["inputs"] == "vector" and p["override"] in ("compute_loss", "both_steps"):
+        tasks = ["unlabelled", *tasks]
     p["task"] = draw(st.sampled_from(tasks))
     single = p["task"] in ("tokens", "image") or p["override"] not in ("none", "compute_loss_super", "compute_metrics")
     if not single and p["form"] != "sequential":
@@ -162,6 +164,8 @@ def _labels(draw: st.DrawFn, task: str) -> dict[str, Any]:
 @st.composite
 def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     loss = draw(_rarely(LOSSES[p["task"]], 4))
+    if p["task"] == "unlabelled":
+        return {}
     if p.get("head") == "logits":
         crossentropies = [name for name in LOSSES[p["task"]] if "crossentropy" in name]
         loss, form = draw(st.sampled_from(crossentropies)), "class"
@@ -180,7 +184,7 @@ def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
 @st.composite
 def _weights(draw: st.DrawFn, task: str, outputs: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if draw(_one_in(4)):
+    if draw(_one_in(4)) and task != "unlabelled":
         found["sample_weight"] = "token" if task == "tokens" and draw(_one_in(2)) else "example"
     if outputs == "one" and task in ("binary", "classes", "onehot"):
         found["class_weight"] = draw(_one_in(5))
@@ -189,6 +193,8 @@ def _weights(draw: st.DrawFn, task: str, outputs: str) -> dict[str, Any]:
 
 @st.composite
 def _metrics(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
+    if p["task"] == "unlabelled":
+        return {}
     known = [name for name in METRICS[p["task"]] if p.get("head") != "rank1" or name != "R2Score"]
     if p["generation"] == "Legacy":
         known = [name for name in known if name != "R2Score"]
@@ -233,12 +239,14 @@ def _batches(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     unit = batch * accumulation
     full = draw(st.integers(1, 3))
     remainder = draw(st.sampled_from(choices.REMAINDERS))
+    epochs = draw(st.sampled_from([1, 2, 2, 3]))
     rows = full * unit + (draw(st.integers(1, unit - 1)) if remainder == "PadAndMask" else 0)
     return {
         "batch": batch,
         "accumulation": accumulation,
         "remainder": remainder,
         "rows": rows,
-        "epochs": draw(st.sampled_from([1, 2, 2, 3])),
+        "epochs": epochs,
+        "initial_epoch": 1 if epochs > 1 and draw(_one_in(10)) else 0,
         "steps_per_execution": draw(st.sampled_from([1, 4])),
     }

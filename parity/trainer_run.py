@@ -99,10 +99,10 @@ def job_of(
     data: dict[str, Any] = {
         "train": [records_of(arrays, records)],
         "features": features_of(arrays),
-        "label": names[0] if len(names) == 1 else names,
         "shuffle": {"bufferSize": 0},
         "remainder": program.remainder,
     }
+    data |= {"label": names[0]} if len(names) == 1 else {"labels": names}
     if validation is not None:
         data["validation"] = [records_of(validation, records)]
     if WEIGHT in arrays:
@@ -116,6 +116,8 @@ def job_of(
     }
     if program.class_weight:
         training["classWeight"] = {str(number): weight for number, weight in CLASS_WEIGHT.items()}
+    if program.initial_epoch:
+        training["initialEpoch"] = program.initial_epoch
     if program.validation == "second":
         training["validationFreq"] = 2
     spec: dict[str, Any] = {
