@@ -229,6 +229,8 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "one output is not weighed here"
     if p.sample_weight == "token" and p.task != "tokens":
         return "weights of tokens need tokens"
+    if p.legacy and p.task == "image" and p.sample_weight != "none":
+        return "tf_keras does not weigh losses of more than two axes by example"
     if p.class_weight and (p.outputs != "one" or p.task not in ("binary", "classes", "onehot")):
         return "class weights need classes"
     if p.rows < p.batch or (p.remainder == "Drop" and p.rows % (p.batch * p.accumulation)):

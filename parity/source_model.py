@@ -188,7 +188,9 @@ def _net(p: Program) -> str:
         if len(lines) > 1:
             lines.append("")
         scaled = "self.optimizer.scale_loss(loss)" if p.policy == "mixed_float16" else "loss"
-        text = methods.replace("UNPACK", "keras.utils.unpack_x_y_sample_weight").replace("SCALED", f"scaled = {scaled}")
+        text = methods.replace("UNPACK", "keras.utils.unpack_x_y_sample_weight")
+        metrics = "**self.compute_metrics(x, y, y_pred, sample_weight=w)" if p.metrics or p.weighted_metrics else ""
+        text = text.replace(", **RESULTS", f", {metrics}" if metrics else "").replace("SCALED", f"scaled = {scaled}")
         if p.legacy:
             text = text.replace("sample_weight=None, training=True):", "sample_weight=None):")
             text = text.replace(", training=training)", ")")
@@ -240,12 +242,12 @@ def train_step(self, data):
         SCALED
     gradients = tape.gradient(scaled, self.trainable_variables)
     self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-    return {"twice": loss}
+    return {"twice": loss, **RESULTS}
 """.strip()
 _TEST_STEP = """
 def test_step(self, data):
     x, y, w = UNPACK(data)
     y_pred = self(x, training=False)
     loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w)
-    return {"tested": 3.0 * loss}
+    return {"tested": 3.0 * loss, **RESULTS}
 """.strip()

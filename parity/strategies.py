@@ -17,6 +17,10 @@ T = TypeVar("T")
 _SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
+# A program differs in so many choices from each of so many before it.
+_APART, _COMPARED = 3, 30
+
+
 def programs(generation: str | None = None) -> st.SearchStrategy[Program]:
     """Programs of one generation of Keras, or of both."""
     return _programs(generation)
@@ -31,7 +35,9 @@ def drawn(count: int, number: int, generation: str | None = None) -> list[Progra
         @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
         @given(programs(generation))
         def collect(program: Program) -> None:
-            if len(found) < count:
+            # Hypothesis also changes one choice of an example that it drew before: they would all say the same.
+            last = list(found.values())[-_COMPARED:]
+            if len(found) < count and all(_apart(program, other) >= _APART for other in last):
                 found.setdefault(program.key, program)
 
         collect()
@@ -71,6 +77,11 @@ def contains(program: Program, simple: Program) -> bool:
         if not (set(value) <= set(other) if isinstance(value, tuple) else value == other):
             return False
     return True
+
+
+def _apart(program: Program, other: Program) -> int:
+    fields = (each.name for each in dataclasses.fields(Program) if each.name not in ("rows", "name", "workers"))
+    return sum(getattr(program, name) != getattr(other, name) for name in fields)
 
 
 @st.composite

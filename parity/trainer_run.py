@@ -7,6 +7,7 @@ model, in whose place the weights that would be exported are kept.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 import time
@@ -161,7 +162,8 @@ def train(
             telemetry = Telemetry(seat, None, stream=io.StringIO())
             telemetry.listener = said.append
             worker = Worker(job, seat, telemetry, Preemption(lambda: None), folder, 0.0, ends)
-            trainer_train.train(worker, {})
+            # TensorFlow finds the other workers by TF_CONFIG, which the trainer sets.
+            trainer_train.train(worker, os.environ if nodes > 1 else {})
         except Exception as error:  # noqa: BLE001 - any program may fail in any way
             started = any(isinstance(event, events.Started) for event in said)
             text = f"{type(error).__name__}: {_one_line(error)}"
@@ -172,6 +174,9 @@ def train(
         finally:
             module.keras.mixed_precision.set_global_policy("float32")
             sys.stdout.flush()
+    started = next(event for event in said if isinstance(event, events.Started))
+    if started.replicas_in_sync != replicas * nodes:
+        return Numbers(failed=f"{started.replicas_in_sync} replicas, expected {replicas * nodes}")
     weights = tuple(_published[-1]) if _published else ()
     reports = [event for event in said if isinstance(event, events.Progress)]
     last = max((event.step for event in reports), default=0)
