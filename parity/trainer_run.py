@@ -174,9 +174,9 @@ def train(
         finally:
             module.keras.mixed_precision.set_global_policy("float32")
             sys.stdout.flush()
-    started = next(event for event in said if isinstance(event, events.Started))
-    if started.replicas_in_sync != replicas * nodes:
-        return Numbers(failed=f"{started.replicas_in_sync} replicas, expected {replicas * nodes}")
+    begun = next(event for event in said if isinstance(event, events.Started))
+    if begun.replicas_in_sync != replicas * nodes:
+        return Numbers(failed=f"{begun.replicas_in_sync} replicas, expected {replicas * nodes}")
     weights = tuple(_published[-1]) if _published else ()
     reports = [event for event in said if isinstance(event, events.Progress)]
     last = max((event.step for event in reports), default=0)
