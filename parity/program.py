@@ -231,6 +231,12 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "weights of tokens need tokens"
     if p.legacy and p.task == "image" and p.sample_weight != "none":
         return "tf_keras does not weigh losses of more than two axes by example"
+    if not p.legacy and p.class_weight and p.sample_weight != "none":
+        return "Keras 3 takes one of the two"
+    if not p.legacy and p.outputs == "named" and p.sample_weight != "none":
+        return "Keras 3 looks one weight up by the name of an output"
+    if p.legacy and p.reduction == "none":
+        return "fit of tf_keras cannot report a loss that is no number"
     if p.class_weight and (p.outputs != "one" or p.task not in ("binary", "classes", "onehot")):
         return "class weights need classes"
     if p.rows < p.batch or (p.remainder == "Drop" and p.rows % (p.batch * p.accumulation)):

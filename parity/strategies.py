@@ -187,7 +187,8 @@ def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
             loss = LOSSES[p["task"]][0]
     found: dict[str, Any] = {"loss": loss, "loss_form": form}
     if form in ("class", "subclass", "subclass_kwargs") and draw(_one_in(2)):
-        known = [name for name in choices.REDUCTIONS if p["generation"] == "Keras3" or not name.startswith("mean")]
+        legacy = p["generation"] == "Legacy"
+        known = [name for name in choices.REDUCTIONS if not legacy or name in ("default", "sum_over_batch_size", "sum")]
         found["reduction"] = draw(st.sampled_from(known))
     return found
 
@@ -198,7 +199,7 @@ def _weights(draw: st.DrawFn, task: str, outputs: str) -> dict[str, Any]:
     if draw(_one_in(4)) and task != "unlabelled":
         found["sample_weight"] = "token" if task == "tokens" and draw(_one_in(2)) else "example"
     if outputs == "one" and task in ("binary", "classes", "onehot"):
-        found["class_weight"] = draw(_one_in(5))
+        found["class_weight"] = "sample_weight" not in found and draw(_one_in(5))
     return found
 
 
