@@ -225,6 +225,7 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the ran
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
+	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m soaks.kerasio "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
 	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 

@@ -76,10 +76,11 @@ def _commit() -> str:
 
 def _run_all(bench: Bench, found: Sequence[Script], given: argparse.Namespace) -> None:
     done = read(given.results)
+    # A variant of all scripts before the next one, so that what is interrupted has whole columns.
     chosen = [
         (script, variant)
-        for script in found
         for variant in given.variants
+        for script in found
         if variant != variants.SAMPLE or any(each in script.name for each in given.float16)
     ]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -14,7 +14,9 @@ _YEAR = re.compile(r"_(20\d\d)$")
 _KERAS_3 = 2024
 # By the path without year and `.py`: scripts that slice off fixed numbers of rows, or train for very long.
 _SETTINGS: Mapping[str, Settings] = {
+    "generative/conditional_gan": Settings(rows=(64, 64), epochs=1),
     "generative/vae": Settings(predicts=4),
+    "generative/wgan_gp": Settings(rows=(64, 64), epochs=1),
     "guides/training_with_built_in_methods": Settings(rows=(10_256, 64), epochs=1, steps=4),
     "guides/writing_a_custom_training_loop_in_tensorflow": Settings(rows=(10_256, 64)),
     "guides/distributed_training_with_tensorflow": Settings(rows=(10_512, 64), epochs=1),
