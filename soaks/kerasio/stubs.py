@@ -59,10 +59,12 @@ def install() -> None:
         "urllib.request": _addresses,
         "matplotlib.pyplot": _no_windows,
         "keras.src.backend.tensorflow.trainer": _keras_3,
+        "keras.src.utils.model_visualization": _no_drawings,
         "keras.src.models.model": lambda module: _weights(module.Model),
         "keras.src.utils.file_utils": _no_hashes,
         "tf_keras.src.engine.training": _legacy,
         "tf_keras.src.utils.data_utils": _no_hashes,
+        "tf_keras.src.utils.vis_utils": _no_drawings,
     }
     for base in _GENERATIONS:
         for name in ("mnist", "fashion_mnist", "cifar10", "cifar100", "imdb", "reuters", "boston_housing"):
@@ -144,6 +146,11 @@ def _no_hashes(module: ModuleType) -> None:
 
 def _no_windows(module: ModuleType) -> None:
     module.show = lambda *_, **__: module.close("all")  # type: ignore[attr-defined]
+
+
+def _no_drawings(module: ModuleType) -> None:
+    """`plot_model` needs pydot and graphviz, which say nothing about training."""
+    module.plot_model = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def _weights(model: Any) -> None:
