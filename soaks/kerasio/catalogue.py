@@ -21,7 +21,10 @@ _SETTINGS: Mapping[str, Settings] = {
     "guides/distributed_training_with_tensorflow": Settings(rows=(10_512, 64), epochs=1),
     "guides/functional_api": Settings(rows=(1_256, 64), epochs=1),
     "guides/writing_your_own_callbacks": Settings(rows=(1_000, 128)),
-    "vision/metric_learning": Settings(rows=(1_024, 128), epochs=1, steps=4),
+    "nlp/lstm_seq2seq": Settings(predicts=4),
+    "vision/eanet": Settings(rows=(128, 32)),
+    "vision/metric_learning": Settings(rows=(50_000, 10_000), epochs=1, steps=4),
+    "vision/siamese_contrastive": Settings(rows=(30_256, 128), epochs=1, steps=8),
     "vision/autoencoder": Settings(epochs=1),
     "vision/attention_mil_classification": Settings(epochs=1, steps=8),
 }
