@@ -19,7 +19,7 @@ _SETTINGS: Mapping[str, Settings] = {
     "generative/wgan_gp": Settings(rows=(64, 64), epochs=1),
     "guides/writing_a_custom_training_loop_in_tensorflow": Settings(rows=(10_256, 64)),
     "guides/distributed_training_with_tensorflow": Settings(rows=(10_512, 64), epochs=1),
-    "guides/functional_api": Settings(rows=(1_256, 64), epochs=1),
+    "guides/functional_api": Settings(rows=(60_000, 10_000), epochs=1, steps=4),
     "guides/writing_your_own_callbacks": Settings(rows=(1_000, 128)),
     "nlp/lstm_seq2seq": Settings(predicts=4),
     "vision/eanet": Settings(rows=(128, 32)),
