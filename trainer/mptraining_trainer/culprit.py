@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from mptraining_trainer.agreement import gathered
 from mptraining_trainer.assembly import Assembled
-from mptraining_trainer.objective import Objective
 from mptraining_trainer.recovery import NonFinite
+from mptraining_trainer.training.step import ReplicaStep
 
 _KINDS = ("weight", "input", "activation", "loss", "gradient")
 _NEXT = {
@@ -56,10 +56,9 @@ def _inspected(built: Assembled, incident: NonFinite) -> list[Finding | None]:
     """What each replica of this worker found."""
     ground = built.ground
     assert incident.position is not None
-    objective = Objective(
-        keras=ground.keras,
-        model=built.program.model,
-        loss=built.program.loss,
+    assert built.program.compiled is not None
+    step = ReplicaStep(
+        compiled=built.program.compiled,
         replicas=ground.job.replicas,
         examples_per_step=ground.batching.examples_per_step,
         accumulation=ground.training.gradient_accumulation_steps,
@@ -71,11 +70,11 @@ def _inspected(built: Assembled, incident: NonFinite) -> list[Finding | None]:
     with _recorded(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
-            mask = batch[2] if ground.masked else None
+            mask = batch[3] if ground.masked else None
             # Before the forward pass, which changes statistics.
             looked = _of_the_step(built, batch, mask)
             records.outputs = []
-            loss, gradients = objective.gradients(batch, mask, scale, ())
+            loss, gradients = step.gradients(batch, scale, metrics=False)
             replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) or 0)
             looked |= {"activation": records.outputs, "loss": [(0, finite(loss))]}
             looked["gradient"] = list(enumerate(map(finite, gradients)))[::-1]

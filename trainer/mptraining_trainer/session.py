@@ -68,7 +68,15 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Where an earlier attempt left off, or the session before
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
+        Contents(
+            keras,
+            built.program.model,
+            built.optimizer,
+            loop.metrics,
+            sums=loop.sums,
+            held=hooks.weights,
+            more_optimizers=loop.more_optimizers,
+        ),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
@@ -164,6 +172,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         return _after(worker.seat, incident, built, numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
+    keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
