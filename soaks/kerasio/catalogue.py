@@ -23,7 +23,6 @@ _SETTINGS: Mapping[str, Settings] = {
     "guides/writing_your_own_callbacks": Settings(rows=(1_000, 128)),
     "nlp/lstm_seq2seq": Settings(predicts=4),
     "vision/eanet": Settings(rows=(128, 32)),
-    "vision/metric_learning": Settings(rows=(50_000, 10_000), epochs=1, steps=4),
     "vision/siamese_contrastive": Settings(rows=(30_256, 128), epochs=1, steps=8),
     "vision/autoencoder": Settings(epochs=1),
     "vision/attention_mil_classification": Settings(epochs=1, steps=8),

@@ -114,9 +114,9 @@ def _ford() -> bytes:
 
 
 def _days(jump: float = 0.0) -> bytes:
-    """One value each five minutes for three days; a quarter of the third day is higher by `jump`."""
+    """One value each five minutes for three days; some hours of the first two are higher by `jump`."""
     values = np.sin(np.arange(864) / 45.0) * 20 + np.random.default_rng(0).normal(size=864) + 50
-    values[650:720] += jump
+    values[250:330] += jump
     stamps = np.datetime64("2014-04-01T00:00") + np.arange(864) * np.timedelta64(5, "m")
     lines = (f"{str(at).replace('T', ' ')}:00,{value:.4f}" for at, value in zip(stamps, values, strict=True))
     return ("timestamp,value\n" + "\n".join(lines) + "\n").encode()
@@ -253,7 +253,7 @@ _BY_NAME: Mapping[str, Callable[[], bytes]] = {
     "FordA_TRAIN.tsv": _ford,
     "FordA_TEST.tsv": _ford,
     "art_daily_small_noise.csv": _days,
-    "art_daily_jumpsup.csv": lambda: _days(200.0),
+    "art_daily_jumpsup.csv": lambda: _days(2000.0),
     "jena_climate_2009_2016.csv.zip": _climate,
     "ml-latest-small.zip": _movies,
     "ml-1m.zip": lambda: zipped({"ml-1m/ratings.dat": _ratings("::", "").encode()}),
