@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import runpy
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,19 @@ def sections(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def model_of(script: str) -> Any:
-    """The model that the first `fit` of `script` trains, not trained yet."""
-    try:
-        with _fit_is_the_end():
-            runpy.run_path(script, run_name="__main__")
-    except _ReachedFit as reached:
-        return reached.model
+    """The model that the first `fit` of `script` trains, not trained yet.
+
+    The trainer may ask for it more than once: what the script writes is in a folder that is new each time.
+    """
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for each in here.iterdir():
+            Path(each.name).symlink_to(each)
+        try:
+            with _fit_is_the_end():
+                runpy.run_path(script, run_name="__main__")
+        except _ReachedFit as reached:
+            return reached.model
     raise NoFunction(f"{script} ended without a fit")
 
 
