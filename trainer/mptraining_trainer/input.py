@@ -26,6 +26,7 @@ from mptraining_records.reader import RecordReader
 from mptraining_records.stream import READ_AHEAD, RecordStream
 from mptraining_trainer.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
 from mptraining_trainer.columns import Columns
+from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preprocess import Preprocess
@@ -148,7 +149,7 @@ class Split:
             tf.TensorSpec([None], tf.float32),
             tf.TensorSpec([None, 2], tf.int64),
         )
-        dataset = tf.data.Dataset.from_generator(numbers, output_signature=signature)
+        dataset = from_generator(numbers, signature)
         # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
@@ -191,7 +192,7 @@ class Split:
             tf.TensorSpec([batch, 2], tf.int64),
         )
         decode = decoder(self.columns)
-        dataset = tf.data.Dataset.from_generator(contents, output_signature=signature).prefetch(4)
+        dataset = from_generator(contents, signature).prefetch(4)
         return dataset.map(
             lambda records, mask, seeds: (*decode(records), mask, seeds),
             num_parallel_calls=threads(),

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.data.clock import graph_clock
 from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
@@ -24,7 +25,7 @@ from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
-from mptraining_trainer.training.own_step import OwnStep, optimizers
+from mptraining_trainer.training.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
 
 # Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
@@ -64,6 +65,7 @@ class Loop:
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
+        self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
         self._variables = model.trainable_variables
@@ -186,6 +188,10 @@ class Loop:
             log.setLevel(level)
         return said[0] if said else None
 
+    def separable(self) -> None:
+        """No loss needs sums over the replicas; to be called before the first evaluation."""
+        self._replica_step.sums = False
+
     def interpret(self) -> None:
         """Leaves XLA out; to be called before the first step."""
         self._replica_step.interpret()
@@ -212,13 +218,7 @@ class Loop:
         """
         if self._own is None:
             return
-        own = self._own
-        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), batch)
-
-        def on_replica(*tensors: Any) -> None:
-            own.names = tuple(own.train(tensors))
-
-        tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        self._own.prepare(self._strategy, batch_specs(batch))
 
     _overwrites: int | None = None
     _skipped_before = 0.0
@@ -349,11 +349,11 @@ class Loop:
         if not self._timed:
             return self._next(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
-            before = tf.timestamp()
+            before = self._clock()
         with tf.control_dependencies([before]):
             batch = self._next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
-            return batch, tf.cast(tf.timestamp() - before, tf.float32)
+            return batch, tf.cast(self._clock() - before, tf.float32)
 
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()
