@@ -27,6 +27,7 @@ from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.speed import Speed
 from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.training.executor import ExecutorTrial
 from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
 
@@ -74,6 +75,8 @@ class Course:
         self.training_seconds = 0.0
         self._meter = meter
         self._speed = Speed(meter, worker.telemetry.now)
+        self._executors = ExecutorTrial()
+        self._first_seconds = math.inf
         self.last_step = 0
         self.skipped_steps = 0
         self.loss_scale: float | None = None
@@ -105,8 +108,16 @@ class Course:
             before = now()
             with self._profiling.step(step):
                 stop, broken = self._worker.preemption.asked(), self._broken
-                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
+                execution = self._loop.execute(
+                    iterator,
+                    steps,
+                    stop=stop,
+                    step_seconds=recent,
+                    broken=broken,
+                    single_threaded=self._executors.single_threaded,
+                )
             took = now() - before
+            self._executors.add(steps, took)
             self.training_seconds += took
             self._watch.look(execution, step, steps, partial(self._batching.advance, position))
             step += steps
@@ -117,7 +128,12 @@ class Course:
             metrics |= trained
             hooks.execution_ends(step, trained)
             one_step = self._speed.add(took, execution.waited_seconds, steps, step)
-            if one_step is not None:
+            if one_step is None:
+                self._first_seconds = took
+            else:
+                remaining = one_step * (ends.total_steps - step)
+                if self._executors.due(first_seconds=self._first_seconds, remaining_seconds=remaining):
+                    self._executors.begin(works=self._loop.prepare_single_threaded(iterator))
                 recent = one_step
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)

@@ -25,6 +25,7 @@ from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
+from mptraining_trainer.training import executor
 from mptraining_trainer.training.own_step import OwnStep, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
 
@@ -102,6 +103,8 @@ class Loop:
             self._overwrites = keras.overwriting_average(optimizer)
         self._names: tuple[str, ...] = ()
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._execute_alone: Any = None
+        self._compiles = jit
         self._reset = tf.function(self._reset_graph)
 
     @property
@@ -130,15 +133,27 @@ class Loop:
     # Host side
 
     def execute(
-        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        stop: bool = False,
+        step_seconds: float = 0.0,
+        broken: bool = False,
+        single_threaded: bool = False,
     ) -> Execution:
         """Trains `steps` steps.
 
         `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
-        took of late, `broken` that it found weights which are not finite.
+        took of late, `broken` that it found weights which are not finite. `single_threaded` uses the executor that
+        `prepare_single_threaded` has prepared, with the same result.
         """
         said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
-        readings = self._execute(iterator, tf.constant(steps), said).numpy()
+        if single_threaded:
+            with executor.single_threaded():
+                readings = self._execute_alone(iterator, tf.constant(steps), said).numpy()
+        else:
+            readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
         loss_sum, loss_error, weight, weight_error, norm, finite, loss_scale, skipped, in_a_row, *told = fixed
         asked, seconds, found, waited = told
@@ -191,6 +206,19 @@ class Loop:
     def interpret(self) -> None:
         """Leaves XLA out; to be called before the first step."""
         self._replica_step.interpret()
+
+    def prepare_single_threaded(self, iterator: Any) -> bool:
+        """Traces the steps for the single-threaded executor; whether it takes them. Trains nothing."""
+        if self._compiles or not executor.possible(self._strategy):
+            return False
+        self._execute_alone = tf.function(self._execute_graph, reduce_retracing=True)
+        try:
+            with executor.single_threaded():
+                self._execute_alone(iterator, tf.constant(0), tf.zeros([3]))
+        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
+            # Such as a function of the user's that was traced for the other one, with a loop inside.
+            return False
+        return True
 
     def take(self, iterator: Any) -> Any:
         """The next batch of every replica, for `strategy.run`."""
