@@ -418,7 +418,19 @@ def test_fallback_keeps_what_was_asked_for() -> None:
 def test_fallback_does_not_give_a_keras_3_script_two_replicas_in_float16() -> None:
     job = resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, precision={"policy": "mixed_float16"})
     assert (job.replicas, job.precision.policy) == (1, "mixed_float16")
-    assert resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT).replicas == 2
+    four = {"countPerNode": 4}
+    assert resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, accelerator=four).replicas == 2
+
+
+def test_a_script_on_one_device_has_no_strategy_there_or_on_the_cpu() -> None:
+    for settings in (ClusterSettings(), NO_ACCELERATORS):
+        job = resolved("nvidia-l4", settings=settings, program=SCRIPT)
+        assert (job.strategy, job.replicas, job.processes) == ("None", 1, 1)
+        because = next(each.because for each in job.choices if each.field == "spec.strategy")
+        assert because == "one device: the script runs as it does without a strategy"
+    assert resolved("nvidia-l4", program=SCRIPT, accelerator={"countPerNode": 4}).strategy == "Mirrored"
+    assert resolved("nvidia-l4", program=SCRIPT, nodes=2).strategy == "MultiWorkerMirrored"
+    assert resolved("nvidia-l4").strategy == "Mirrored"
 
 
 def test_fallback_accepts_nothing_that_a_cluster_refuses() -> None:

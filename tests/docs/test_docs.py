@@ -48,6 +48,7 @@ DOCUMENTS = (
     "docs/precision.md",
     "docs/reliability.md",
     "docs/security.md",
+    "docs/tensorflow-cloud.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )

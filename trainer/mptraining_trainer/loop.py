@@ -26,7 +26,7 @@ from mptraining_trainer.precision import LossScaler
 from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
 from mptraining_trainer.training import executor
-from mptraining_trainer.training.own_step import OwnStep, optimizers
+from mptraining_trainer.training.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
 
 # Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
@@ -203,6 +203,10 @@ class Loop:
             log.setLevel(level)
         return said[0] if said else None
 
+    def separable(self) -> None:
+        """No loss needs sums over the replicas; to be called before the first evaluation."""
+        self._replica_step.sums = False
+
     def interpret(self) -> None:
         """Leaves XLA out; to be called before the first step."""
         self._replica_step.interpret()
@@ -242,13 +246,7 @@ class Loop:
         """
         if self._own is None:
             return
-        own = self._own
-        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), batch)
-
-        def on_replica(*tensors: Any) -> None:
-            own.names = tuple(own.train(tensors))
-
-        tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        self._own.prepare(self._strategy, batch_specs(batch))
 
     _overwrites: int | None = None
     _skipped_before = 0.0

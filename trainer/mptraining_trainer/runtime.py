@@ -28,6 +28,9 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
         peers = sorted({host.rpartition(":")[0] for host in seat.hosts})
         others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
         environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
+        if job.strategy == "None":
+            # For the strategy that the script makes.
+            environment["TF_CONFIG"] = tf_config(seat)
     if job.accelerator.kind == "cpu":
         return _on_cpu(job, seat, environment)
     if job.accelerator.kind == "tpu":
