@@ -19,7 +19,6 @@ from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.loop import Loop, feed
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.pace import Pace
-from mptraining_trainer.training.executor import ExecutorTrial
 
 Kind = Literal["loop", "fit", "bare"]
 # trainer: the one that the trainer makes for a job of so many devices.
@@ -108,8 +107,6 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
             optimizer=optimizer,
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
             masked=False,
-            # As for data that is kept in memory.
-            timed=False,
         )
     return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch, ()))
 
@@ -123,8 +120,6 @@ class LoopContender:
         self._loop, _, _, self._iterator = make_loop(keras, strategy, tasks.TASKS[setting.task])
         self._pace = Pace.begin(setting.fused)
         self._loop.execute(self._iterator, 1)
-        self._executors = ExecutorTrial()
-        self._executors.begin(works=self._loop.prepare_single_threaded(self._iterator))
 
     def train(self, steps: int) -> Measured:
         watch = Stopwatch()
@@ -133,11 +128,9 @@ class LoopContender:
         while left > 0:
             now = min(left, self._pace.steps)
             before = time.perf_counter()
-            self._loop.execute(self._iterator, now, single_threaded=self._executors.single_threaded)
-            took = time.perf_counter() - before
+            self._loop.execute(self._iterator, now)
             if now == self._pace.steps:
-                self._executors.add(now, took)
-                self._pace = self._pace.after(took / now)
+                self._pace = self._pace.after((time.perf_counter() - before) / now)
             left -= now
         return watch.stop(steps)
 
