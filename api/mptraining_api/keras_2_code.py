@@ -104,6 +104,12 @@ def keras_2_signs(text: str) -> tuple[Sign, ...]:
     return tuple(first.values())
 
 
+def because_of(signs: tuple[Sign, ...]) -> str:
+    """Why a program with these lines gets tf_keras, in words."""
+    more = f" and {len(signs) - 1} more" if len(signs) > 1 else ""
+    return f"{signs[0].what} in line {signs[0].line}{more}: Keras 2 code, which tf_keras runs"
+
+
 def old_mixed_precision(text: str) -> tuple[tuple[Sign, str], ...]:
     """The lines that turn on mixed precision by names of the past, each with its translation."""
     try:

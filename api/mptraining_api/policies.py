@@ -7,9 +7,11 @@ from typing import Literal
 from mptraining_api import accelerators
 from mptraining_api.devices import Devices
 from mptraining_api.job import JobSpec
+from mptraining_api.keras_2_code import because_of, keras_2_signs
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, Policy, ResolvedPrecision
 
+ASKED_FOR = "asked for"
 POLICY = "spec.precision.policy"
 Keras = Literal["Keras3", "Legacy"]
 JitCompile = Literal["Always", "WherePossible", "Never"]
@@ -21,11 +23,12 @@ INITIAL_LOSS_SCALE = 32768.0
 FLOAT16_CAPABILITY = 7.0
 
 
-def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
+def keras_generation(spec: JobSpec, asked: Devices, *, script_text: str | None = None) -> tuple[Keras, Choice]:
     """Keras 3 or tf_keras, by the devices that were asked for, so that a fallback runs the same program.
 
     Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under
-    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
+    MultiWorkerMirroredStrategy (keras#20585). `script_text` is that of the job's script, where it is at hand:
+    Auto gives Keras 2 code the Keras that runs it. Raises InvalidSpec when Keras3 is asked for where it cannot work.
     """
     tpu = asked.accelerator.kind == "tpu"
     several_hosts = spec.program.script is not None and asked.processes > 1
@@ -39,12 +42,14 @@ def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
         )
     if spec.keras in ("Keras3", "Legacy"):
         picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"
-        because = "asked for"
+        because = ASKED_FOR
     elif tpu or several_hosts:
         picked = "Legacy"
         because = (
             "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
         )
+    elif script_text is not None and (signs := keras_2_signs(script_text)):
+        picked, because = "Legacy", because_of(signs)
     else:
         picked, because = "Keras3", "the current Keras works here"
     return picked, Choice(field="spec.keras", value=picked, because=because)

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display import program_text
+from mptraining.local_job import script_text
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
@@ -34,7 +35,8 @@ def check(path: str) -> Report:
     """
     from mptraining_api.advice import advise
 
-    job = resolve(MPTrainingJob.load(Path(path)), ClusterSettings())
+    written = MPTrainingJob.load(Path(path))
+    job = resolve(written, ClusterSettings(), script_text=script_text(written, Path(path).absolute().parent))
     return Report(path, job, tuple(advise(job)))
 
 

@@ -29,6 +29,7 @@ from mptraining.local_job import (
     already_finished,
     at_home,
     latest_attempt,
+    script_text,
     source_folder,
     this_machine,
     with_output,
@@ -134,7 +135,8 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> ResolvedJob
         job = with_output(job, absolute(output, here))
     # An unknown accelerator is for `resolve` to refuse.
     accelerator = catalogue().get(job.spec.accelerator.type)
-    return resolve(job, ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind)))
+    settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+    return resolve(job, settings, script_text=script_text(job, path.absolute().parent))
 
 
 def _attempt(job: ResolvedJob, display: Display) -> int | None:

@@ -67,6 +67,22 @@ def source_folder(job: ResolvedJob, folder: Path) -> Path:
     return below if job.source is not None and below.is_dir() else folder
 
 
+def script_text(job: MPTrainingJob, folder: Path) -> str | None:
+    """The text of the job's script, by which `resolve` knows its Keras; None where there is no such file to read.
+
+    `folder` is the job file's. A missing script is for the trainer to refuse.
+    """
+    script = job.spec.program.script
+    if script is None:
+        return None
+    below = folder / "source"
+    place = below if job.spec.source is not None and below.is_dir() else folder
+    try:
+        return (place / script.path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Which accelerators this machine has."""

@@ -442,6 +442,30 @@ def test_a_script_over_several_workers_with_batch_normalization(
     assert [notice.topic for notice in rest.all(events.Notice)].count("OnlyWeights") == 1
 
 
+KERAS_2 = """
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+path = "training_1/cp.ckpt"
+model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(lr=0.1, decay=1e-3), "mse")
+model.fit(np.ones((8, 3)), np.ones((8, 1)), callbacks=[keras.callbacks.ModelCheckpoint(path, save_weights_only=True)])
+print("RATE", float(keras.backend.get_value(model.optimizer.lr)))
+model.save("folder")
+"""
+
+
+def test_keras_2_code_gets_the_keras_that_runs_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(KERAS_2.replace("Adam(lr", "legacy.Adam(lr"))
+    done = start({"accelerator": {"type": "cpu"}, "program": {"script": {"path": "old.py"}}}, source=tmp_path)
+    assert done.wait() == [0], done.errors()
+    (said,) = [notice.message for notice in done.all(events.Notice) if notice.topic == "KerasLegacy"]
+    assert "old.py: Adam(decay=…) in line 7 and 5 more: Keras 2 code, which tf_keras runs" in said
+    (started,) = done.all(events.Started)
+    assert (started.keras[:8], started.strategy) == ("tf_keras", "None")
+    assert json.loads((done.folder / "result.json").read_text())["keras"] == "Legacy"
+
+
 OWN_STRATEGY = """
 import json, os
 import numpy as np
