@@ -7,9 +7,9 @@ from typing import Literal
 from mptraining_api import accelerators
 from mptraining_api.devices import Devices
 from mptraining_api.job import JobSpec
-from mptraining_api.keras_2_code import because_of, keras_2_signs
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, Policy, ResolvedPrecision
+from mptraining_api.spec_training import Training
 
 ASKED_FOR = "asked for"
 POLICY = "spec.precision.policy"
@@ -23,12 +23,11 @@ INITIAL_LOSS_SCALE = 32768.0
 FLOAT16_CAPABILITY = 7.0
 
 
-def keras_generation(spec: JobSpec, asked: Devices, *, script_text: str | None = None) -> tuple[Keras, Choice]:
+def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
     """Keras 3 or tf_keras, by the devices that were asked for, so that a fallback runs the same program.
 
     Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under
-    MultiWorkerMirroredStrategy (keras#20585). `script_text` is that of the job's script, where it is at hand:
-    Auto gives Keras 2 code the Keras that runs it. Raises InvalidSpec when Keras3 is asked for where it cannot work.
+    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
     """
     tpu = asked.accelerator.kind == "tpu"
     several_hosts = spec.program.script is not None and asked.processes > 1
@@ -48,8 +47,6 @@ def keras_generation(spec: JobSpec, asked: Devices, *, script_text: str | None =
         because = (
             "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
         )
-    elif script_text is not None and (signs := keras_2_signs(script_text)):
-        picked, because = "Legacy", because_of(signs)
     else:
         picked, because = "Keras3", "the current Keras works here"
     return picked, Choice(field="spec.keras", value=picked, because=because)
@@ -131,3 +128,25 @@ def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCom
     else:
         picked, because = "WherePossible", "XLA fuses the casts of mixed precision"
     return picked, Choice(field="spec.jitCompile", value=picked, because=because)
+
+
+def deterministic(spec: JobSpec, devices: Devices) -> tuple[bool, Choice]:
+    """Whether TensorFlow's op determinism is on.
+
+    On a GPU it has a price that nothing bounds: cuDNN and XLA no longer try which kernel is the fastest, scatters are
+    computed on the CPU, and some operations are refused. Others measured between 6 % (framework-reproducibility#10) and
+    80 s that became more than 10 minutes (tensorflow#62100, a T4), with 196 to 746 % as the most on three GPUs (Zhuang
+    et al., Randomness in Neural Network Training, MLSys 2022). What it buys is a resumed run with the bits of an
+    uninterrupted one, so it is for those who ask for it.
+    """
+    written = (spec.training or Training()).deterministic
+    kind = devices.accelerator.kind
+    if written in ("Always", "Never"):
+        picked, because = written == "Always", "asked for"
+    elif kind == "gpu":
+        picked, because = False, "on a GPU it may double the time of a step; Always makes resumed runs equal bit by bit"
+    elif kind == "tpu":
+        picked, because = False, "TensorFlow's switch is about GPUs"
+    else:
+        picked, because = False, "this loop computes the same bits each time on a CPU without it"
+    return picked, Choice(field="spec.training.deterministic", value="Always" if picked else "Never", because=because)

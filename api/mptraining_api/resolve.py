@@ -55,11 +55,8 @@ class ClusterSettings:
         return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
-def resolve(job: MPTrainingJob, settings: ClusterSettings, *, script_text: str | None = None) -> ResolvedJob:
-    """Every default decided. `script_text` is a script program's, where it is at hand; it decides `keras: Auto`.
-
-    Raises InvalidSpec for what breaks a rule, does not exist or cannot work.
-    """
+def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
+    """Every default decided. Raises InvalidSpec for what breaks a rule, does not exist or cannot work."""
     rules.check(job)
     spec = job.spec
     script = spec.program.script is not None
@@ -80,10 +77,10 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings, *, script_text: str |
     # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
     strategy(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
-    keras, keras_choice = keras_generation(spec, wanted, script_text=script_text)
+    keras, keras_choice = keras_generation(spec, wanted)
     numbers, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, numbers.policy)
-    training, training_choices = (None, ()) if script else resolve_training(spec)
+    training, training_choices = (None, ()) if script else resolve_training(spec, devices)
     data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
 

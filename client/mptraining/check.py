@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display import program_text
-from mptraining.local_job import script_text
+from mptraining.local_job import source_folder
+from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
@@ -36,8 +37,10 @@ def check(path: str) -> Report:
     from mptraining_api.advice import advise
 
     written = MPTrainingJob.load(Path(path))
-    job = resolve(written, ClusterSettings(), script_text=script_text(written, Path(path).absolute().parent))
-    return Report(path, job, tuple(advise(job)))
+    folder = source_folder(written.spec, Path(path).absolute().parent)
+    document, notes = with_keras_of_folder(written.to_document(), folder)
+    job = resolve(MPTrainingJob.parse(document), ClusterSettings())
+    return Report(path, job, (*notes, *advise(job)))
 
 
 def summary(report: Report) -> str:

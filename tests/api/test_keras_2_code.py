@@ -1,95 +1,102 @@
-"""Keras 2 code is recognized in a program's text, and code of Keras 3 is not taken for it."""
+"""What a program's text shows of its generation of Keras; tests/trainer/test_keras_2_code.py runs the same table."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import yaml
 
-from mptraining_api.keras_2_code import keras_2_signs, old_mixed_precision
+from mptraining_api.keras_2_code import KerasCode, of_image, of_requirements, read, together
 
-HEAD = "import tensorflow as tf\nfrom tensorflow import keras\n"
+TABLE = yaml.safe_load((Path(__file__).parents[1] / "golden" / "keras_2_code.yaml").read_text())
+
+
+def seen(code: str) -> KerasCode:
+    return read(TABLE["prelude"] + code)
+
+
+@pytest.mark.parametrize("code", TABLE["keras_2"])
+def test_keras_2_code_has_a_sign(code: str) -> None:
+    found = seen(code)
+    assert found.needs_legacy, found
+    assert all(sign.line > TABLE["prelude"].count("\n") for sign in found.keras_2)
+
+
+@pytest.mark.parametrize("code", TABLE["either"])
+def test_code_of_both_generations_has_none(code: str) -> None:
+    assert seen(code) == KerasCode()
+
+
+@pytest.mark.parametrize("code", TABLE["keras_3"])
+def test_keras_3_code_is_never_legacy(code: str) -> None:
+    found = together([seen(code), read("model.fit_generator(x)")])
+    assert found.keras_3
+    assert not found.needs_legacy
+
+
+def test_a_sign_names_its_line_and_what_is_different() -> None:
+    (sign,) = read("import tensorflow as tf\nprint(model.optimizer.lr)\n").keras_2
+    assert str(sign) == "model.optimizer.lr in line 2 (learning_rate is its name in Keras 3)"
+
+
+def test_what_asks_for_keras_2_itself() -> None:
+    assert read("import tf_keras as keras").needs_legacy
+    assert read('import os\nos.environ["TF_USE_LEGACY_KERAS"] = "1"').needs_legacy
+    assert read("import tensorflow_hub as hub\nhub.KerasLayer('x')").needs_legacy
+    assert not read("import tensorflow_hub as hub\nhub.load('x')").needs_legacy
+    assert read("from transformers import TFAutoModel").needs_legacy
+    assert not read('import os\nos.environ["TF_USE_LEGACY_KERAS"] = "0"').needs_legacy
+
+
+def test_bare_keras_is_keras_3_in_every_job() -> None:
+    found = read("from keras.models import Model\nmodel.save('folder')")
+    assert found.keras_2
+    assert not found.needs_legacy
+    assert read("from keras.utils import to_categorical\nmodel.save('folder')").needs_legacy
+
+
+def test_what_tf_keras_takes_and_ignores() -> None:
+    found = read("import tensorflow as tf\ntf.keras.optimizers.Adam(lr=0.1)")
+    assert [sign.found for sign in found.ignored] == ["Adam(lr=)"]
+    assert not found.needs_legacy
+
+
+@pytest.mark.parametrize("text", ["", "%matplotlib inline", "def f(:", "\0"])
+def test_a_text_that_is_no_python_shows_nothing(text: str) -> None:
+    assert read(text) == KerasCode()
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "older"),
     [
-        ("print(model.optimizer.lr.numpy())", "model.optimizer.lr"),
-        ("tf.keras.backend.set_value(self.model.optimizer.lr, 0.1)", "self.model.optimizer.lr"),
-        ("model.compile(tf.keras.optimizers.Adam(lr=1e-3))", "Adam(lr=…)"),
-        ("opt = keras.optimizers.SGD(0.1, decay=1e-6, momentum=0.9)", "SGD(decay=…)"),
-        ("opt = tf.keras.optimizers.legacy.Adam()", "tf.keras.optimizers.legacy"),
-        ("from tensorflow.keras.optimizers.legacy import Adam", "tensorflow.keras.optimizers.legacy.Adam"),
-        ("x = tf.keras.layers.experimental.preprocessing.Rescaling(1 / 255)", "tf.keras.layers.experimental"),
-        ("from tensorflow.keras.layers.experimental import preprocessing", None),
-        ("x = layers.experimental.preprocessing.Normalization()", "layers.experimental"),
-        ("model.save_weights('training_1/cp.ckpt')", "save_weights('training_1/cp.ckpt')"),
-        ("path = 'training_1/cp.ckpt'\nmodel.save_weights(path)", "save_weights('training_1/cp.ckpt')"),
-        (
-            "c = tf.keras.callbacks.ModelCheckpoint(filepath='cp-{epoch}.ckpt', save_weights_only=True)",
-            "ModelCheckpoint('cp-{epoch}.ckpt')",
-        ),
-        (
-            "p = os.path.join('a', 'save_at_{epoch}')\nkeras.callbacks.ModelCheckpoint(p)",
-            "ModelCheckpoint('save_at_{epoch}')",
-        ),
-        ("model.save('saved_model/my_model')", "model.save('saved_model/my_model')"),
-        ("model.fit_generator(train)", ".fit_generator(…)"),
-        ("scaled = optimizer.get_scaled_loss(loss)", ".get_scaled_loss"),
+        ("tensorflow==2.3.0", True),
+        ("tensorflow-gpu==2.4  # for the cluster", True),
+        ("tensorflow~=2.3.0", True),
+        ("tensorflow~=2.3", False),
+        ("tensorflow<2.16", True),
+        ("tensorflow<2.16.0", True),
+        ("tensorflow<2.17", False),
+        ("tensorflow>=2.4,<2.13", True),
+        ("tensorflow<=2.15", True),
+        ("tensorflow<3", False),
+        ("tensorflow==2.*", False),
+        ("tensorflow==2.16.1", False),
+        ("keras<3.0", True),
+        ("keras==2.*", True),
+        ("keras~=2.12", True),
+        ("keras>=3", False),
+        ("tensorflow_datasets==1.0", False),
+        ("-r more.txt", False),
     ],
 )
-def test_a_line_of_keras_2_is_recognized(line: str, what: str | None) -> None:
-    first, *others = keras_2_signs(HEAD + line)
-    assert others == []
-    assert first.line == 2 + len(line.splitlines())
-    assert what in (None, first.what)
+def test_requirements_of_keras_2(line: str, older: bool) -> None:
+    assert of_requirements(f"numpy\n{line}\n").needs_legacy is older
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        HEAD + "opt = keras.optimizers.Adam(learning_rate=0.1)\nprint(opt.learning_rate)\nmodel.save('m.keras')",
-        HEAD + "keras.callbacks.ModelCheckpoint('m.keras')\nmodel.save_weights('m.weights.h5')\nmodel.save('m.h5')",
-        HEAD + "args.lr = 3\nkeras.optimizers.schedules.InverseTimeDecay(0.1, 1, decay_rate=0.5)",
-        HEAD + "def save(path):\n    model.save(path)\nmodel.save(where())",
-        # Whatever tf.keras is, this is Keras 3.
-        "import keras\nimport tensorflow as tf\nmodel.optimizer.lr",
-        "import tf_keras as keras\nmodel.optimizer.lr",
-        "import torch\noptimizer.lr = 1\nmodel.save('x')",
-        "!pip install",
-        "",
-    ],
-)
-def test_other_code_is_not(text: str) -> None:
-    assert keras_2_signs(text) == ()
-
-
-def test_each_line_is_named_once_and_in_order() -> None:
-    text = HEAD + "model.optimizer.lr\nmodel.save('folder')\nmodel.optimizer.lr\n"
-    assert [(sign.line, sign.what) for sign in keras_2_signs(text)] == [
-        (3, "model.optimizer.lr"),
-        (4, "model.save('folder')"),
-    ]
-
-
-def test_this_project_s_own_scripts_speak_keras_3() -> None:
-    scripts = sorted((Path(__file__).parents[1] / "trainer" / "tutorials").rglob("*.py"))
-    assert scripts
-    for path in scripts:
-        if not path.stem.startswith("legacy_"):
-            assert keras_2_signs(path.read_text(encoding="utf-8")) == (), path.name
-
-
-def test_old_names_of_mixed_precision_have_a_translation() -> None:
-    text = (
-        "import tensorflow as tf\n"
-        "policy = tf.keras.mixed_precision.experimental.Policy('mixed_float16')\n"
-        "tf.keras.mixed_precision.experimental.set_policy(policy)\n"
-        "opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)\n"
-        "tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\n"
-    )
-    found = old_mixed_precision(text)
-    assert [sign.line for sign, _ in found] == [3, 4, 5]
-    assert "set_global_policy" in found[0][1]
-    assert all("precision: {policy: mixed_float16}" in translation for _, translation in found[1:])
-    assert old_mixed_precision("config.set_policy(3)") == ()
+def test_images_of_keras_2() -> None:
+    assert of_image("tensorflow/tensorflow:2.3.0-gpu").needs_legacy
+    assert of_image("gcr.io/deeplearning-platform-release/tf2-gpu.2-5").needs_legacy
+    assert not of_image("tensorflow/tensorflow:2.21.0").needs_legacy
+    assert not of_image("tensorflow/tensorflow:latest").needs_legacy
+    assert not of_image(None).needs_legacy

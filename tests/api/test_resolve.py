@@ -111,6 +111,30 @@ def test_xla_follows_the_policy_on_a_gpu() -> None:
     assert resolved("cpu", jitCompile="Always").jit_compile == "Always"
 
 
+@pytest.mark.parametrize(
+    ("type", "accelerator", "written", "expected", "because"),
+    [
+        ("nvidia-tesla-t4", {}, "Auto", False, "may double the time of a step; Always makes"),
+        ("nvidia-tesla-t4", {"countPerNode": 4}, None, False, "may double"),
+        ("nvidia-tesla-t4", {}, "Always", True, "asked for"),
+        ("nvidia-tesla-t4", {}, "Never", False, "asked for"),
+        ("cpu", {}, None, False, "same bits each time on a CPU without it"),
+        ("cpu", {}, "Always", True, "asked for"),
+        ("tpu-v5-lite-podslice", {"topology": "2x4", "countPerNode": 8}, None, False, "about GPUs"),
+    ],
+)
+def test_operations_are_deterministic_for_who_asks(
+    type: str, accelerator: dict[str, Any], written: str | None, expected: bool, because: str
+) -> None:
+    training = {} if written is None else {"deterministic": written}
+    job = resolved(type, accelerator=accelerator, training=training)
+    assert job.training is not None
+    assert job.training.deterministic is expected
+    made = choice(job, "spec.training.deterministic")
+    assert made.value == ("Always" if expected else "Never")
+    assert because in made.because
+
+
 def test_a_mixed_policy_on_a_cpu_is_kept_and_called_slow() -> None:
     job = resolved("cpu", precision={"policy": "mixed_float16"})
     assert job.precision.policy == "mixed_float16"

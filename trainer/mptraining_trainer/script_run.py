@@ -83,7 +83,7 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
         return None
     job, keras = worker.job, context.keras_of(model)
     precision = job.precision.model_copy(update={"policy": policy})
-    program = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
+    program = Program(model, rebuild={"builder": "script", "arguments": {}})
     for form in dict.fromkeys((job.export.format, "keras")):
         form_of = job.export.model_copy(update={"format": form})
         trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))

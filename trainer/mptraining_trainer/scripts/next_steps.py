@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mptraining_api import keras_2_code
+from mptraining_api import script_signs
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def _renamed(text: str) -> str | None:
     if "has no attribute" not in text:
         return None
     if "mixed_precision" in text and "'experimental'" in text:
-        return keras_2_code.OLD_MIXED_PRECISION["set_policy"]
-    return next((change for name, change in keras_2_code.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
+        return script_signs.OLD_MIXED_PRECISION["set_policy"]
+    return next((change for name, change in script_signs.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
 
 
 def _tpu(text: str) -> str | None:
@@ -93,7 +93,7 @@ def _batch(text: str, under: Circumstances) -> str | None:
 
 
 def _keras_2(text: str, under: Circumstances) -> str | None:
-    if under.legacy or not keras_2_code.speaks_keras_2(text):
+    if under.legacy or not script_signs.speaks_keras_2(text):
         return None
     return "This is Keras 2 code, which tf_keras runs: set keras: Legacy, with tf.keras or tf_keras in the script."
 
