@@ -26,8 +26,8 @@ from mptraining_trainer.program import Program, build
 OLDER = Path(__file__).parents[2] / "build" / "keras-older" / "bin" / "python"
 
 LABEL = TensorSpec("label", "int64", ())
-PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), LABEL, ("daisy", "rose", "tulip"))
-TABLE = ExampleSpec((TensorSpec("a", "float32", (4,)), TensorSpec("b", "float32", ())), LABEL, ("no", "yes"))
+PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), (LABEL,), ("daisy", "rose", "tulip"))
+TABLE = ExampleSpec((TensorSpec("a", "float32", (4,)), TensorSpec("b", "float32", ())), (LABEL,), ("no", "yes"))
 
 BLOOMS = """
 import {keras} as keras

@@ -73,7 +73,10 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
 
 
 def _decode_all(split: Split) -> Any:
-    """(inputs, labels, mask) of all records in index order, as tensors on the host; the mask is 0 for damaged ones."""
+    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host.
+
+    The mask is 0 for damaged records.
+    """
     filler = split.first_good()
 
     def contents() -> Iterator[Any]:

@@ -61,6 +61,8 @@ class Contents:
     held: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that go on with the epoch.
     sums: tuple[Any, ...] = ()
+    # Those that a model with a step of its own has besides, such as a GAN's.
+    more_optimizers: tuple[Any, ...] = ()
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
@@ -75,7 +77,8 @@ class Contents:
     def _of_optimizer(self) -> list[Any]:
         # Keras 3 counts a constant rate among the variables, tf_keras does not.
         rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
-        return [variable for variable in self.optimizer.variables if variable is not rate]
+        own = [variable for variable in self.optimizer.variables if variable is not rate]
+        return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 
 
 class Checkpointer:

@@ -42,8 +42,8 @@ class CheckpointState(Model):
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    # Steps whose losses the sums among the metrics hold.
-    loss_steps: int = 0
+    # Steps whose losses the sums among the metrics hold, each by its share of rows that count.
+    loss_steps: float = 0.0
     # What the callbacks remember, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
     # Of a script: its fits so far, the last one perhaps unfinished.

@@ -78,7 +78,7 @@ class Course:
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
         self._said_at = -math.inf
-        self._loss_sum, self._loss_steps = 0.0, 0
+        self._loss_sum, self._loss_steps = 0.0, 0.0
         self.training_seconds = 0.0
         self._meter = meter
         self._speed = Speed(meter, worker.telemetry.now)
@@ -106,7 +106,7 @@ class Course:
         while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
                 self._loop.reset_metrics()
-                self._loss_sum, self._loss_steps = 0.0, 0
+                self._loss_sum, self._loss_steps = 0.0, 0.0
             steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
             hooks.execution_begins(step)
             self._profiling.before(step)
@@ -230,7 +230,7 @@ class Course:
         self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
         if execution.applied_steps:
             self._loss_sum = execution.loss_sum
-            self._loss_steps += execution.applied_steps
+            self._loss_steps += execution.loss_weight
 
     def _epoch_loss(self) -> dict[str, float]:
         """The mean over the epoch's steps so far, as `fit` reports it."""

@@ -17,9 +17,9 @@ import tensorflow as tf
 from mptraining_records.order import Position
 from mptraining_trainer.agreement import gathered
 from mptraining_trainer.assembly import Assembled
-from mptraining_trainer.objective import Objective
 from mptraining_trainer.recovery import NonFinite
 from mptraining_trainer.training.exclusion import described, located, suspects
+from mptraining_trainer.training.step import ReplicaStep
 
 _KINDS = ("weight", "input", "activation", "statistic", "loss", "gradient")
 _NEXT = {
@@ -64,10 +64,9 @@ def named(built: Assembled, incident: NonFinite) -> NonFinite:
 def _inspected(built: Assembled, position: Position) -> list[Finding | None]:
     """What each replica of this worker found."""
     ground = built.ground
-    objective = Objective(
-        keras=ground.keras,
-        model=built.program.model,
-        loss=built.program.loss,
+    assert built.program.compiled is not None
+    step = ReplicaStep(
+        compiled=built.program.compiled,
         replicas=ground.job.replicas,
         examples_per_step=ground.batching.examples_per_step,
         accumulation=ground.training.gradient_accumulation_steps,
@@ -79,11 +78,11 @@ def _inspected(built: Assembled, position: Position) -> list[Finding | None]:
     with _recorded(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
-            mask = batch[2] if built.loop.masked else None
+            mask = batch[3] if built.loop.masked else None
             # Before the forward pass, which changes statistics.
             looked = _of_the_step(built, batch, mask)
             records.outputs = []
-            loss, gradients = objective.gradients(batch, mask, scale, ())
+            loss, gradients = step.gradients(batch, scale, metrics=False)
             replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) or 0)
             looked |= {"activation": records.outputs, "loss": [(0, finite(loss))]}
             looked["statistic"] = list(enumerate(map(finite, _moved(built))))

@@ -80,7 +80,7 @@ def export(
             "tensorflow": tf.__version__,
             "rebuild": dict(program.rebuild),
             "inputs": program.rebuild.get("inputs"),
-            "label": example.label.name if example else None,
+            "label": example.label.name if example and example.label else None,
             "classes": list(example.classes) if example and example.classes else None,
             "preprocess": program.rebuild.get("preprocess"),
             "trainedUnder": job.precision.policy,

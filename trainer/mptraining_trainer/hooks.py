@@ -215,7 +215,8 @@ def hooks_of(worker: Worker, built: Assembled) -> Hooks:
     """
     notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.ground.keras
     validated = built.ground.opened.validation is not None
-    best = best_weights(job.export, program.model, program.metrics, validated=validated, notice=notice)
+    metrics = built.loop.logged
+    best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
     if not program.callbacks:
         return Hooks(None, best)
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
@@ -227,7 +228,7 @@ def hooks_of(worker: Worker, built: Assembled) -> Hooks:
         keras=keras,
         model=program.model,
         optimizer=built.optimizer,
-        metrics=program.metrics,
+        metrics=metrics,
         files=files,
         rebuild=program.rebuild,
         validated=validated,

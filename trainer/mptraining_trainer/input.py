@@ -38,7 +38,7 @@ _PREFETCH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Split:
-    """Training or validation data: where its records lie, and when they are cached (inputs, labels, mask) of all.
+    """Training or validation data: where its records are, and its tensors (inputs, labels, weights, mask) when cached.
 
     `problems` collects what its pipelines met; see `explaining`.
     """
@@ -73,11 +73,13 @@ class Split:
         preprocess: Preprocess,
         steps: int | None = None,
         excluded: Collection[int] = (),
+        weigh: Callable[..., Any] | None = None,
     ) -> Any:
-        """Batches of one replica (inputs, labels, and a mask when `masked`), dealt to the replicas in turn.
+        """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
 
         Records that are `excluded` are holes, as damaged ones are: another record with a mask of 0 is in their place.
-        It ends after so many `steps`, so that no more is read than they need; without them it does not end.
+        `weigh` gives a batch (inputs, labels) the weights of its classes. It ends after so many `steps`, so that no
+        more is read than they need; without them it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
@@ -92,6 +94,7 @@ class Split:
             preprocess=preprocess,
             training=True,
             excluded=excluded,
+            weigh=weigh,
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
@@ -113,18 +116,20 @@ class Split:
         preprocess: Preprocess,
         training: bool,
         excluded: Collection[int] = (),
+        weigh: Callable[..., Any] | None = None,
     ) -> Any:
         if self.cached is not None:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
             dataset = self._from_records(pieces, seed, row, batch, excluded, training=training)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
-        dataset = dataset.map(
-            (lambda inputs, labels, mask, seeds: (inputs, labels, mask))
-            if masked
-            else (lambda inputs, labels, mask, seeds: (inputs, labels)),
-            num_parallel_calls=1,
-        )
+
+        def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
+            if weigh is not None:
+                weights = weigh(inputs, labels)[2]
+            return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
+
+        dataset = dataset.map(batch_of, num_parallel_calls=1)
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
 
@@ -135,7 +140,7 @@ class Split:
         if excluded:
             assert self.cached is not None
             # In the place of a damaged record is any, perhaps one that is excluded.
-            whole = np.array(self.cached[2])
+            whole = np.array(self.cached[-1])
             hollow = np.flatnonzero(whole == 0)
             whole[list(excluded)] = 0
             filler = int(np.argmax(whole))
@@ -150,8 +155,9 @@ class Split:
                 )
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
-            inputs, labels, whole = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
-            return inputs, labels, mask * whole, seeds
+            gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
+            inputs, labels, weights, whole = gathered
+            return inputs, labels, weights, mask * whole, seeds
 
         signature = (
             tf.TensorSpec([None], tf.int64),

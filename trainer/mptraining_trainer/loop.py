@@ -21,23 +21,26 @@ import tensorflow as tf
 from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.moving_statistics import MovingStatistics
-from mptraining_trainer.objective import Batch, Objective
 from mptraining_trainer.precision import FLOOR, LossScaler
 from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
+from mptraining_trainer.training.own_step import OwnStep, optimizers
+from mptraining_trainer.training.step import Batch, ReplicaStep
 from mptraining_trainer.training.step_rows import with_rows
 
-# Readings of an execution before those of the metrics: loss twice, gradient norm, finite steps, scale, skipped twice,
-# asked to stop, seconds, broken, waited.
-_FIXED = 11
+# Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
+# scale, skipped twice, asked to stop, seconds, broken, waited.
+_FIXED = 13
 
 
 class Loop:
     """Trains one model, and evaluates it by its `evaluation`; built inside the strategy's scope.
 
-    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, mask) with mask a
-    float vector, or (inputs, labels) when `masked` is False and every example counts.
+    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights, rows) with
+    rows a float vector, or (inputs, labels, weights) when `masked` is False and every example counts. A model with a
+    `train_step` of its own trains by it (`training.own_step`), without scaler, accumulation and XLA.
     """
 
     def __init__(
@@ -45,10 +48,8 @@ class Loop:
         *,
         keras: Keras,
         strategy: Any,
-        model: Any,
-        loss: Any,
+        compiled: CompiledModel,
         optimizer: Any,
-        metrics: Sequence[Any],
         examples_per_step: int,
         masked: bool,
         accumulation: int = 1,
@@ -61,52 +62,74 @@ class Loop:
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
-        self._metrics = list(metrics)
+        self._compiled = compiled
         self._masked = masked
         self._workers = workers
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
         self._replicas = strategy.num_replicas_in_sync
+        model = compiled.model
         self._variables = model.trainable_variables
-        self._objective = Objective(
-            keras=keras,
-            model=model,
-            loss=loss,
+        own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
+        self._own = own if "train_step" in compiled.own_steps else None
+        self._replica_step = ReplicaStep(
+            compiled=compiled,
             replicas=self._replicas,
             examples_per_step=examples_per_step,
             accumulation=accumulation,
             scaled=scaler is not None and scaler.scales,
             jit=jit,
+            static=isinstance(strategy, tf.distribute.TPUStrategy),
         )
+        self._examples_per_step = examples_per_step
         self._losses = RunningSum("loss")
+        # Only padded batches weigh less than others; it is there for all, since `use_masks` may come in between.
+        self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
         # What a forward pass changes by itself, and a step that is left out must not.
         moved = keras.updated_by_calls(model) if scaler else []
         self._moved = [variable for variable in moved if variable.dtype.is_floating]
         self._undone = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
-            self._undone += [variable for metric in self._metrics for variable in keras.variables(metric)]
+            self._undone += [variable for metric in self.metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(
             strategy=strategy,
-            objective=self._objective,
-            metrics=self._metrics,
+            step=self._replica_step,
+            own=own if "test_step" in compiled.own_steps else None,
+            compiled=compiled,
             take=self._next,
             speakers=self._speakers,
         )
-        keras.build_optimizer(optimizer, model.trainable_variables)
+        if self._own is None:
+            keras.build_optimizer(optimizer, model.trainable_variables)
+            self._overwrites = keras.overwriting_average(optimizer)
+        self._names: tuple[str, ...] = ()
         self._trace()
         self._reset = tf.function(self._reset_graph)
 
     @property
     def metrics(self) -> list[Any]:
         """The training metrics; their variables belong into a checkpoint."""
-        return self._metrics
+        return self._compiled.metrics
+
+    @property
+    def logged(self) -> list[LoggedMetric]:
+        """What is logged beside the loss, with the direction in which it is better as far as Keras knows."""
+        return self._compiled.logged(self._own.names if self._own else None)
 
     @property
     def sums(self) -> tuple[Any, ...]:
         """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
-        return self._losses.variables
+        return (*self._losses.variables, *self._weights.variables)
+
+    @property
+    def more_optimizers(self) -> tuple[Any, ...]:
+        """The optimizers that a model with a step of its own has beside the compiled one."""
+        if self._own is None:
+            return ()
+        found = optimizers(self._keras, self._compiled.model)
+        return tuple(each for each in found if each is not self._optimizer)
 
     # Host side
 
@@ -121,19 +144,25 @@ class Loop:
         said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
         readings = self._execute(iterator, tf.constant(steps), said).numpy()
         fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_error, norm, finite, loss_scale, skipped, in_a_row, asked, seconds, found, waited = fixed
-        loss_sum += loss_error
-        names = [metric.name for metric in self._metrics]
+        loss_sum, loss_error, weight, weight_error, norm, finite, loss_scale, skipped, in_a_row, *told = fixed
+        asked, seconds, found, waited = told
+        loss_sum, weight = loss_sum + loss_error, weight + weight_error
+        metrics = dict(zip(self._names, (float(value) for value in readings[_FIXED:]), strict=True))
         applied = steps - int(skipped - self._skipped_before)
-        loss = (loss_sum - self._loss_before) / max(1, applied)
-        self._skipped_before, self._loss_before = skipped, loss_sum
+        now = weight - self._weight_before if self._masked else applied
+        loss = (loss_sum - self._loss_before) / max(now, 1e-9)
+        if self._own is not None:
+            # Its own logs have the loss of the epoch.
+            now, loss = 0.0, metrics.get("loss", 0.0)
+        self._skipped_before, self._loss_before, self._weight_before = skipped, loss_sum, weight
         return Execution(
             applied_steps=applied,
             loss=loss,
             loss_sum=loss_sum,
+            loss_weight=now,
             gradient_norm=norm,
             finite_steps=int(finite),
-            metrics=dict(zip(names, (float(value) for value in readings[_FIXED:]), strict=True)),
+            metrics=metrics,
             loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
@@ -143,14 +172,14 @@ class Loop:
             broken=int(found),
         )
 
-    def not_compilable(self, inputs: Any, labels: Any) -> str | None:
+    def not_compilable(self, batch: Batch) -> str | None:
         """What XLA says against this model's step over a few examples; None when it takes it."""
         said: list[str] = []
 
         def on_replica() -> None:
             if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
                 try:
-                    self._objective.lowered(inputs, labels)
+                    self._replica_step.lowered(batch)
                 except (ValueError, tf.errors.OpError) as error:
                     said.append(str(error))
 
@@ -165,7 +194,7 @@ class Loop:
 
     def interpret(self) -> None:
         """Leaves XLA out; to be called before the first step."""
-        self._objective.interpret()
+        self._replica_step.interpret()
 
     def take(self, iterator: Any) -> Any:
         """The next batch of every replica, for `strategy.run`."""
@@ -173,11 +202,11 @@ class Loop:
 
     @property
     def masked(self) -> bool:
-        """Whether batches have a mask."""
+        """Whether batches have rows."""
         return self._masked
 
     def use_masks(self) -> None:
-        """From now on batches come with a mask."""
+        """From now on batches have rows."""
         if not self._masked:
             self._masked = True
             self._trace()
@@ -193,15 +222,33 @@ class Loop:
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics and of the losses' sum."""
         self._reset()
-        self._loss_before = 0.0
+        self._loss_before = self._weight_before = 0.0
 
     def restored(self) -> None:
         """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
         self._loss_before = self._losses.numpy()
+        self._weight_before = self._weights.numpy()
 
+    def prepare(self, batch: Batch) -> None:
+        """Traces a step of the user's own once, which makes the variables that it makes; `batch` are a few examples.
+
+        To be called before a checkpoint is restored and before the first step.
+        """
+        if self._own is None:
+            return
+        own = self._own
+        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), batch)
+
+        def on_replica(*tensors: Any) -> None:
+            own.names = tuple(own.train(tensors))
+
+        tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+
+    _overwrites: int | None = None
     _skipped_before = 0.0
     _loss_before = 0.0
+    _weight_before = 0.0
 
     # Training on the device
 
@@ -210,6 +257,8 @@ class Loop:
         self._probe = tf.function(self._probe_graph)
 
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
+        if self._own is not None:
+            return self._execute_own(iterator, steps, said)
         step = self._step if self._scaler is None else self._checked_step
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         for _ in tf.range(steps):
@@ -220,14 +269,38 @@ class Loop:
             finite += tf.cast(fine, tf.float32)
         if self._scaler is None:
             # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
-            fine = self._one_of(self._strategy.run(self._statistics.finite))
-            said += tf.cast(tf.logical_not(fine), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+            moved = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
-        results = [tf.cast(metric.result(), tf.float32) for metric in self._metrics]
-        return tf.stack(
-            [*self._losses.readings(), norm, finite, *scaling, *tf.unstack(self._speakers.heard(said)), *results]
-        )
+        results = self._compiled.results(self._replicas)
+        self._names = tuple(results)
+        weights = self._weights.readings() if self._masked else [tf.constant(0.0)] * 2
+        heard = tf.unstack(self._speakers.heard(said))
+        return tf.stack([*self._losses.readings(), *weights, norm, finite, *scaling, *heard, *results.values()])
+
+    def _execute_own(self, iterator: Any, steps: Any, said: Any) -> Any:
+        """As `_execute_graph`, by the model's own `train_step`; its logs are those of the last step."""
+        assert self._own is not None
+        waited, fine, finite = tf.constant(0.0), tf.constant(True), tf.constant(0.0)
+        logs = dict.fromkeys(self._own.names, tf.constant(0.0))
+        for _ in tf.range(steps):
+            batch, seconds = self._timed_next(iterator)
+            waited += seconds
+            of_replicas = self._strategy.run(self._own.train, args=(batch,))
+            mean = tf.distribute.ReduceOp.MEAN
+            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in self._own.names}
+            for value in logs.values():
+                fine &= tf.math.is_finite(value)
+            finite += tf.cast(fine, tf.float32)
+        # A metric over all replicas; what else the step returned is their mean.
+        logs |= {name: value for name, value in self._compiled.results(self._replicas).items() if name in logs}
+        self._names = tuple(logs)
+        heard = tf.unstack(self._speakers.heard(tf.concat([said, [waited]], axis=0)))
+        nothing = tf.constant(0.0)
+        norm = tf.constant(float("nan"))
+        scaling = [tf.constant(1.0), nothing, nothing]
+        return tf.stack([*[nothing] * 4, norm, finite, *scaling, *heard, *logs.values()])
 
     def _step(self, batch: Batch) -> Any:
         """Returns the gradients' norm."""
@@ -236,10 +309,12 @@ class Loop:
             loss, gradients = self._shares(batch, tf.constant(1.0))
             gradients = summed(gradients)
             norm = norm_of(gradients)
-            self._apply(loss, gradients)
+            self._apply(loss, gradients, batch)
             return norm
 
-        return self._one_of(self._strategy.run(on_replica, args=(batch,)))
+        norm = self._one_of(self._strategy.run(on_replica, args=(batch,)))
+        self._overwrite_by_average()
+        return norm
 
     def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
@@ -248,11 +323,12 @@ class Loop:
         before, loss, gradients, norms, totals = self._strategy.run(self._tried, args=(batch, scale))
         norm, finite = self._one_of(norms), self._finite(norms, totals)
         if finite:
-            self._strategy.run(self._apply, args=(loss, gradients))
+            self._strategy.run(self._apply, args=(loss, gradients, batch))
+            self._overwrite_by_average()
         else:
             self._undo(before)
         self._scaler.update(finite)
-        # A step that was left out is told from the others by it, whatever was not finite.
+        # A step that was skipped is told from the others by it, whatever was not finite.
         return tf.where(finite, norm, math.nan)
 
     def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
@@ -285,15 +361,29 @@ class Loop:
         """The value of this worker's first replica, where all have the same."""
         return self._strategy.experimental_local_results(values)[0]
 
-    def _apply(self, loss: Any, gradients: list[Any]) -> None:
+    def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
         """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
         self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-        self._losses.add(loss)
+        if not self._masked:
+            self._losses.add(loss)
+        else:
+            # As `fit` does, by the rows of the batch.
+            weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
+            self._losses.add(loss * weight)
+            self._weights.add(weight / self._replicas)
         self._statistics.agree()
 
+    def _overwrite_by_average(self) -> None:
+        """Every `ema_overwrite_frequency` updates the weights become their moving average; in cross-replica context."""
+        if self._overwrites is None:
+            return
+        due = tf.equal(tf.cast(self._optimizer.iterations.value, tf.int64) % self._overwrites, 0)
+        averages = self._keras.variables_of(self._optimizer._model_variables_moving_average)
+        for variable, average in zip(self._keras.variables_of(self._variables), averages, strict=True):
+            self._strategy.extended.update(variable, _assign_if, args=(average, due), group=False)
+
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
-        mask = batch[2] if self._masked else None
-        return self._objective.gradients(batch, mask, scale, self._metrics)
+        return self._replica_step.gradients(batch, scale)
 
     # Batches
 
@@ -315,9 +405,13 @@ class Loop:
             return batch, tf.cast(tf.timestamp() - before, tf.float32)
 
     def _reset_graph(self) -> None:
-        for metric in self._metrics:
-            metric.reset_state()
+        self._compiled.model.reset_metrics()
         self._losses.reset()
+        self._weights.reset()
+
+
+def _assign_if(variable: Any, value: Any, due: Any) -> Any:
+    return variable.assign(tf.where(due, value, variable))
 
 
 def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:

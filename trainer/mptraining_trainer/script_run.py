@@ -51,7 +51,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         weights = model.get_weights()
         part(worker.seat)
         if worker.seat.is_chief:
-            wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
+            wrapped = Program(model, rebuild={"builder": "script", "arguments": {}})
             exported = publish(worker, wrapped, keras, None, context.step, context.metrics, weights)
     return Trained(
         step=context.step,

@@ -69,7 +69,15 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Where an earlier attempt left off, or the session before
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
+        Contents(
+            keras,
+            built.program.model,
+            built.optimizer,
+            loop.metrics,
+            sums=loop.sums,
+            held=hooks.weights,
+            more_optimizers=loop.more_optimizers,
+        ),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
@@ -128,7 +136,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fails = ground.training.on_non_finite == "Fail"
-    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if numbers.looks else None
+    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
     course = Course(
         worker,
         loop,
@@ -169,6 +177,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         return _after(worker.seat, incident, built, course.numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
+    keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
     # The model, for people. Reading variables that are kept per replica takes every worker.

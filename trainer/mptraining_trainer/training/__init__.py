@@ -1,1 +1,1 @@
-"""The training loop and what looks after its numbers."""
+"""The training step: Keras' own loss and metrics in every replica, and what several replicas need besides."""
