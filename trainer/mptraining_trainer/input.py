@@ -26,6 +26,7 @@ from mptraining_records.reader import RecordReader
 from mptraining_records.stream import READ_AHEAD, RecordStream
 from mptraining_trainer.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
 from mptraining_trainer.columns import Columns
+from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preprocess import Preprocess
@@ -72,13 +73,13 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         steps: int | None = None,
-        excluded: Collection[int] = (),
         weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
         """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
 
-        Records that are `excluded` are holes, as damaged ones are: another record with a mask of 0 is in their place.
-        `weigh` gives a batch (inputs, labels) the weights of its classes. It ends after so many `steps`, so that no
+        `weigh` gives a batch (inputs, labels) the weights of its classes. Records that are `excluded` are holes, as
+        damaged ones are: another record with a mask of 0 is in their place. It ends after so many `steps`, so that no
         more is read than they need; without them it does not end.
         """
 
@@ -93,8 +94,8 @@ class Split:
             masked=masked,
             preprocess=preprocess,
             training=True,
-            excluded=excluded,
             weigh=weigh,
+            excluded=excluded,
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
@@ -115,8 +116,8 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         training: bool,
-        excluded: Collection[int] = (),
         weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
         if self.cached is not None:
             dataset = self._from_memory(pieces, seed, batch, excluded)
@@ -164,7 +165,7 @@ class Split:
             tf.TensorSpec([None], tf.float32),
             tf.TensorSpec([None, 2], tf.int64),
         )
-        dataset = tf.data.Dataset.from_generator(numbers, output_signature=signature)
+        dataset = from_generator(numbers, signature)
         # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
@@ -214,7 +215,7 @@ class Split:
             tf.TensorSpec([batch, 2], tf.int64),
         )
         decode = decoder(self.columns)
-        dataset = tf.data.Dataset.from_generator(contents, output_signature=signature).prefetch(4)
+        dataset = from_generator(contents, signature).prefetch(4)
         return dataset.map(
             lambda records, mask, seeds: (*decode(records), mask, seeds),
             num_parallel_calls=threads(),

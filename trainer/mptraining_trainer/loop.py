@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.data.clock import graph_clock
 from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
@@ -26,7 +27,7 @@ from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.precision import FLOOR, LossScaler
 from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
-from mptraining_trainer.training.own_step import OwnStep, optimizers
+from mptraining_trainer.training.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
 from mptraining_trainer.training.step_rows import with_rows
 
@@ -68,6 +69,7 @@ class Loop:
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
+        self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
         self._variables = model.trainable_variables
@@ -84,7 +86,7 @@ class Loop:
         )
         self._examples_per_step = examples_per_step
         self._losses = RunningSum("loss")
-        # Only padded batches weigh less than others; it is there for all, since `use_masks` may come in between.
+        # The steps whose losses are summed, each by its share of rows that count.
         self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
         # What a forward pass changes by itself, and a step that is left out must not.
@@ -149,7 +151,7 @@ class Loop:
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
         metrics = dict(zip(self._names, (float(value) for value in readings[_FIXED:]), strict=True))
         applied = steps - int(skipped - self._skipped_before)
-        now = weight - self._weight_before if self._masked else applied
+        now = weight - self._weight_before
         loss = (loss_sum - self._loss_before) / max(now, 1e-9)
         if self._own is not None:
             # Its own logs have the loss of the epoch.
@@ -191,6 +193,10 @@ class Loop:
         finally:
             log.setLevel(level)
         return said[0] if said else None
+
+    def separable(self) -> None:
+        """No loss needs sums over the replicas; to be called before the first evaluation."""
+        self._replica_step.sums = False
 
     def interpret(self) -> None:
         """Leaves XLA out; to be called before the first step."""
@@ -237,13 +243,7 @@ class Loop:
         """
         if self._own is None:
             return
-        own = self._own
-        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), batch)
-
-        def on_replica(*tensors: Any) -> None:
-            own.names = tuple(own.train(tensors))
-
-        tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        self._own.prepare(self._strategy, batch_specs(batch))
 
     _overwrites: int | None = None
     _skipped_before = 0.0
@@ -260,6 +260,7 @@ class Loop:
         if self._own is not None:
             return self._execute_own(iterator, steps, said)
         step = self._step if self._scaler is None else self._checked_step
+        skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         for _ in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
@@ -267,6 +268,10 @@ class Loop:
             norm = step(batch)
             fine &= tf.math.is_finite(norm)
             finite += tf.cast(fine, tf.float32)
+        if not self._masked:
+            skipped = (self._scaler.readings()[1] if self._scaler else skipped) - skipped
+            applied = (tf.cast(steps, tf.float32) - skipped) / self._replicas
+            self._strategy.run(self._weights.add, args=(applied,))
         if self._scaler is None:
             # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
             moved = self._one_of(self._strategy.run(self._statistics.finite))
@@ -275,9 +280,9 @@ class Loop:
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = self._compiled.results(self._replicas)
         self._names = tuple(results)
-        weights = self._weights.readings() if self._masked else [tf.constant(0.0)] * 2
         heard = tf.unstack(self._speakers.heard(said))
-        return tf.stack([*self._losses.readings(), *weights, norm, finite, *scaling, *heard, *results.values()])
+        sums = [*self._losses.readings(), *self._weights.readings()]
+        return tf.stack([*sums, norm, finite, *scaling, *heard, *results.values()])
 
     def _execute_own(self, iterator: Any, steps: Any, said: Any) -> Any:
         """As `_execute_graph`, by the model's own `train_step`; its logs are those of the last step."""
@@ -398,16 +403,16 @@ class Loop:
         if not self._timed:
             return self._next(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
-            before = tf.timestamp()
+            before = self._clock()
         with tf.control_dependencies([before]):
             batch = self._next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
-            return batch, tf.cast(tf.timestamp() - before, tf.float32)
+            return batch, tf.cast(self._clock() - before, tf.float32)
 
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()
-        self._losses.reset()
-        self._weights.reset()
+        for each in (self._losses, self._weights):
+            each.reset()
 
 
 def _assign_if(variable: Any, value: Any, due: Any) -> Any:

@@ -249,11 +249,16 @@ def _boundaries(
     """
     per_epoch = training.steps_per_epoch or batching.steps_per_pass
     offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
+    # As if the epochs before the first one had been trained.
+    offset -= training.initial_epoch * per_epoch
     total = training.total_steps or (training.epochs or 1) * per_epoch + offset
     return Boundaries(
         total_steps=total,
         steps_per_epoch=per_epoch,
-        validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
+        validation_every=(training.validation_every_steps or per_epoch * training.validation_freq)
+        if with_validation
+        else None,
+        validates_at_end=training.validation_freq == 1,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
         pauses=pauses(job.profile),

@@ -40,7 +40,14 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     job, telemetry = worker.job, worker.telemetry
 
     if job.processes > 1:
-        wait_for_peers(worker.seat, now=telemetry.now, wait=worker.preemption.wait, notice=telemetry.notice)
+        wait_for_peers(
+            worker.seat,
+            now=telemetry.now,
+            wait=worker.preemption.wait,
+            notice=telemetry.notice,
+            # A script's own strategy opens the port late, or never.
+            until_reached=job.strategy == "None",
+        )
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
     strategy = make_strategy(job, worker.seat, environment)
