@@ -226,6 +226,7 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the ran
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
+	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m soaks.kerasio "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
 	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
 

@@ -8,7 +8,9 @@ giving `resolved`; `advice` on it, `rate_scaling` among it, and a `model_report`
 an administrator allows, `job_limits` (with `image_reference`); `run_policy` for the operator. `launch` (the processes),
 `events` (what they say; `evidence` of what they did about their numbers), `run_folder` (what they leave), `outcomes`
 (how they end), `status` (what the operator says), `labels` (what its objects are called). `machine_configs` and
-`inside_job` are what tensorflow-cloud's users know, for the client and for the same program in the job.
+`inside_job` are what tensorflow-cloud's users know, for the client and for the same program in the job;
+`tensorflow_cloud_package` is the rest of its package. `keras_2_code` recognizes programs that need tf_keras, by
+`keras_2_names`.
 `metric_direction` says which way a metric improves, `model` is the base of all values, `problems` how errors speak;
 `crd` writes the CRD.
 """

@@ -10,7 +10,14 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from mptraining_api.machine_configs import COMMON_MACHINE_CONFIGS, AcceleratorType, DockerConfig, MachineConfig
+from mptraining_api import tensorflow_cloud_package
+from mptraining_api.machine_configs import (
+    COMMON_MACHINE_CONFIGS,
+    AcceleratorType,
+    DockerConfig,
+    MachineConfig,
+    is_tpu_config,
+)
 
 __all__ = [
     "COMMON_MACHINE_CONFIGS",
@@ -18,11 +25,17 @@ __all__ = [
     "DockerConfig",
     "InsideJob",
     "MachineConfig",
+    "__version__",
+    "cloud_fit",
     "install",
+    "is_tpu_config",
     "remote",
     "run",
     "run_cloudtuner",
 ]
+
+# The last release of tensorflow-cloud, whose behaviour this is.
+__version__ = "0.1.16"
 
 # tensorflow-cloud's own variable, by which its users' programs may ask too.
 RUNNING_REMOTELY = "TF_KERAS_RUNNING_REMOTELY"
@@ -66,5 +79,17 @@ def run_cloudtuner(*_arguments: Any, **_keywords: Any) -> InsideJob:
     return InsideJob()
 
 
-def install() -> None:
+def cloud_fit(*_arguments: Any, **_keywords: Any) -> InsideJob:
+    """Nothing: the job is running."""
+    return InsideJob()
+
+
+def install(*_arguments: Any, **_keywords: Any) -> None:
     """Nothing: there is nothing to redirect."""
+
+
+def __getattr__(name: str) -> Any:
+    return tensorflow_cloud_package.missing(__name__, name)
+
+
+tensorflow_cloud_package.complete(sys.modules[__name__])

@@ -56,13 +56,14 @@ CATALOGUE = {
     AcceleratorType.TPU_V6E: "tpu-v6e-slice",
 }
 
-# By memory and speed: K80 12 GB and P4 8 GB below T4's 16 GB, P100 16 GB as V100 (NVIDIA's data sheets). All of them
-# have a compute capability below 7.0, without the units that mixed precision is for.
-NEAREST = {
-    AcceleratorType.NVIDIA_TESLA_K80: AcceleratorType.NVIDIA_TESLA_T4,
-    AcceleratorType.NVIDIA_TESLA_P4: AcceleratorType.NVIDIA_TESLA_T4,
-    AcceleratorType.NVIDIA_TESLA_P100: AcceleratorType.NVIDIA_TESLA_V100,
-    AcceleratorType.TPU_V2: AcceleratorType.TPU_V3,
+# By memory: K80 12 GB and P4 8 GB fit into T4's 16 GB, P100 16 GB into V100's (NVIDIA's data sheets); a TPU v3 core
+# has 16 GB, a v2 core 8. The first that machines have as many of: there are 8 x V100, but no 8 x T4. The GPUs that are
+# gone have a compute capability below 7.0, without the units that mixed precision is for.
+REPLACEMENTS = {
+    AcceleratorType.NVIDIA_TESLA_K80: (AcceleratorType.NVIDIA_TESLA_T4, AcceleratorType.NVIDIA_TESLA_V100),
+    AcceleratorType.NVIDIA_TESLA_P4: (AcceleratorType.NVIDIA_TESLA_T4, AcceleratorType.NVIDIA_TESLA_V100),
+    AcceleratorType.NVIDIA_TESLA_P100: (AcceleratorType.NVIDIA_TESLA_V100,),
+    AcceleratorType.TPU_V2: (AcceleratorType.TPU_V3,),
 }
 
 
@@ -113,13 +114,18 @@ COMMON_MACHINE_CONFIGS = {
     **_gpus(AcceleratorType.NVIDIA_TESLA_K80, 1, 4, 8),
     **_gpus(AcceleratorType.NVIDIA_TESLA_P100, 1, 4),
     **_gpus(AcceleratorType.NVIDIA_TESLA_P4, 1, 4),
-    **_gpus(AcceleratorType.NVIDIA_TESLA_V100, 1, 4),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_V100, 1, 4, 8),
     **_gpus(AcceleratorType.NVIDIA_TESLA_T4, 1, 4),
     "TPU": MachineConfig(None, None, AcceleratorType.TPU_V3, 8),
     **_gpus(AcceleratorType.NVIDIA_L4, 1, 2, 4),
     **_gpus(AcceleratorType.NVIDIA_TESLA_A100, 1, 2, 4, 8),
     **_gpus(AcceleratorType.NVIDIA_H100_80GB, 8),
 }
+
+
+def is_tpu_config(config: MachineConfig | None) -> bool:
+    """Whether a machine has TPUs, as `tensorflow_cloud.core.machine_config` asks it."""
+    return config is not None and config.accelerator.is_tpu
 
 
 class DockerConfig:

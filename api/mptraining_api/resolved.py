@@ -100,6 +100,8 @@ class ResolvedTraining(Model):
     # None: measured by the trainer.
     steps_per_execution: int | None
     on_non_finite: Literal["Recover", "Fail"]
+    # Whether TensorFlow's op determinism is on. A job that an older version froze has no such field.
+    deterministic: bool = False
     seed: int
     resume: Literal["Auto", "Never", "Required"]
 

@@ -67,5 +67,8 @@ class Training(Model):
     on_non_finite: Literal["Recover", "Fail"] | None = Field(
         None, description="When loss or weights stop being numbers."
     )
+    deterministic: Literal["Auto", "Always", "Never"] | None = Field(
+        None, description="Whether operations give the same bits each time on a GPU, at the price of speed."
+    )
     seed: NonNegative | None = Field(None, description="Seed of weights, dropout and record order.")
     resume: Literal["Auto", "Never", "Required"] | None = Field(None, description="Whether to go on from a checkpoint.")

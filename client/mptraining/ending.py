@@ -39,7 +39,7 @@ class Words:
 
 
 def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
-    """`command` starts the same run again; `folder` is the run folder as the user may type it."""
+    """`command` is what starts the same run again; `folder` is the run folder as the user may type it."""
     if verdict.exit_code == 0:
         return Words(success(story.finished.get(0), folder))
     where = f"`{command}` goes on from step {story.saved}" if story.saved else f"`{command}` starts anew"

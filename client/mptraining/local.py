@@ -28,12 +28,14 @@ from mptraining.local_job import (
     absolute,
     already_finished,
     at_home,
+    inherited_environment,
     latest_attempt,
     source_folder,
     this_machine,
     with_output,
     worker_environment,
 )
+from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining.verdict import Patience, verdict
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
@@ -61,19 +63,22 @@ def run_local(
     patience: Patience | None = None,
     machine: Machine | None = None,
     incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
+    again: str | None = None,
+    shown: Callable[[str], str] = str,
 ) -> int:
     """Trains the job in the file at `path` and returns the exit code for a shell.
 
     0 when it is done (also when it was done before), a worker's own code when one failed, 128 and the number
     of the signal when it was interrupted or a worker was killed. `output` is the run folder instead of the
-    job's own, `command` what each worker runs, `incarnation` names this launch.
+    job's own, `command` what each worker runs, `incarnation` names this launch. `again` is what a user types to
+    resume the run, if it is not `mptj run` with this file; `shown` changes what workers print before it is displayed.
 
     Raises Problem before any process starts: InvalidSpec, InvalidProgram when TensorFlow is not installed,
     ResumeRefused when the run folder is another job's.
     """
     display = display or PlainDisplay()
-    job = resolved(Path(path), output=output, machine=machine or this_machine())
-    again = shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
+    job, notes = resolved(Path(path), output=output, machine=machine or this_machine())
+    again = again or shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
     attempt = _attempt(job, display)
     if attempt is None:
         return 0
@@ -82,12 +87,13 @@ def run_local(
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
     folder = _as_typed(job.output or "", Path.cwd())
-    for text in header(job, folder=folder):
+    for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
         display.say(text)
     story = Story()
     debug = bool(os.environ.get(DEBUG))
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
+        text = shown(text)
         event = events.parse(text) if stream == "stdout" else None
         if event is None:
             if debug or not is_noise(stream, text):
@@ -125,16 +131,22 @@ def run_local(
     return decided.exit_code
 
 
-def resolved(path: Path, *, output: str | None, machine: Machine) -> ResolvedJob:
-    """The job in the file at `path` as this machine will train it. Raises InvalidSpec."""
+def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
+    """The job in the file at `path` as this machine will train it, and notes on what its program decided.
+
+    Raises InvalidSpec.
+    """
     job = MPTrainingJob.load(path)
+    document, notes = with_keras_of_folder(job.to_document(), source_folder(job.spec, path.absolute().parent))
+    job = MPTrainingJob.parse(document)
     here = Path.cwd()
     job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
         job = with_output(job, absolute(output, here))
     # An unknown accelerator is for `resolve` to refuse.
     accelerator = catalogue().get(job.spec.accelerator.type)
-    return resolve(job, ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind)))
+    settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+    return resolve(job, settings), notes
 
 
 def _attempt(job: ResolvedJob, display: Display) -> int | None:
@@ -188,7 +200,7 @@ def _workers(
             worker_environment(
                 launched,
                 index,
-                inherited=dict(os.environ),
+                inherited=inherited_environment(job, os.environ),
                 incarnation=incarnation,
                 folder=source_folder(job, path.absolute().parent),
                 gpus=job.accelerator.count_per_node if shares_gpus else None,

@@ -73,6 +73,7 @@ def train_here(document: Mapping[str, Any], package: Package, *, command: Sequen
 
     Raises Problem before any process starts, and when training failed; what happened was shown then.
     """
+    again = f"run(…, name={document['metadata']['name']!r})"
     name = document["metadata"]["name"]
     given = (document["spec"].get("output") or {}).get("uri")
     folder = absolute(given, Path.cwd()) if given else str(Path.cwd() / "runs" / name)
@@ -87,8 +88,13 @@ def train_here(document: Mapping[str, Any], package: Package, *, command: Sequen
             place.chmod(0o755 if file.executable else 0o644)
         job_file = Path(scratch, "job.yaml")
         job_file.write_text(yaml.safe_dump(body), encoding="utf-8")
-        options = {} if command is None else {"command": command}
-        exit_code = run_local(job_file, output=folder, **options)  # type: ignore[arg-type]
+
+        def shown(text: str) -> str:
+            # The copy is deleted at the end: its files are called as the user's own are.
+            return text.replace(f"{scratch}/source/", "")
+
+        options: dict[str, Any] = {} if command is None else {"command": command}
+        exit_code = run_local(job_file, output=folder, again=again, shown=shown, **options)
     if exit_code:
         raise _failed(folder, exit_code)
     return LocalJob(name, folder)

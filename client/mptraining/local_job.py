@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mptraining_api.job import MPTrainingJob
+from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, Launch
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.resolved import ResolvedJob, ResolvedTraining
@@ -57,7 +58,7 @@ def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
 
 
-def source_folder(job: ResolvedJob, folder: Path) -> Path:
+def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
     """Where the program's code is; `folder` is the job file's.
 
     A job with `spec.source` keeps what its ConfigMap or archive is made of in `source/` beside the job file; where
@@ -108,6 +109,19 @@ def _reached(before: ResolvedTraining, step: int | None, now: ResolvedTraining) 
     if before.epochs is None or now.epochs is None or before.steps_per_epoch != now.steps_per_epoch:
         return False
     return now.epochs <= before.epochs
+
+
+def inherited_environment(job: ResolvedJob, environment: Mapping[str, str]) -> dict[str, str]:
+    """What the workers inherit of this process's environment."""
+    kept = dict(environment)
+    if job.keras == "Keras3":
+        # It decides what tf.keras is, and is the job's to say.
+        kept.pop("TF_USE_LEGACY_KERAS", None)
+    if job.accelerator.kind == "cpu" and job.program.script is not None and job.replicas_per_process > 1:
+        # TensorFlow 2.21's oneDNN aborts in MklMaxPoolingGradOp ("int32 expected, got float") for tensorflow-cloud's
+        # mnist example on two CPU devices, under plain MirroredStrategy too.
+        kept.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    return kept
 
 
 def worker_environment(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mptraining_api import accelerators
 from mptraining_api.machine_configs import (
     CATALOGUE,
     COMMON_MACHINE_CONFIGS,
-    NEAREST,
+    REPLACEMENTS,
     AcceleratorType,
     DockerConfig,
     MachineConfig,
@@ -39,7 +40,8 @@ class RunArguments:
     """What `run` was called with, every "auto" decided. `machine` is each node's; `nodes` counts the chief too.
 
     `custom_shape` says whether CPU cores and memory were the user's own choice. `image` is what the pods run, None for
-    the operator's own trainer; `bucket` is where a large package goes.
+    the operator's own trainer; `asked_image` is what the user named, for which the program was written; `bucket` is
+    where a large package goes.
     """
 
     entry_point: str | None
@@ -52,6 +54,7 @@ class RunArguments:
     labels: Mapping[str, str]
     service_account: str | None
     image: str | None
+    asked_image: str | None
     bucket: str | None
     notes: tuple[str, ...]
 
@@ -85,6 +88,8 @@ def checked(
             f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
         )
     machine, nodes, said = _machines(chief_config, worker_config, count)
+    custom_shape = _chosen(machine)
+    machine, replaced = _today(machine)
     _check_labels(job_labels or {})
     if entry_point_args is not None and not isinstance(entry_point_args, list):
         raise InvalidArgument(
@@ -97,20 +102,22 @@ def checked(
             "Invalid service_account: service_account should follow "
             f"service-account-name@project-id.iam.gserviceaccount.com Received: {service_account}."
         )
-    image, about_image = _image(docker.parent_image or docker_base_image)
+    asked_image = docker.parent_image or docker_base_image
+    image, about_image = _image(asked_image)
     return RunArguments(
         entry_point=entry_point if isinstance(entry_point, str) else None,
         requirements=requirements_txt if isinstance(requirements_txt, str) else None,
         distributed=distribution_strategy == "auto",
         machine=machine,
-        custom_shape=_chosen(machine),
+        custom_shape=custom_shape,
         nodes=nodes,
         entry_point_args=tuple(str(each) for each in entry_point_args or ()),
         labels=dict(job_labels or {}),
         service_account=service_account or None,
         image=image,
+        asked_image=asked_image,
         bucket=docker.image_build_bucket or docker_image_bucket_name,
-        notes=(*said, *about_image),
+        notes=(*said, *replaced, *about_image),
     )
 
 
@@ -161,6 +168,8 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
     _refuse_absent(machine, "chief_config" if first else "worker_config")
     if count and others is not None and _differ(machine, others):
         _refuse_absent(others, "worker_config")
+        if _is_small_chief(machine, others):
+            return others, count, [_without_chief(machine, others, count)]
         raise InvalidArgument(
             "Invalid `worker_config` input. Expected the accelerators of `chief_config`, as all nodes of a job are "
             f"alike. Received {others}.",
@@ -179,20 +188,52 @@ def _differ(one: MachineConfig, other: MachineConfig) -> bool:
     return (one.accelerator, one.accelerator_count) != (other.accelerator, other.accelerator_count)
 
 
+def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:
+    """Whether the workers do the work: the chief has none of their accelerators, or fewer."""
+    kinds = (workers.accelerator, AcceleratorType.NO_ACCELERATOR)
+    return chief.accelerator in kinds and chief.accelerator_count < workers.accelerator_count
+
+
+def _without_chief(chief: MachineConfig, workers: MachineConfig, count: int) -> str:
+    small = f"{chief.accelerator_count} x {chief.accelerator.value}" if chief.accelerator_count else "a CPU"
+    nodes = f"{count} node{'s' * (count > 1)} with {workers.accelerator_count} x {workers.accelerator.value}"
+    return f"all nodes of a job are alike: it asks for {nodes}, and not for the chief with {small}"
+
+
 def _refuse_absent(machine: MachineConfig, argument: str) -> None:
-    """Raises InvalidArgument for accelerators that the catalogue lacks, with the nearest one."""
+    """Raises InvalidArgument for accelerators that are gone in such a number that nothing is near, and for none."""
     kind, count = machine.accelerator, machine.accelerator_count
-    if kind in CATALOGUE:
-        if kind is not AcceleratorType.NO_ACCELERATOR and not count:
-            raise InvalidArgument(f"Invalid `{argument}` input. Expected accelerator_count of 1 or more. Received 0.")
+    if kind is not AcceleratorType.NO_ACCELERATOR and not count:
+        raise InvalidArgument(f"Invalid `{argument}` input. Expected accelerator_count of 1 or more. Received 0.")
+    if kind in CATALOGUE or _replacement(kind, count) is not None:
         return
-    near = NEAREST[kind]
+    near = REPLACEMENTS[kind][0]
     common = {name: each for name, each in COMMON_MACHINE_CONFIGS.items() if each.accelerator is near}
     name = min(common, key=lambda each: abs(common[each].accelerator_count - count))
     raise InvalidArgument(
         f"Invalid `{argument}` input. {count} x {kind.value} are not among the accelerators that jobs can have.",
         next_step=f"The nearest is {CATALOGUE[near]}: COMMON_MACHINE_CONFIGS[{name!r}].",
     )
+
+
+def _replacement(kind: AcceleratorType, count: int) -> AcceleratorType | None:
+    """What there is for accelerators that are gone: the first with as much memory that a machine has so many of."""
+    for near in REPLACEMENTS.get(kind, ()):
+        if near.is_tpu or count in accelerators.lookup(CATALOGUE[near]).counts:
+            return near
+    return None
+
+
+def _today(machine: MachineConfig) -> tuple[MachineConfig, list[str]]:
+    """The machine with accelerators that exist, and a note that names both where it is another."""
+    kind, count = machine.accelerator, machine.accelerator_count
+    near = None if kind in CATALOGUE else _replacement(kind, count)
+    if near is None:
+        return machine, []
+    note = (
+        f"{kind.value} is offered no more: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
+    )
+    return replace(machine, accelerator_type=near), [note]
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

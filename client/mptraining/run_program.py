@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from mptraining import shipping
 from mptraining.notebook_cells import shell
 from mptraining.package import Package
+from mptraining.packaging.keras_choice import with_keras
 from mptraining.run_arguments import InvalidArgument, RunArguments
 from mptraining.run_document import document, job_name
+from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from mptraining.cluster import Where
@@ -21,20 +24,37 @@ if TYPE_CHECKING:
     from mptraining.local_backend import LocalJob
 
 
+Backend = Literal["cluster", "local"]
+# Where jobs go whose call does not say it: an unchanged program trains here after one line, or one variable.
+BACKEND = "MPTRAINING_BACKEND"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a job goes, and what of it tensorflow-cloud has no argument for. `name` None: made from the program's."""
+    """Where a job goes, and what of it tensorflow-cloud has no argument for. `name` None: made from the program's.
+
+    `backend` None: the environment's `MPTRAINING_BACKEND`, else the cluster.
+    """
 
     name: str | None
     output: str | None
     spec: Mapping[str, Any]
     where: Where | None
-    backend: Literal["cluster", "local"]
+    backend: Backend | None
 
     def __post_init__(self) -> None:
-        if self.backend not in ("cluster", "local"):
+        if self.backend not in ("cluster", "local", None):
             found = repr(self.backend)
             raise InvalidArgument(f"Invalid `backend` input. Expected 'cluster' or 'local'. Received {found}.")
+
+    @property
+    def local(self) -> bool:
+        """Whether the job trains in processes of this machine. Raises InvalidSpec for another word in the variable."""
+        said = self.backend or os.environ.get(BACKEND) or "cluster"
+        if said not in ("cluster", "local"):
+            raise InvalidSpec(f"the variable {BACKEND}", repr(said), expected="cluster or local")
+        # Who names a cluster means it.
+        return said == "local" and (self.backend is not None or self.where is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +97,10 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
         output=target.output,
         spec=target.spec,
     )
-    for note in (*arguments.notes, *shipped.package.notes):
+    body, about_keras = with_keras(body, shipped.package, image=arguments.asked_image)
+    for note in (*arguments.notes, *shipped.package.notes, *about_keras):
         print(f"note: {note}")
-    if target.backend == "local":
+    if target.local:
         from mptraining.local_backend import train_here
 
         return train_here(body, shipped.package)

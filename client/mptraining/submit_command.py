@@ -79,10 +79,16 @@ def submit(
         arguments=tuple(arguments or ()),
     )
     document, package = _document(target, flags)
+    notes = list(package.notes) if package is not None else []
+    if package is not None:
+        from mptraining.packaging.keras_choice import with_keras
+
+        document, about_keras = with_keras(document, package, image=image)
+        notes += about_keras
     if dry_run:
         print_documents([submission.check(document).document], output or Format.YAML, many=False)
         return
-    for note in package.notes if package is not None else ():
+    for note in notes:
         typer.echo(f"note: {note}", err=True)
     job = submission.submit(document, package=package, where=where)
     for warning in job.warnings:

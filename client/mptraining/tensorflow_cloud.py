@@ -15,9 +15,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining_api import inside_job
-from mptraining_api.inside_job import InsideJob, remote
-from mptraining_api.machine_configs import COMMON_MACHINE_CONFIGS, AcceleratorType, DockerConfig, MachineConfig
+from mptraining_api import inside_job, tensorflow_cloud_package
+from mptraining_api.inside_job import InsideJob, __version__, remote
+from mptraining_api.machine_configs import (
+    COMMON_MACHINE_CONFIGS,
+    AcceleratorType,
+    DockerConfig,
+    MachineConfig,
+    is_tpu_config,
+)
 
 if TYPE_CHECKING:
     from mptraining.cluster import Where
@@ -29,19 +35,14 @@ __all__ = [
     "AcceleratorType",
     "DockerConfig",
     "MachineConfig",
+    "__version__",
+    "cloud_fit",
     "install",
+    "is_tpu_config",
     "remote",
     "run",
     "run_cloudtuner",
 ]
-
-# The last release of tensorflow-cloud, whose behaviour this is.
-__version__ = "0.1.16"
-
-_MISSING = {
-    "CloudTuner": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own tuners in the script",
-    "CloudOracle": "it needs AI Platform Vizier, which is shut down. Use keras_tuner's own oracles in the script",
-}
 
 
 def run(
@@ -62,7 +63,7 @@ def run(
     folder: str | None = None,
     spec: Mapping[str, Any] | None = None,
     where: Where | None = None,
-    backend: Literal["cluster", "local"] = "cluster",
+    backend: Literal["cluster", "local"] | None = None,
     **kwargs: Any,
 ) -> Job | LocalJob | InsideJob:
     """Submits a program as an MPTrainingJob and returns the job, which is also tensorflow-cloud's dict.
@@ -84,7 +85,8 @@ def run(
 
     Beyond it: `name` (default: the program's, with a random ending), `output` (the run folder, gs://…), `folder`
     (shipped instead of the program's own), `spec` (any other fields of the job, which win), `where` (which cluster),
-    `backend="local"` (trains here, in processes of this machine).
+    `backend="local"` (trains here, in processes of this machine; None: MPTRAINING_BACKEND in the environment, which
+    `mptraining.colab.run_here()` sets, else the cluster).
 
     Returns an empty InsideJob when it is called in the job. A script that submits itself ends here, as with
     tensorflow-cloud. Raises ValueError in tensorflow-cloud's words, TypeError for an unknown keyword, and Problem.
@@ -141,12 +143,49 @@ def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
     return {"job_ids": [job["job_id"] for job in jobs], "docker_image": jobs[0]["docker_image"], "jobs": jobs}
 
 
+def cloud_fit(
+    model: Any,
+    remote_dir: str,
+    region: str | None = None,
+    project_id: str | None = None,
+    image_uri: str | None = None,
+    distribution_strategy: str = "MultiWorkerMirroredStrategy",
+    job_spec: Mapping[str, Any] | None = None,
+    job_id: str | None = None,
+    **fit_kwargs: Any,
+) -> Any:
+    """Trains a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
+
+    model: a compiled keras.Model, of Keras 3 or tf_keras.
+    remote_dir: a folder in a bucket, or of this machine where the job trains here; model and data are written there,
+        and the job writes `checkpoint`, `output` (of Keras 3 with `.keras`) and the run folder `run`.
+    distribution_strategy: "MultiWorkerMirroredStrategy" (two CPU machines without a job_spec) or "MirroredStrategy".
+    job_spec: AI Platform's; masterType, acceleratorConfig and workerCount are used. job_id: the beginning of the name.
+    fit_kwargs: of model.fit: arrays, tf.data.Dataset, numbers, callbacks of Keras' own.
+
+    Returns the job's name as a text with an attribute `job`. region, project_id and image_uri are not used.
+    """
+    if remote():
+        return inside_job.cloud_fit()
+    from mptraining.packaging import cloud_fit as implementation
+
+    return implementation.cloud_fit(
+        model,
+        remote_dir,
+        distribution_strategy=distribution_strategy,
+        job_spec=job_spec,
+        job_id=job_id,
+        unused={"region": region, "project_id": project_id, "image_uri": image_uri},
+        fit_arguments=fit_kwargs,
+    )
+
+
 def install(
     *,
     output: str | None = None,
     spec: Mapping[str, Any] | None = None,
     where: Where | None = None,
-    backend: Literal["cluster", "local"] = "cluster",
+    backend: Literal["cluster", "local"] | None = None,
 ) -> None:
     """Makes the real tensorflow-cloud package, where it is installed, submit to your cluster instead of AI Platform.
 
@@ -161,9 +200,8 @@ def install(
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MISSING:
-        raise AttributeError(f"mptraining.tensorflow_cloud has no {name}: {_MISSING[name]}")
-    raise AttributeError(f"module 'mptraining.tensorflow_cloud' has no attribute {name!r}")
+    return tensorflow_cloud_package.missing(__name__, name)
 
 
+tensorflow_cloud_package.complete(sys.modules[__name__])
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

@@ -50,6 +50,27 @@ def test_a_failure_says_where_to_look(
     assert "note: reqs.txt is not installed here" in capsys.readouterr().out
 
 
+def test_what_is_deleted_at_the_end_is_not_shown(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = stub(
+        "file = os.path.join(os.environ['MPTRAINING_SOURCE_FOLDER'], 'pkg', 'train.py')\n"
+        "say('Notice', topic='Script', level='warning', message=f'look at {file}:3')\n"
+        "print(f'  File \"{file}\", line 3')\n"
+        "say('Saved', step=8, uri='u', bytes=1, seconds=1.0)\n"
+        "finish('ProgramFailed', 1, f'{file}:3: broken')"
+    )
+    with pytest.raises(InvalidProgram):
+        train_here(DOCUMENT, package(FILES, program=PROGRAM), command=command)
+    said = capsys.readouterr()
+    assert "look at pkg/train.py:3" in said.out
+    assert 'File "pkg/train.py", line 3' in said.out
+    expected = "mptj: ProgramFailed: pkg/train.py:3: broken. `run(…, name='flowers')` goes on from step 8."
+    assert said.err.strip() == expected
+    assert "mptraining-source" not in said.out + said.err
+
+
 SCRIPT = """\
 import sys
 import numpy as np

@@ -12,6 +12,7 @@ from mptraining.local_job import (
     absolute,
     already_finished,
     at_home,
+    inherited_environment,
     latest_attempt,
     source_folder,
     with_output,
@@ -167,3 +168,17 @@ def test_environment_of_a_worker() -> None:
         "no_grpc_proxy": "127.0.0.1",
         "CUDA_VISIBLE_DEVICES": "2,3",
     }
+
+
+def test_what_workers_inherit() -> None:
+    said = {"TF_USE_LEGACY_KERAS": "1", "A": "b"}
+
+    def inherited(**spec: Any) -> dict[str, str]:
+        program = {"script": {"path": "train.py"}}
+        document = {"metadata": {"name": "a"}, "spec": {"accelerator": {"type": "cpu"}, "program": program, **spec}}
+        document |= {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
+        return inherited_environment(resolve(MPTrainingJob.parse(document), ClusterSettings(cpu_fallback=True)), said)
+
+    assert inherited() == {"A": "b"}
+    assert inherited(keras="Legacy") == said
+    assert inherited(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 2})["TF_ENABLE_ONEDNN_OPTS"] == "0"

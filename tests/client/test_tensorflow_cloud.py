@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import subprocess
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining import notebook_cells, run_program, shipping, submission
-from mptraining_api import inside_job
-from mptraining_api.problems import InvalidProgram
+from mptraining import colab, local_backend, notebook_cells, run_program, shipping, submission
+from mptraining_api import inside_job, tensorflow_cloud_package
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 
 Environment = Callable[..., dict[str, str]]
 
@@ -154,11 +155,56 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
         tfc.run_cloudtuner(0, entry_point="train.py")
 
 
-def test_what_needs_a_service_that_is_gone() -> None:
-    with pytest.raises(AttributeError, match="has no CloudTuner: it needs AI Platform Vizier"):
+# The rest of its package.
+
+
+@pytest.mark.parametrize("root", ["mptraining.tensorflow_cloud", "mptraining_api.inside_job", "tensorflow_cloud"])
+@pytest.mark.parametrize("module", [tfc, inside_job])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from {} import CloudTuner", "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.RandomSearch"),
+        ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
+        ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
+        ("from {}.tuner import utils", "tuner.utils here: it translates studies"),
+        ("import {}.core.experimental.models", "train models of TF Model Garden.*tf.keras.applications"),
+        ("from {}.core import deploy", "tfc.run ships the program as text"),
+        ("from {}.utils import tf_utils", "job.history has the curves"),
+        ("import {}.core.nowhere", "No module named"),
+        ("from {} import ruin", "cannot import name 'ruin'"),
+    ],
+)
+def test_what_is_gone_says_what_to_write_instead(
+    monkeypatch: pytest.MonkeyPatch, root: str, module: Any, line: str, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
+    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=said):
+        exec(line.format(root), {})
+
+
+def test_what_is_gone_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="has no CloudTuner here: it needs AI Platform Vizier"):
         _ = tfc.CloudTuner
+    assert not hasattr(tfc, "CloudTuner")
     with pytest.raises(AttributeError, match="has no attribute 'ruin'"):
         _ = tfc.ruin
+    with pytest.raises(AttributeError, match=r"core.deploy here"):
+        _ = tfc.core.deploy
+
+
+@pytest.mark.parametrize("module", [tfc, inside_job])
+def test_the_submodules_that_are_there(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
+    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name, names in tensorflow_cloud_package.SUBMODULES.items():
+        found = importlib.import_module(f"tensorflow_cloud.{name}")
+        assert all(getattr(found, each) is getattr(module, each) for each in names)
+    assert module.core.run.run is module.run
+    assert module.core.machine_config.is_tpu_config(module.COMMON_MACHINE_CONFIGS["TPU"])
+    assert module.__version__ == "0.1.16"
 
 
 def test_without_the_package_there_is_nothing_to_redirect(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +230,7 @@ def test_every_name_is_there_in_the_job_too() -> None:
     assert {*tfc.__all__} <= {*inside_job.__all__}
     assert not inside_job.run(3, x=4)
     assert not inside_job.run_cloudtuner(num_jobs=2)
-    inside_job.install()
+    inside_job.install(output="gs://bucket/run", backend="local")
 
 
 @pytest.mark.parametrize(
@@ -247,6 +293,65 @@ def test_a_notebook_s_import_line_stays_and_costs_little(environment: Environmen
         if seconds < 0.5:
             break
     assert seconds < 0.5
+
+
+UNCHANGED = """\
+import sys
+import tensorflow_cloud as tfc
+from neighbour import NAME
+print(sys.argv[1:], NAME, __name__)
+tfc.run(entry_point=None, chief_config=tfc.COMMON_MACHINE_CONFIGS["K80_1X"])
+print("not reached")
+"""
+
+
+def test_an_unchanged_script_trains_here_by_one_command(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "project").mkdir()
+    (here / "project" / "scale.py").write_text(UNCHANGED)
+    (here / "project" / "neighbour.py").write_text("NAME = 'x'")
+    for name, value in (("argv", ["-m"]), ("path", ["", *sys.path])):
+        monkeypatch.setattr(sys, name, value)
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
+    monkeypatch.setenv(run_program.BACKEND, "cluster")
+    made: list[Any] = []
+    monkeypatch.setattr(local_backend, "train_here", lambda document, package: made.append((document, package)))
+    with pytest.raises(SystemExit) as caught:
+        colab.main(["--here", "project/scale.py", "--lr=1"])
+    assert caught.value.code == 0
+    ((document, package),) = made
+    assert document["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 1}
+    assert [file.path for file in package.files] == ["neighbour.py", "scale.py"]
+    out = capsys.readouterr().out
+    assert out.startswith("['--lr=1'] x __main__\n")
+    assert "note: K80 is offered no more: the job asks for 1 x T4 in place of 1 x K80" in out
+
+
+def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(local_backend, "train_here", lambda document, _: made.append(document))
+    monkeypatch.setenv(run_program.BACKEND, "")
+    colab.run_here()
+    tfc.run("train.py")
+    assert len(made) == 1
+    # What a call itself says wins.
+    assert tfc.run("train.py", backend="cluster")["job_id"]
+    assert tfc.run("train.py", where=object())["job_id"]  # type: ignore[arg-type]
+    assert len(made) == 1
+    monkeypatch.setenv(run_program.BACKEND, "moon")
+    with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):
+        tfc.run("train.py")
+
+
+def test_what_is_no_script_is_no_command(environment: Environment, tmp_path: Path) -> None:
+    for words, said in (([], "usage: python -m mptraining.colab"), (["no.py"], "no script 'no.py'")):
+        command = [sys.executable, "-m", "mptraining.colab", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, check=False, text=True)
+        assert done.returncode == 1
+        assert said in done.stderr
 
 
 def test_a_mistake_in_a_script_that_submits_itself(environment: Environment, tmp_path: Path) -> None:

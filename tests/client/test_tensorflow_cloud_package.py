@@ -103,7 +103,7 @@ tfc.run("train.py", worker_config=tfc.COMMON_MACHINE_CONFIGS["TPU"], worker_coun
 image = tfc.DockerConfig(image="p/i:1")
 told["installed"]["tuners"] = tfc.run_cloudtuner(2, entry_point="train.py", docker_config=image)
 try:
-    tfc.run("train.py", chief_config=tfc.COMMON_MACHINE_CONFIGS["K80_1X"])
+    tfc.run("train.py", chief_config=tfc.MachineConfig(8, 30, tfc.AcceleratorType.NVIDIA_TESLA_K80, 3))
 except Problem as problem:
     told["installed"]["refused"] = str(problem)
 # Another machine than AI Platform's.
@@ -150,8 +150,8 @@ def our_strategies_are_its_own(told: dict[str, Any]) -> None:
     ours = {}
     for case in CASES["jobs"]:
         name = names.get(case["strategy"], "")
-        if name == "MirroredStrategy" and case["spec"]["accelerator"].get("countPerNode", 1) == 1:
-            # One device: the same with a strategy of one replica.
+        if case["strategy"] == "None" and "strategy" not in case["spec"]:
+            # One device: the script runs without a strategy, which computes the same.
             name = "OneDeviceStrategy"
         ours[case["name"]] = [name]
     assert len(told["strategies"]) >= 12
@@ -203,7 +203,7 @@ def tuners_machines_and_refusals(told: dict[str, Any]) -> None:
     assert installed["tuners"]["docker_image"] == "p/i:1"
     assert len({each["spec"]["podTemplate"]["env"][0]["value"] for each in tuners}) == 2
     assert all("arguments" not in each["spec"]["program"]["script"] for each in tuners)
-    assert "COMMON_MACHINE_CONFIGS['T4_1X']" in installed["refused"]
+    assert "COMMON_MACHINE_CONFIGS['T4_4X']" in installed["refused"]
     shape = installed["made"][6]["document"]["spec"]
     assert shape["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 2}
     assert shape["podTemplate"]["resources"] == {"requests": {"cpu": 7, "memory": "20000M"}}

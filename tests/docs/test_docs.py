@@ -45,9 +45,11 @@ EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
 DOCUMENTS = (
     *EXECUTED,
     "docs/architecture.md",
+    "docs/keras-io.md",
     "docs/precision.md",
     "docs/reliability.md",
     "docs/security.md",
+    "docs/tensorflow-cloud.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )

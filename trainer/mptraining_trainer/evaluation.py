@@ -16,7 +16,7 @@ from mptraining_trainer.pace import Pace
 from mptraining_trainer.replica_values import kept_apart
 from mptraining_trainer.replicas import Speakers
 from mptraining_trainer.running_sum import local_sum
-from mptraining_trainer.training.own_step import OwnStep
+from mptraining_trainer.training.own_step import OwnStep, batch_specs
 from mptraining_trainer.training.step import Batch, ReplicaStep
 
 
@@ -52,32 +52,50 @@ class Evaluation:
         self._end = tf.function(self._put_back)
 
     def run(
-        self, iterator: Any, steps: int, *, now: Callable[[], float], stop: Callable[[], bool] = lambda: False
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool] = lambda: False,
+        begins: Callable[[int], None] = lambda first: None,
+        ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
         """Loss and metrics over `steps` batches, each example counted once; names as in training.
 
         None when `stop` returned True on any worker before the last batch; every worker learns of it after the same
-        one. `now` is a clock in seconds.
+        one. `now` is a clock in seconds. `begins` gets the first batch of each call, `ends` the last one and the
+        metrics so far.
         """
         if self._aside is None:
             self._aside = self._copies()
         self._begin()
         try:
-            return self._run(iterator, steps, now=now, stop=stop)
+            return self._run(iterator, steps, now=now, stop=stop, begins=begins, ends=ends)
         finally:
             self._end()
 
     def _run(
-        self, iterator: Any, steps: int, *, now: Callable[[], float], stop: Callable[[], bool]
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool],
+        begins: Callable[[int], None],
+        ends: Callable[[int, dict[str, float]], None],
     ) -> dict[str, float] | None:
         took, done = 0.0, 0
         while True:
             count, before = min(self._pace.steps, steps - done), now()
             said = tf.constant([float(stop()), took], tf.float32)
+            begins(done)
             asked, seconds, *values = self._part(iterator, tf.constant(count), said).numpy().tolist()
             took, done = (now() - before) / count, done + count
+            metrics = dict(zip(self._names, values, strict=True))
+            ends(done - 1, metrics)
             if done == steps:
-                return dict(zip(self._names, values, strict=True))
+                return metrics
             if asked:
                 return None
             # Of the call before, as it was on average: all workers take the same number next.
@@ -85,7 +103,7 @@ class Evaluation:
 
     def _copies(self) -> list[tuple[Any, Any]]:
         """Each variable of the metrics, with one of the same kind to put its value aside."""
-        keras, metrics = self._compiled.keras, self._compiled.metrics
+        keras, metrics = self._compiled.keras, self._compiled.model.metrics
         variables = [variable for metric in metrics for variable in keras.variables(metric)]
         with self._strategy.scope():
             return [(variable, _like(variable)) for variable in variables]
@@ -134,11 +152,16 @@ class Evaluation:
         if not self._names:
             raise ValueError("prepare has to be called first")
         logs = dict.fromkeys(self._names, tf.constant(0.0))
+
+        def on_replica(batch: Batch) -> dict[str, Any]:
+            return own.share_of_test(batch, self._names)
+
         for _ in tf.range(steps):
-            of_replicas = self._strategy.run(own.test, args=(self._take(iterator),))
-            mean = tf.distribute.ReduceOp.MEAN
-            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in self._names}
-        logs |= {name: value for name, value in self._compiled.results(replicas).items() if name in logs}
+            shares = self._strategy.run(on_replica, args=(self._take(iterator),))
+            total = tf.distribute.ReduceOp.SUM
+            logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
+        results = self._compiled.results(replicas, self._compiled.model.metrics)
+        logs |= {name: value for name, value in results.items() if name in logs}
         return tf.stack([*tf.unstack(self._speakers.heard(said)), *logs.values()])
 
     def prepare(self, batch: Batch) -> None:
@@ -146,12 +169,12 @@ class Evaluation:
         own = self._own
         if own is None:
             return
-        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), batch)
 
         def on_replica(*tensors: Any) -> None:
             self._names = tuple(own.test(tensors))
 
-        tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        traced = tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors))
+        traced.get_concrete_function(*batch_specs(batch))
 
 
 def _like(variable: Any) -> Any:

@@ -169,8 +169,7 @@ def _loss(
     if given:
         _agreed(keras, "losses", {where: _described_loss(keras, loss) for where, loss in given.items()})
         return (own, False) if own is not None else (next(iter(given.values())), True)
-    computes = type(model).compute_loss is not keras.module.Model.compute_loss
-    if computes or compiled.own_steps or example.label is None:
+    if compiled.own_loss or compiled.own_steps or example.label is None:
         return None, False
     loss = _guessed_loss(keras, model, example)
     shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}

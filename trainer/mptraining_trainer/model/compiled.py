@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class CompiledModel:
         self.keras = keras
         self.model = model
         self._labels = tuple(labels)
+        # Names of the outputs; None for a single output, and where the outputs are a list without names.
+        self._outputs = _names(getattr(model, "output_names", None))
 
     def arranged(self, labels: Any) -> Any:
         """The labels of a batch in the structure that Keras expects; None without labels."""
@@ -38,11 +40,7 @@ class CompiledModel:
             return None
         if not isinstance(labels, Mapping):
             return labels
-        outputs = getattr(self.model, "output_names", None)
-        own = getattr(self.model, "_nested_outputs", None) if self.keras.legacy else None
-        structure = own if own is not None else getattr(self.model, "_outputs_struct", None)
-        names = set(structure) if isinstance(structure, Mapping) else set(outputs or ())
-        if not names or names >= set(labels):
+        if self._outputs is not None and self._outputs >= set(labels):
             return dict(labels)
         return [labels[name] for name in self._labels]
 
@@ -95,7 +93,7 @@ class CompiledModel:
     @property
     def metrics(self) -> list[Any]:
         """All metrics of the model, without Keras' own total of the loss where the training step sums it up itself."""
-        if self.own_steps:
+        if "train_step" in self.own_steps:
             return list(self.model.metrics)
         tracker = self._loss_tracker
         return [metric for metric in self.model.metrics if metric is not tracker]
@@ -112,10 +110,10 @@ class CompiledModel:
             names = list(traced.structured_outputs)
         return [LoggedMetric(name, known.get(name)) for name in names if name != "loss"]
 
-    def results(self, replicas: int = 1) -> dict[str, Any]:
+    def results(self, replicas: int = 1, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
         """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
-        for metric in self.metrics:
+        for metric in self.metrics if metrics is None else metrics:
             result = metric.result()
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= self._summed_losses(found, replicas)
@@ -144,15 +142,14 @@ class CompiledModel:
         return self.model._loss_tracker
 
     @property
+    def own_loss(self) -> bool:
+        """Whether the model's class overrides `compute_loss`."""
+        return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
+
+    @property
     def own_steps(self) -> tuple[str, ...]:
         """Which of `train_step` and `test_step` the model's class overrides."""
-        base = self.keras.module.Model
-        found = []
-        for name in ("train_step", "test_step"):
-            defined_by = next(cls for cls in type(self.model).__mro__ if name in vars(cls))
-            if not issubclass(base, defined_by):
-                found.append(name)
-        return tuple(found)
+        return self.keras.own_steps(self.model)
 
     def build(self, batch: tuple[Any, Any, Any]) -> None:
         """Builds the compiled loss and metrics by tensors or specs (inputs, labels, weights), without running them.
@@ -161,6 +158,10 @@ class CompiledModel:
         """
         inputs, labels, weights = batch
         weights = None if isinstance(weights, tuple) else weights
+        if isinstance(labels, Mapping) and self._outputs is None:
+            # Of a model that is not functional, only a call tells.
+            outputs = self._traced(_specs(inputs))
+            self._outputs = _names(outputs if isinstance(outputs, Mapping) else None)
         labels = self.arranged(labels)
         if self.keras.legacy:
             self._build_tf_keras(_specs(inputs), _specs(labels))
@@ -189,6 +190,10 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _names(names: Iterable[str] | None) -> set[str] | None:
+    return set(names) if names else None
 
 
 def _specs(tensors: Any) -> Any:

@@ -26,9 +26,33 @@ class OwnStep:
         self._replicas = replicas
         self.names: tuple[str, ...] = ()
         wrap_reductions(legacy=compiled.keras.legacy)
-        if replicas > 1:
-            for optimizer in optimizers(compiled.keras, compiled.model):
-                _average(compiled.keras, optimizer)
+
+    def prepare(self, strategy: Any, specs: Batch) -> None:
+        """Makes the variables that `train_step` makes, and learns its logs; in cross-replica context, within the scope.
+
+        The step is traced with optimizers that only note what they are applied to: their slots cannot be made inside of
+        a replica's function. Then they are built.
+        """
+        keras = self._compiled.keras
+        found = optimizers(keras, self._compiled.model)
+        noted: dict[int, list[Any]] = {}
+        for optimizer in found:
+            _note(keras, optimizer, noted.setdefault(id(optimizer), []))
+
+        def on_replica(*tensors: Any) -> None:
+            self.names = tuple(self.train(tensors))
+
+        try:
+            tf.function(lambda *tensors: strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        finally:
+            for optimizer in found:
+                vars(optimizer).pop(_apply_name(keras), None)
+        for optimizer in found:
+            variables = noted[id(optimizer)]
+            if variables and not getattr(optimizer, "built", False):
+                optimizer.build(variables)
+            if self._replicas > 1:
+                _average(keras, optimizer)
 
     def train(self, batch: Batch) -> dict[str, Any]:
         """Runs `train_step`; its logs as float32 scalars."""
@@ -37,6 +61,20 @@ class OwnStep:
     def test(self, batch: Batch) -> dict[str, Any]:
         """Runs `test_step`; its logs as float32 scalars."""
         return self._run(self._compiled.model.test_step, batch)
+
+    def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
+        """`test` with the rows that count, if there are any: the logs times this replica's share of these rows."""
+        own = tf.reduce_sum(batch[3])
+        whole = own
+        if self._replicas > 1:
+            whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        def tested() -> dict[str, Any]:
+            logs = self.test(batch)
+            return {name: logs[name] * own / whole for name in names}
+
+        logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
+        return logs
 
     def _run(self, step: Any, batch: Batch) -> dict[str, Any]:
         data = self.data(batch)
@@ -64,6 +102,12 @@ class OwnStep:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
 
 
+def batch_specs(batch: Batch) -> Batch:
+    """Specs of batches like this one, of any size."""
+    specs: Batch = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
+    return specs
+
+
 def optimizers(keras: Keras, model: Any) -> list[Any]:
     """Every optimizer of a model: the compiled one, and those that it keeps as attributes, such as a GAN's two."""
     kind = keras.module.optimizers.Optimizer
@@ -74,6 +118,21 @@ def optimizers(keras: Keras, model: Any) -> list[Any]:
             if isinstance(inner, kind):
                 found[id(inner)] = inner
     return list(found.values())
+
+
+def _apply_name(keras: Keras) -> str:
+    return "apply_gradients" if keras.legacy else "apply"
+
+
+def _note(keras: Keras, optimizer: Any, variables: list[Any]) -> None:
+    """Has an optimizer note the variables that it is applied to, once each, instead of changing them."""
+
+    def noted(gradients: Any, trainable_variables: Any = None, **_arguments: Any) -> None:
+        given = [variable for _, variable in gradients] if keras.legacy else trainable_variables
+        known = {id(variable) for variable in variables}
+        variables.extend(variable for variable in given or () if id(variable) not in known)
+
+    object.__setattr__(optimizer, _apply_name(keras), noted)
 
 
 def _average(keras: Keras, optimizer: Any) -> None:

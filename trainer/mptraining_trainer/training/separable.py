@@ -22,18 +22,18 @@ _TOLERANCE = {"float32": 1e-3, "mixed_bfloat16": 3e-2, "mixed_float16": 1e-2}
 Batch = tuple[Any, Any, Any]
 
 
-def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int) -> bool:
+def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
     """Whether the loss needs sums over the parts while it is computed, as a mask or a sum of weights does.
 
     `batch` are the first examples (inputs, labels, weights) as arrays. Runs the model eagerly, a few times, on every
-    replica. Raises InvalidProgram for a loss that is not a mean over examples; one that draws random numbers cannot be
-    checked.
+    replica. Raises InvalidProgram for a loss that is not a mean over examples, and, where batches may be `padded`, for
+    one in which rows cannot be told apart; one that draws random numbers cannot be checked.
     """
     found: list[bool | InvalidProgram] = []
 
     def on_replica() -> None:
         try:
-            found.append(_checked(compiled, batch, parts))
+            found.append(_checked(compiled, batch, parts, padded=padded))
         except InvalidProgram as problem:
             found.append(problem)
 
@@ -50,14 +50,14 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int)
     return found[0]
 
 
-def _checked(compiled: CompiledModel, batch: Batch, parts: int) -> bool:
+def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
     rows = len(tf.nest.flatten(batch[0])[0]) // 2 * 2
     if rows == 0:
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
     whole, halves = (slice(0, rows),), (slice(0, rows // 2), slice(rows // 2, rows))
     values = [_loss_of(compiled, batch, whole)[0] for _ in range(2)]
-    separate, sums = _loss_of(compiled, batch, halves)
+    separate, sums = _loss_of(compiled, batch, halves, padded=padded)
     tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
     if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
         return sums
@@ -72,17 +72,27 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int) -> bool:
     return sums
 
 
-def _loss_of(compiled: CompiledModel, batch: Batch, pieces: Sequence[slice]) -> tuple[float, bool]:
+def _loss_of(
+    compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False
+) -> tuple[float, bool]:
     """The mean of the losses of pieces of the batch, each reduced as one of so many parts; whether sums were needed."""
     seen: list[list[Any]] = []
     # The pieces are computed one after the other: what replicas sum at the same time is noted the first time.
     for piece in pieces:
         noted: list[Any] = []
-        _piece(compiled, batch, piece, Part(len(pieces), _noting(noted)))
+        _piece(compiled, batch, piece, _part(pieces, _noting(noted), padded=padded))
         seen.append(noted)
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
-    values = [_piece(compiled, batch, piece, Part(len(pieces), _in_turn(means))) for piece in pieces]
+    values = [_piece(compiled, batch, piece, _part(pieces, _in_turn(means), padded=padded)) for piece in pieces]
     return float(np.mean(values)), bool(means)
+
+
+def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) -> Part:
+    part = Part(len(pieces), mean)
+    if padded:
+        rows = pieces[0].stop - pieces[0].start
+        part.rows, part.mean_rows, part.mean_rows_now = tf.ones([rows]), tf.constant(float(rows)), float(rows)
+    return part
 
 
 def _noting(noted: list[Any]) -> Callable[[Any], Any]:

@@ -37,6 +37,8 @@ class ReplicaStep:
         jit: bool,
         static: bool = False,
     ) -> None:
+        # Whether the loss needs sums over the replicas while it is computed; see `separable`.
+        self.sums = True
         self._compiled = compiled
         self._replicas = replicas
         self._parts = replicas * accumulation
@@ -89,8 +91,10 @@ class ReplicaStep:
 
         The batch has rows. Shares, so that the sums over the replicas are those of the whole batch.
         """
-        whole = self.rows_in_step(batch)
-        batch, rows = self._counted(batch)
+        whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
+        # What is a mean over rows needs to see no others; a loss with sums over the replicas has to be told.
+        drop = self._parts == 1 or not self.sums
+        batch, rows = _without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
         inputs, labels, weights = self._for_keras(batch)
 
         def evaluated() -> Any:
@@ -100,9 +104,10 @@ class ReplicaStep:
             self._update((inputs, labels, weights), predictions, rows)
             return tf.reduce_mean(tf.cast(loss, tf.float32))
 
-        # Without a row there is no batch, of which Keras would not hear either.
-        loss = evaluated() if rows is not None else tf.cond(whole > 0, evaluated, lambda: tf.constant(0.0))
-        return loss * whole / self._replicas, whole / self._replicas
+        if rows is not None:
+            return evaluated() * whole / self._replicas, whole / self._replicas
+        # Without a row there is no batch, which Keras would not evaluate either.
+        return tf.cond(own > 0, evaluated, lambda: tf.constant(0.0)) * own, own
 
     def lowered(self, batch: Batch) -> None:
         """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
@@ -151,10 +156,9 @@ class ReplicaStep:
         """
         if len(batch) < 4:
             return batch, None
-        *tensors, rows = batch
         if self._parts > 1 or self._static:
-            return tuple(tensors), rows
-        return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
+            return batch[:3], batch[3]
+        return _without_padding(batch)
 
     def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
         """Updates the compiled metrics with the rows that count."""
@@ -198,6 +202,11 @@ class ReplicaStep:
         if self._replicas == 1:
             return value
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def _without_padding(batch: Batch) -> tuple[Batch, None]:
+    *tensors, rows = batch
+    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
 
 
 def _itself(value: Any) -> Any:

@@ -1,0 +1,133 @@
+"""The rest of the package `tensorflow_cloud`: its submodules, and the reason for each name that has no successor.
+
+`mptraining.tensorflow_cloud` and `inside_job` are modules that take the package's place. `complete` makes packages of
+them, so that `from tensorflow_cloud import CloudTuner` and `import tensorflow_cloud.tuner` end in a sentence that says
+what to write instead, not in "cannot import name". Standard library alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+# Submodules, and what of them is there: names of the module that is in the package's place.
+SUBMODULES: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "core.docker_config": ("DockerConfig",),
+    "core.experimental": (),
+    "core.machine_config": ("AcceleratorType", "COMMON_MACHINE_CONFIGS", "MachineConfig", "is_tpu_config"),
+    "core.run": ("remote", "run", "run_cloudtuner"),
+    "tuner": (),
+    "tuner.cloud_fit_client": ("cloud_fit",),
+    "utils": (),
+    "version": ("__version__",),
+}
+_TUNER = (
+    "write keras_tuner.RandomSearch(build_model, objective=…, max_trials=…, hyperparameters=…, directory=…), or "
+    "another tuner of keras_tuner, in the script; project_id, region and study_id go"
+)
+_VIZIER = "it needs AI Platform Vizier, which is shut down"
+_IMAGES = "it builds or deploys container images for AI Platform, which is shut down: tfc.run ships the program as text"
+# Names below tensorflow_cloud, of 0.1.16 and its last commit, and what is to be done.
+GONE = {
+    "CloudOracle": f"{_VIZIER}: write keras_tuner.oracles.BayesianOptimizationOracle or another of keras_tuner's",
+    "CloudTuner": f"{_VIZIER}: {_TUNER}",
+    "core.containerize": _IMAGES,
+    "core.deploy": _IMAGES,
+    "core.experimental.models": (
+        "run_models and run_experiment_cloud train models of TF Model Garden, which needs TensorFlow of its own: call "
+        "tfc.run with a script that makes the model by tf.keras.applications, or calls train_lib.run_experiment"
+    ),
+    "core.gcp": "machines are those of the cluster, and no project is asked for: mptj accelerators lists them",
+    "core.preprocess": _IMAGES,
+    "core.validate": "tfc.run checks its arguments itself",
+    "tuner.cloud_fit_remote": "the job's own program loads what cloud_fit has written",
+    "tuner.cloud_fit_utils": "cloud_fit names its strategies: 'MultiWorkerMirroredStrategy', 'MirroredStrategy'",
+    "tuner.constants": _VIZIER,
+    "tuner.optimizer_client": f"{_VIZIER}: {_TUNER}",
+    "tuner.tuner": f"{_VIZIER}: {_TUNER}",
+    "tuner.utils": f"it translates studies for AI Platform Vizier, which is shut down: {_TUNER}",
+    "tuner.vizier_client": f"{_VIZIER}: {_TUNER}",
+    "tuner.vizier_client_interface": f"{_VIZIER}: {_TUNER}",
+    "tuner.vizier_client_ucaip_interface": f"{_VIZIER}: {_TUNER}",
+    "utils.google_api_client": "no Google API is called: tfc.run talks to the cluster",
+    "utils.tf_utils": "it reads TensorBoard logs: the run folder has them (tensorboard/); job.history has the curves",
+}
+_PACKAGE = "tensorflow_cloud"
+_MARK = "__takes_the_place_of_tensorflow_cloud__"
+
+
+def sentence(name: str) -> str | None:
+    """Why a name below `tensorflow_cloud` is not there, and what to write instead; None for an unknown one."""
+    return f"{_PACKAGE} has no {name} here: {GONE[name]}." if name in GONE else None
+
+
+def missing(module: str, name: str) -> Any:
+    """`__getattr__` of a module in the package's place: a submodule, or AttributeError with the sentence."""
+    if name in SUBMODULES:
+        return importlib.import_module(f"{module}.{name}")
+    raise AttributeError(sentence(name) or f"module {module!r} has no attribute {name!r}")
+
+
+def complete(module: ModuleType) -> None:
+    """Makes a package of a module that takes the place of `tensorflow_cloud`."""
+    # Empty: a real package that is installed too is never mixed with this one.
+    module.__path__ = []
+    setattr(module, _MARK, True)
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the submodules of modules that `complete` was called with, by their own name and by the package's."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        root, name = _below(fullname)
+        if root is None:
+            return None
+        if name in GONE:
+            _refuse(name)
+        if name not in SUBMODULES:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        del spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        root, name = _below(module.__name__)
+        for each in SUBMODULES[name]:
+            setattr(module, each, getattr(root, each))
+
+        def there(attribute: str) -> Any:
+            if f"{name}.{attribute}" in SUBMODULES:
+                return importlib.import_module(f"{module.__name__}.{attribute}")
+            said = sentence(f"{name}.{attribute}")
+            if said is None and attribute in GONE:
+                said = sentence(attribute)
+            raise AttributeError(said or f"module {module.__name__!r} has no attribute {attribute!r}")
+
+        module.__getattr__ = there  # type: ignore[method-assign]
+
+
+def _below(fullname: str) -> tuple[ModuleType | None, str]:
+    """The module in the package's place that `fullname` is below, and the rest of its name."""
+    root = fullname
+    while "." in root:
+        root = root.rpartition(".")[0]
+        module = sys.modules.get(root)
+        if getattr(module, _MARK, False):
+            return module, fullname[len(root) + 1 :]
+    return None, fullname
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ImportError(sentence(name), name=f"{_PACKAGE}.{name}")

@@ -1,0 +1,145 @@
+"""Runs the programs one after the other and writes what became of each.
+
+    python -m bench.tensorflow_cloud CHECKOUT [--only WORD] [--work FOLDER] [--markdown FILE]
+
+The logs stay in FOLDER/NAME/log.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.tensorflow_cloud import stubs
+from bench.tensorflow_cloud.programs import PROGRAMS, Program
+from bench.tensorflow_cloud.snippets import snippets
+
+DRIVE = Path(__file__).with_name("drive.py")
+ROOT = Path(__file__).parents[2]
+SOURCES = ("api", "client", "trainer", "operator")
+SECONDS = 400
+_CELL = re.compile(r"CELL \d+: .*")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program: jobs as they ended, and the last line that says why one did not."""
+
+    program: Program
+    ran: bool
+    jobs: tuple[str, ...]
+    why: str
+    seconds: float
+
+
+def run(program: Program, checkout: Path, work: Path) -> Outcome:
+    place = work / re.sub(r"\W+", "_", program.name)
+    shutil.rmtree(place, ignore_errors=True)
+    stubs.write(place / "stubs", colab=program.colab)
+    folder, buckets = place / "program", place / "buckets"
+    shutil.copytree(checkout / program.folder, folder)
+    buckets.mkdir()
+    file = folder / Path(program.file).relative_to(program.folder)
+    for each in folder.rglob("*"):
+        if each.suffix in (".py", ".ipynb"):
+            _fill_in(each, program.replaced, buckets)
+    if program.kind == "notebook":
+        # A notebook stands in its own folder.
+        folder = file.parent
+    log = place / "log.txt"
+    began = time.monotonic()
+    with log.open("w", encoding="utf-8") as out:
+        command = [sys.executable, str(DRIVE), program.kind, os.path.relpath(file, folder), *program.arguments]
+        environment = _environment(program, place)
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=SECONDS, check=False
+            )
+            code: int | None = done.returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    jobs = tuple(_job(each) for each in sorted(folder.glob("runs/*/job.json")))
+    text = log.read_text(encoding="utf-8", errors="replace")
+    why = "" if code == 0 else f"not over after {SECONDS} s" if code is None else _why(text)
+    return Outcome(program, code == 0, jobs, why, time.monotonic() - began)
+
+
+def _fill_in(file: Path, replaced: Mapping[str, str], buckets: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for old, new in {"gs://": f"{buckets}/", **replaced}.items():
+        text = text.replace(old, new)
+    file.write_text(text, encoding="utf-8")
+
+
+def _environment(program: Program, place: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(place / "stubs"), *(str(ROOT / each) for each in SOURCES)])
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MPTRAINING_", "TF_KERAS", "TF_USE_LEGACY"))
+    }
+    environment |= {
+        "PYTHONPATH": path,
+        "PATH": f"{place / 'stubs' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "IPYTHONDIR": str(place / ".ipython"),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    if program.keras_2_here:
+        environment["TF_USE_LEGACY_KERAS"] = "1"
+    return environment | ({"OF_COLAB": "1"} if program.colab else {})
+
+
+def _job(file: Path) -> str:
+    """A job in a few words: its nodes and devices, its Keras, and how it ended."""
+    job = json.loads(file.read_text(encoding="utf-8"))
+    result = file.with_name("result.json")
+    reason = json.loads(result.read_text(encoding="utf-8"))["reason"] if result.exists() else "not ended"
+    generation = {"Legacy": "tf_keras", "Keras3": "Keras 3"}[job["keras"]]
+    return f"{job['processes']} x {job['replicas'] // job['processes']} devices, {generation}: {reason}"
+
+
+def _why(text: str) -> str:
+    cells = _CELL.findall(text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    said = cells[-1] if cells else lines[-1] if lines else "no output"
+    return said if len(said) < 300 else said[:297] + "…"
+
+
+def table(outcomes: list[Outcome]) -> str:
+    rows = ["| Program | Runs | Its jobs here | Why not, or what was changed |", "|---|---|---|---|"]
+    for each in outcomes:
+        said = "; ".join(filter(None, [each.program.changed, each.program.because if not each.ran else "", each.why]))
+        jobs = ", ".join(each.jobs) or "none"
+        rows.append(f"| {each.program.name} | {'yes' if each.ran else 'no'} | {jobs} | {said.replace('|', '/')} |")
+    return "\n".join(rows) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, help="the repository tensorflow/cloud")
+    parser.add_argument("--only", default="", help="programs whose name has this in it")
+    parser.add_argument("--work", type=Path, default=Path("build/tensorflow-cloud-examples"))
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    given = parser.parse_args()
+    work = given.work.resolve()
+    outcomes = []
+    for program in (*PROGRAMS, *snippets(given.checkout.resolve(), work)):
+        if given.only in program.name:
+            outcomes.append(run(program, given.checkout.resolve(), work))
+            last = outcomes[-1]
+            print(f"{program.name}: {'ran' if last.ran else last.why} {last.jobs} {last.seconds:.0f} s", flush=True)
+    if given.markdown is not None:
+        given.markdown.write_text(table(outcomes), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

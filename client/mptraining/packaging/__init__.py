@@ -1,0 +1,1 @@
+"""What is shipped to a job, and what its text says about the job."""

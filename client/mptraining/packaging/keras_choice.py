@@ -1,0 +1,130 @@
+"""The generation of Keras that a program's text asks for, where the job leaves it open (`keras: Auto`).
+
+Keras 3 is the default; a program for Keras 2 would end in Keras 3 with an error of Keras' own. So `keras: Legacy` is
+written into the job, with a note that names the line. `spec={"keras": "Keras3"}` says otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mptraining.package import Package
+from mptraining_api.keras_2_code import KerasCode, Sign, of_image, of_requirements, read
+
+_CELL = re.compile(r"# %% (.+, cell \d+)")
+
+
+def with_keras(
+    document: Mapping[str, Any], package: Package, *, image: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """The job with `keras: Legacy` where its program needs it, and notes for the user.
+
+    `image` is the image that the program was written for, if the user names one.
+    """
+    texts = {file.path: file.content.decode("utf-8", "replace") for file in package.files}
+    return _decided(document, texts, requirements=package.requirements, image=image)
+
+
+def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The same for a program that lies in `folder` and is not packed."""
+    program = document["spec"].get("program") or {}
+    start = _start(program)
+    if start is None or not (folder / start).is_file():
+        return dict(document), []
+    return _decided(document, _Folder(folder), requirements=(document["spec"].get("source") or {}).get("requirements"))
+
+
+class _Folder(dict[str, str]):
+    """The texts of a folder by path, read when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and (self._folder / path).is_file()
+
+    def __missing__(self, path: str) -> str:
+        return (self._folder / path).read_text(encoding="utf-8", errors="replace")
+
+
+def _decided(
+    document: Mapping[str, Any], texts: Mapping[str, str], *, requirements: str | None, image: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    spec = dict(document["spec"])
+    if spec.get("keras", "Auto") != "Auto":
+        return dict(document), []
+    found = [(path, read(texts[path])) for path in _modules(spec.get("program") or {}, texts)]
+    if requirements and requirements in texts:
+        found.append((requirements, of_requirements(texts[requirements])))
+    found.append(("", of_image(image)))
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
+    whole = sum((code for _, code in found), KerasCode())
+    signs = [_placed(sign, path, texts) for path, code in found for sign in code.keras_2]
+    if not signs:
+        return dict(document), []
+    more = f", and {len(signs) - 1} more" if len(signs) > 1 else ""
+    if whole.needs_legacy:
+        ignored = [_placed(sign, path, texts) for path, code in found for sign in code.ignored]
+        note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {signs[0]}{more}"
+        return {**document, "spec": {**spec, "keras": "Legacy"}}, [note, *ignored]
+    if whole.bare:
+        step = "it imports keras itself, which is Keras 3: import it from tensorflow, for which keras: Legacy is chosen"
+        return dict(document), [f"the program is written for Keras 2: {signs[0]}{more}; {step}"]
+    return dict(document), []
+
+
+def _placed(sign: Sign, path: str, texts: Mapping[str, str]) -> str:
+    """The sign with its file and line, or the notebook's cell."""
+    if not sign.line:
+        return f"{sign.found} ({sign.why})"
+    for above, line in enumerate(reversed(texts[path].splitlines()[: sign.line])):
+        cell = _CELL.fullmatch(line)
+        if cell:
+            return f"{cell[1]}, line {above}: {sign.found} ({sign.why})"
+    return f"{path}, line {sign.line}: {sign.found} ({sign.why})"
+
+
+def _start(program: Mapping[str, Any]) -> str | None:
+    """The path of the file that the trainer begins with."""
+    if "script" in program:
+        return str(program["script"]["path"])
+    if "function" in program:
+        return str(program["function"]["entryPoint"]).partition(":")[0].replace(".", "/") + ".py"
+    return None
+
+
+def _modules(program: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+    """The paths of the program's file and of the modules among `texts` that it imports."""
+    waiting = [_start(program)]
+    seen: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path is None or path in seen or path not in texts:
+            continue
+        seen.add(path)
+        yield path
+        for folder in {PurePosixPath(path).parent, PurePosixPath()}:
+            for name in _imported(texts[path]):
+                base = (folder / name.replace(".", "/")).as_posix()
+                waiting += [f"{base}.py", f"{base}/__init__.py"]
+
+
+def _imported(text: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)

@@ -1,0 +1,136 @@
+"""Which generation of Keras a job gets by its program's text, and what its author reads about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mptraining.tensorflow_cloud as tfc
+from mptraining import submission
+from mptraining.package import Package, SourceFile, package
+from mptraining.packaging.keras_choice import with_keras, with_keras_of_folder
+
+
+@pytest.fixture(autouse=True)
+def no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
+SCRIPT = {"script": {"path": "jobs/train.py"}}
+OLDER = "import tensorflow as tf\nmodel.fit(x, y)\nprint(model.optimizer.lr)\nmodel.save('folder')\n"
+
+
+def shipped(files: Mapping[str, str], requirements: str | None = None, program: Any = SCRIPT) -> Package:
+    sources = [SourceFile.of_text(path, text) for path, text in files.items()]
+    if requirements is not None:
+        sources.append(SourceFile.of_text("r.txt", requirements))
+    return package(sources, program=program, requirements="r.txt" if requirements is not None else None)
+
+
+def job(program: Any = SCRIPT, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "a"}, "spec": {"program": program, **spec}}
+
+
+def test_a_program_for_keras_2_gets_tf_keras_and_its_author_the_line() -> None:
+    made, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}))
+    assert made["spec"] == {"program": SCRIPT, "keras": "Legacy"}
+    assert notes == [
+        "keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: "
+        "jobs/train.py, line 3: model.optimizer.lr (learning_rate is its name in Keras 3), and 1 more"
+    ]
+
+
+@pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
+def test_what_the_job_says_of_it_wins(keras: str) -> None:
+    assert with_keras(job(keras=keras), shipped({"jobs/train.py": OLDER})) == (job(keras=keras), [])
+    made, notes = with_keras(job(keras="Auto"), shipped({"jobs/train.py": OLDER}))
+    assert made["spec"]["keras"] == "Legacy"
+    assert len(notes) == 1
+
+
+def test_modules_count_that_the_program_imports_and_no_others() -> None:
+    imports = "from models import build\n"
+    for files in (
+        {"jobs/train.py": imports, "models.py": OLDER},
+        {"jobs/train.py": imports, "jobs/models.py": OLDER},
+        {"jobs/train.py": imports, "models/__init__.py": "from models import vision", "models/vision.py": OLDER},
+    ):
+        assert with_keras(job(), shipped(files))[0]["spec"].get("keras") == "Legacy", files
+    assert with_keras(job(), shipped({"jobs/train.py": "import other", "models.py": OLDER})) == (job(), [])
+
+
+def test_a_function_s_module_counts() -> None:
+    program = {"function": {"entryPoint": "flowers.model:build"}}
+    made, _ = with_keras(job(program), shipped({"flowers/model.py": OLDER}, program=program))
+    assert made["spec"]["keras"] == "Legacy"
+
+
+def test_requirements_and_images_of_the_era() -> None:
+    plain = "import tensorflow as tf\n"
+    made, notes = with_keras(job(), shipped({"jobs/train.py": plain}, "numpy\ntensorflow==2.3.0\n"))
+    assert made["spec"]["keras"] == "Legacy"
+    assert notes[0].endswith("for Keras 2: r.txt, line 2: tensorflow==2.3.0 (of Keras 2)")
+    image = "tensorflow/tensorflow:2.3.0-gpu"
+    made, notes = with_keras(job(), shipped({"jobs/train.py": plain}), image=image)
+    assert made["spec"]["keras"] == "Legacy"
+    assert notes[0].endswith(f"for Keras 2: image {image} (of Keras 2)")
+    three = "import tensorflow as tf\ntf.keras.ops.square(2.0)\n"
+    assert with_keras(job(), shipped({"jobs/train.py": three}, "tensorflow<2.16\n"), image=image) == (job(), [])
+
+
+def test_the_environment_s_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = shipped({"jobs/train.py": "import tensorflow as tf\n"})
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    made, notes = with_keras(job(), plain)
+    assert made["spec"]["keras"] == "Legacy"
+    assert "TF_USE_LEGACY_KERAS in the environment" in notes[0]
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    assert with_keras(job(), plain) == (job(), [])
+
+
+def test_what_tf_keras_ignores_is_named() -> None:
+    text = f"{OLDER}tf.keras.optimizers.Adam(lr=0.1)\n"
+    _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
+    assert notes[1] == "jobs/train.py, line 5: Adam(lr=) (tf_keras ignores it: write learning_rate=)"
+
+
+def test_keras_imported_by_itself_is_keras_3() -> None:
+    made, notes = with_keras(job(), shipped({"jobs/train.py": f"import keras\n{OLDER}"}))
+    assert made == job()
+    assert notes[0].endswith("import it from tensorflow, for which keras: Legacy is chosen")
+
+
+def test_a_notebook_s_cell_is_named() -> None:
+    text = f"# %% a.ipynb, cell 1\nimport tensorflow as tf\n\n# %% a.ipynb, cell 2\n{OLDER}"
+    _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
+    assert "a.ipynb, cell 2, line 3: model.optimizer.lr" in notes[0]
+
+
+def test_a_folder_that_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "train.py").write_text("import models")
+    (tmp_path / "models.py").write_text(OLDER)
+    made, notes = with_keras_of_folder(job(), tmp_path)
+    assert made["spec"]["keras"] == "Legacy"
+    assert "models.py, line 3" in notes[0]
+    assert with_keras_of_folder(job(), tmp_path / "jobs") == (job(), [])
+    application = job({"application": {"name": "mlp"}})
+    assert with_keras_of_folder(application, tmp_path) == (application, [])
+
+
+def test_run_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Job(dict[str, Any]):
+        warnings = ()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submission, "submit", lambda document, **_: Job(document, job_id="a"))
+    Path("train.py").write_text(OLDER)
+    made: Any = tfc.run("train.py")
+    assert made["spec"]["keras"] == "Legacy"
+    assert "note: keras: Legacy (tf_keras) is chosen" in capsys.readouterr().out
+    made = tfc.run("train.py", spec={"keras": "Keras3"})
+    assert made["spec"]["keras"] == "Keras3"
+    assert "note" not in capsys.readouterr().out
