@@ -15,9 +15,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.tensorflow_cloud import stubs
 from bench.tensorflow_cloud.programs import PROGRAMS, Program
@@ -34,9 +35,8 @@ _CELL = re.compile(r"CELL \d+: .*")
 class Outcome:
     """What became of a program: jobs as they ended, and the last line that says why one did not."""
 
-    program: Program
     ran: bool
-    jobs: tuple[str, ...]
+    jobs: list[str]
     why: str
     seconds: float
 
@@ -67,10 +67,12 @@ def run(program: Program, checkout: Path, work: Path) -> Outcome:
             code: int | None = done.returncode
         except subprocess.TimeoutExpired:
             code = None
-    jobs = tuple(_job(each) for each in sorted(folder.glob("runs/*/job.json")))
+    jobs = [_job(each) for each in sorted([*folder.glob("runs/*/job.json"), *folder.rglob("run/job.json")])]
+    if (folder / "job.json").exists():
+        jobs += [_asked(json.loads(line)) for line in (folder / "job.json").read_text(encoding="utf-8").splitlines()]
     text = log.read_text(encoding="utf-8", errors="replace")
     why = "" if code == 0 else f"not over after {SECONDS} s" if code is None else _why(text)
-    return Outcome(program, code == 0, jobs, why, time.monotonic() - began)
+    return Outcome(code == 0, jobs, why, time.monotonic() - began)
 
 
 def _fill_in(file: Path, replaced: Mapping[str, str], buckets: Path) -> None:
@@ -114,31 +116,45 @@ def _why(text: str) -> str:
     return said if len(said) < 300 else said[:297] + "…"
 
 
-def table(outcomes: list[Outcome]) -> str:
+def _asked(job: Mapping[str, Any]) -> str:
+    """A job that was checked and not started, in a few words."""
+    kind, count = job["accelerator"]["type"], job["replicas"] // job["processes"]
+    return f"checked: {job['processes']} x {count} {kind}, {job['strategy']}"
+
+
+def table(programs: Sequence[Program], outcomes: Mapping[str, Outcome]) -> str:
     rows = ["| Program | Runs | Its jobs here | Why not, or what was changed |", "|---|---|---|---|"]
-    for each in outcomes:
-        said = "; ".join(filter(None, [each.program.changed, each.program.because if not each.ran else "", each.why]))
-        jobs = ", ".join(each.jobs) or "none"
-        rows.append(f"| {each.program.name} | {'yes' if each.ran else 'no'} | {jobs} | {said.replace('|', '/')} |")
+    for program in programs:
+        each = outcomes.get(program.name)
+        if each is not None:
+            said = "; ".join(filter(None, [program.changed, "" if each.ran else program.because, each.why]))
+            jobs = ", ".join(each.jobs) or "none"
+            rows.append(f"| {program.name} | {'yes' if each.ran else 'no'} | {jobs} | {said.replace('|', '/')} |")
     return "\n".join(rows) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="the repository tensorflow/cloud")
-    parser.add_argument("--only", default="", help="programs whose name has this in it")
+    parser.add_argument("--only", default=None, help="programs whose name has this in it")
     parser.add_argument("--work", type=Path, default=Path("build/tensorflow-cloud-examples"))
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    parser.add_argument("--markdown", type=Path, help="a document whose table is written again")
     given = parser.parse_args()
-    work = given.work.resolve()
-    outcomes = []
-    for program in (*PROGRAMS, *snippets(given.checkout.resolve(), work)):
-        if given.only in program.name:
-            outcomes.append(run(program, given.checkout.resolve(), work))
-            last = outcomes[-1]
+    work, checkout = given.work.resolve(), given.checkout.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    # What was run before counts until it is run again.
+    kept = work / "outcomes.json"
+    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    outcomes = {name: Outcome(**each) for name, each in stored.items()}
+    programs = (*PROGRAMS, *snippets(checkout, work))
+    for program in programs:
+        if given.only is None or (given.only and given.only in program.name):
+            last = outcomes[program.name] = run(program, checkout, work)
             print(f"{program.name}: {'ran' if last.ran else last.why} {last.jobs} {last.seconds:.0f} s", flush=True)
+            kept.write_text(json.dumps({name: asdict(each) for name, each in outcomes.items()}), encoding="utf-8")
     if given.markdown is not None:
-        given.markdown.write_text(table(outcomes), encoding="utf-8")
+        text = given.markdown.read_text(encoding="utf-8").partition("\n| Program |")[0]
+        given.markdown.write_text(f"{text.rstrip()}\n\n{table(programs, outcomes)}", encoding="utf-8")
 
 
 if __name__ == "__main__":
