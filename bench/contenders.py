@@ -17,6 +17,7 @@ from bench.jobs import trainers_strategy
 from bench.tasks import Task
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.loop import Loop, feed
+from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.pace import Pace
 
 Kind = Literal["loop", "fit", "bare"]
@@ -96,17 +97,18 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
     with strategy.scope():
         model = tasks.model(keras.module, task)
         optimizer = tasks.optimizer(keras.module, task)
+        model.compile(optimizer, tasks.loss(keras.module), metrics=[tasks.accuracy(keras.module)])
+        compiled = CompiledModel(keras, model)
+        compiled.build(next(iter(tasks.dataset(task, task.batch, ()))))
         loop = Loop(
             keras=keras,
             strategy=strategy,
-            model=model,
-            loss=tasks.loss(keras.module),
+            compiled=compiled,
             optimizer=optimizer,
-            metrics=[tasks.accuracy(keras.module)],
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
             masked=False,
         )
-    return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch))
+    return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch, ()))
 
 
 class LoopContender:

@@ -85,8 +85,8 @@ def accuracy(keras: Any) -> Any:
     return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
 
 
-def dataset(task: Task, batch: int) -> Any:
-    """Endless batches from memory, prepared ahead. Autotuning is off: it spoils timings (facts of tf.data)."""
+def dataset(task: Task, batch: int, *more: Any) -> Any:
+    """Endless batches (inputs, labels, *more) from memory, prepared ahead. Autotuning is off: it spoils timings."""
     numbers = np.random.default_rng(7)
     inputs = numbers.normal(size=(task.examples, *task.shape)).astype(np.float32)
     labels = numbers.integers(0, CLASSES, task.examples)
@@ -94,5 +94,5 @@ def dataset(task: Task, batch: int) -> Any:
     options.autotune.enabled = False
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # Batched once, cached and repeated: slicing single examples would be most of a small step.
-    batches = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(batch, drop_remainder=True)
+    batches = tf.data.Dataset.from_tensor_slices((inputs, labels, *more)).batch(batch, drop_remainder=True)
     return batches.cache().repeat().prefetch(8).with_options(options)

@@ -1,6 +1,6 @@
 """`make bench-trainer`: what the training loop costs, against Keras' own `fit` and a hand-written tf.function.
 
-Also what saving costs, and what a mixed policy and a second worker bring.
+Also what saving and op determinism cost, and what a mixed policy and a second worker bring.
 
 One JSON line for each figure on standard output; progress on standard error. The exit code is 0 whether goals are met
 or not: a benchmark measures, and a noisy machine breaks no build.
@@ -12,7 +12,7 @@ import argparse
 import time
 from dataclasses import dataclass
 
-from bench import first_step, keeping, policies, saving, speed, workers
+from bench import determinism, first_step, keeping, policies, saving, speed, workers
 from bench.figures import progress, publish
 from bench.keeping import Interval
 
@@ -33,6 +33,8 @@ class Effort:
     saving_rounds: int
     worker_rounds: int
     worker_steps: int
+    overlap_rounds: int
+    overlap_steps: int
     few: bool = False
 
 
@@ -50,6 +52,8 @@ FULL = Effort(
     saving_rounds=9,
     worker_rounds=7,
     worker_steps=2000,
+    overlap_rounds=7,
+    overlap_steps=80,
 )
 # Proves that every kind of figure comes out, not what it is; each process costs seconds to start.
 QUICK = Effort(
@@ -65,15 +69,17 @@ QUICK = Effort(
     saving_rounds=1,
     worker_rounds=1,
     worker_steps=10,
+    overlap_rounds=1,
+    overlap_steps=4,
     few=True,
 )
 
 FIGURES = (
     *("mlp", "mlp-replicas", "resnet", "resnet-replicas", "keeping", "first-step"),
-    *("wide-mlp", "wide-resnet", "saving", "workers"),
+    *("wide-mlp", "wide-resnet", "saving", "workers", "determinism"),
 )
 # The others run the same code on a larger model.
-QUICK_FIGURES = ("mlp", "mlp-replicas", "keeping", "first-step", "wide-mlp", "saving", "workers")
+QUICK_FIGURES = ("mlp", "mlp-replicas", "keeping", "first-step", "wide-mlp", "saving", "workers", "determinism")
 
 
 def main() -> None:
@@ -98,6 +104,9 @@ def _figures(name: str, effort: Effort) -> None:
         publish(policies.measure(wide, rounds=effort.policy_rounds, seconds=effort.policy_seconds))
     elif name == "saving":
         for one in saving.measure(rounds=effort.saving_rounds, task="mlp" if effort.few else "large-mlp"):
+            publish(one)
+    elif name == "determinism":
+        for one in determinism.measure(rounds=effort.overlap_rounds, steps=effort.overlap_steps):
             publish(one)
     elif name == "workers":
         publish(workers.measure(rounds=effort.worker_rounds, steps=effort.worker_steps, examples=effort.examples))

@@ -100,6 +100,17 @@ def _validation_steps(spec: JobSpec) -> bool:
     return spec.data is not None and spec.data.validation is not None
 
 
+def _validation_freq(spec: JobSpec) -> bool:
+    if spec.training is None or spec.training.validation_freq is None:
+        return True
+    return spec.data is not None and spec.data.validation is not None
+
+
+def _class_and_sample_weights(spec: JobSpec) -> bool:
+    weighted = spec.data is not None and spec.data.sample_weight is not None
+    return not weighted or spec.training is None or spec.training.class_weight is None
+
+
 def _monitor_validation(spec: JobSpec) -> bool:
     if spec.export is None or spec.export.monitor is None or not spec.export.monitor.startswith("val_"):
         return True
@@ -183,6 +194,22 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "data.validation to validate on",
         "Add data.validation, or leave validationEverySteps out.",
         _validation_steps,
+    ),
+    Rule(
+        "spec",
+        "spec.training.validationFreq",
+        "!has(self.training) || !has(self.training.validationFreq) || (has(self.data) && has(self.data.validation))",
+        "data.validation to validate on",
+        "Add data.validation, or remove validationFreq.",
+        _validation_freq,
+    ),
+    Rule(
+        "spec",
+        "spec.training.classWeight",
+        "!has(self.training) || !has(self.training.classWeight) || !has(self.data) || !has(self.data.sampleWeight)",
+        "classWeight or data.sampleWeight, not both, as in Keras",
+        "Multiply the weights where the records are written.",
+        _class_and_sample_weights,
     ),
     Rule(
         "spec",

@@ -16,6 +16,22 @@ def _label_known(data: Data) -> bool:
     return any(feature.name == data.label for feature in data.features)
 
 
+def _labels_known(data: Data) -> bool:
+    known = None if data.features is None else {feature.name for feature in data.features}
+    labels = data.labels or []
+    return len(labels) == len(set(labels)) and (known is None or set(labels) <= known)
+
+
+def _weight_known(data: Data) -> bool:
+    if data.sample_weight is None or data.features is None:
+        return True
+    return any(feature.name == data.sample_weight for feature in data.features)
+
+
+def _weight_is_no_label(data: Data) -> bool:
+    return data.sample_weight is None or data.sample_weight not in (data.label, *(data.labels or ()))
+
+
 def _names_once(data: Data) -> bool:
     names = [feature.name for feature in data.features or ()]
     return len(names) == len(set(names))
@@ -57,6 +73,40 @@ DATA_RULES: tuple[Rule, ...] = (
         "the name of one of data.features",
         "Add the label to data.features, or mend its name.",
         _label_known,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.labels",
+        "!has(self.labels) || (self.labels.all(l, self.labels.exists_one(m, m == l)) && (!has(self.features) || "
+        "self.labels.all(l, self.features.exists(f, f.name == l))))",
+        "names of data.features, each once",
+        "Add the label to data.features, or correct its name.",
+        _labels_known,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.labels",
+        "!has(self.labels) || !has(self.label)",
+        "label or labels, not both",
+        "Remove label.",
+        lambda data: data.labels is None or data.label is None,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.sampleWeight",
+        "!has(self.sampleWeight) || !has(self.features) || self.features.exists(f, f.name == self.sampleWeight)",
+        "the name of one of data.features",
+        "Add the weight to data.features, or correct its name.",
+        _weight_known,
+    ),
+    Rule(
+        "spec.data",
+        "spec.data.sampleWeight",
+        "!has(self.sampleWeight) || ((!has(self.label) || self.label != self.sampleWeight) && (!has(self.labels) || "
+        "!self.labels.exists(l, l == self.sampleWeight)))",
+        "a feature that is no label",
+        "Name the feature with the weights.",
+        _weight_is_no_label,
     ),
     Rule(
         "spec.data",

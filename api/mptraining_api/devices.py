@@ -146,6 +146,10 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     elif devices.processes > 1:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"
+    elif spec.program.script is not None and devices.replicas == 1:
+        # Inside a scope a custom loop needs strategy.run, and a tape over a variable outside of it is refused.
+        picked = "None"
+        because = "one device: the script runs as it does without a strategy"
     else:
         picked = "Mirrored"
         because = f"one host with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"

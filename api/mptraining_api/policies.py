@@ -9,6 +9,7 @@ from mptraining_api.devices import Devices
 from mptraining_api.job import JobSpec
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, Policy, ResolvedPrecision
+from mptraining_api.spec_training import Training
 
 POLICY = "spec.precision.policy"
 Keras = Literal["Keras3", "Legacy"]
@@ -126,3 +127,25 @@ def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCom
     else:
         picked, because = "WherePossible", "XLA fuses the casts of mixed precision"
     return picked, Choice(field="spec.jitCompile", value=picked, because=because)
+
+
+def deterministic(spec: JobSpec, devices: Devices) -> tuple[bool, Choice]:
+    """Whether TensorFlow's op determinism is on.
+
+    On a GPU it has a price that nothing bounds: cuDNN and XLA no longer try which kernel is the fastest, scatters are
+    computed on the CPU, and some operations are refused. Others measured between 6 % (framework-reproducibility#10) and
+    80 s that became more than 10 minutes (tensorflow#62100, a T4), with 196 to 746 % as the most on three GPUs (Zhuang
+    et al., Randomness in Neural Network Training, MLSys 2022). What it buys is a resumed run with the bits of an
+    uninterrupted one, so it is for those who ask for it.
+    """
+    written = (spec.training or Training()).deterministic
+    kind = devices.accelerator.kind
+    if written in ("Always", "Never"):
+        picked, because = written == "Always", "asked for"
+    elif kind == "gpu":
+        picked, because = False, "on a GPU it may double the time of a step; Always makes resumed runs equal bit by bit"
+    elif kind == "tpu":
+        picked, because = False, "TensorFlow's switch is about GPUs"
+    else:
+        picked, because = False, "this loop computes the same bits each time on a CPU without it"
+    return picked, Choice(field="spec.training.deterministic", value="Always" if picked else "Never", because=because)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from mptraining_api import rules
 from mptraining_api.batches import batch_choice, global_batch_size, learning_rate
-from mptraining_api.devices import asked, on_cpu, strategy
+from mptraining_api.devices import Devices, asked, on_cpu, strategy
 from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.placement import placement
 from mptraining_api.policies import jit_compile, keras_generation, precision
@@ -69,7 +69,9 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         batch_size = global_batch_size(spec, wanted)
         rate, batch_choices = learning_rate(spec, batch_size)
 
-    devices = on_cpu(wanted, splits_in_two=_splits_in_two(spec, batch_size)) if settings.cpu_fallback else wanted
+    devices = (
+        on_cpu(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size)) if settings.cpu_fallback else wanted
+    )
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
@@ -78,7 +80,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     keras, keras_choice = keras_generation(spec, wanted)
     numbers, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, numbers.policy)
-    training, training_choices = (None, ()) if script else resolve_training(spec)
+    training, training_choices = (None, ()) if script else resolve_training(spec, devices)
     data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
 
@@ -118,10 +120,13 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     )
 
 
-def _splits_in_two(spec: JobSpec, batch_size: int | None) -> bool:
+def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
     """Whether a fallback on one host may make two replicas of this job."""
     if spec.program.script is None:
         return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
+    # A script that trains without a strategy on one device must not get one on the CPU: it is another program there.
+    if wanted.replicas == 1:
+        return False
     # One GPU may have a Keras 3 script in float16; two replicas may not (Keras' own loss scaling).
     return spec.precision is None or spec.precision.policy != "mixed_float16" or spec.keras == "Legacy"
 

@@ -67,6 +67,9 @@ class ResolvedData(Model):
     # None: from the manifest, else inferred by the trainer.
     features: tuple[Feature, ...] | None
     label: str | None
+    # None: the one label above. Empty: no labels.
+    labels: tuple[str, ...] | None = None
+    sample_weight: str | None = None
     # auto | none | module:function
     preprocess: str
     shuffle_buffer_size: int
@@ -85,6 +88,10 @@ class ResolvedTraining(Model):
     steps_per_epoch: int | None
     # None: at the end of every epoch.
     validation_every_steps: int | None
+    # Epochs from one validation to the next.
+    validation_freq: int = 1
+    initial_epoch: int = 0
+    class_weight: dict[str, float] | None = None
     # None: the function program's own.
     optimizer: KerasObject | None
     loss: KerasObject | None
@@ -93,6 +100,8 @@ class ResolvedTraining(Model):
     # None: measured by the trainer.
     steps_per_execution: int | None
     on_non_finite: Literal["Recover", "Fail"]
+    # Whether TensorFlow's op determinism is on. A job that an older version froze has no such field.
+    deterministic: bool = False
     seed: int
     resume: Literal["Auto", "Never", "Required"]
 

@@ -66,6 +66,10 @@ def _batch(size: BatchSize) -> bool:
     return _given(size.per_replica, size.global_) == 1
 
 
+def _initial_epoch(training: Training) -> bool:
+    return not training.initial_epoch or (training.epochs is not None and training.initial_epoch < training.epochs)
+
+
 def _base(scaling: LearningRateScaling) -> bool:
     return scaling.rule not in ("Linear", "SquareRoot") or scaling.base_batch_size is not None
 
@@ -185,6 +189,22 @@ SECTION_RULES: tuple[Rule, ...] = (
         "epochs or totalSteps, not both",
         "Keep one.",
         _epochs,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.initialEpoch",
+        "!has(self.initialEpoch) || self.initialEpoch == 0 || (has(self.epochs) && self.initialEpoch < self.epochs)",
+        "a number below epochs, as in fit(initial_epoch=...)",
+        "Training begins at initialEpoch and ends at epochs: raise epochs, or remove initialEpoch.",
+        _initial_epoch,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.validationFreq",
+        "!(has(self.validationFreq) && has(self.validationEverySteps))",
+        "validationFreq (epochs) or validationEverySteps, not both",
+        "Keep one.",
+        lambda training: training.validation_freq is None or training.validation_every_steps is None,
     ),
     Rule(
         "spec.training.batchSize",

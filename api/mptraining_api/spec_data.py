@@ -53,6 +53,14 @@ class Data(Model):
         None, description="Absent: from the manifest, else inferred from the first records, and said."
     )
     label: Name | None = Field(None, description="Name of the feature that is the label. Absent: the manifest's.")
+    labels: Annotated[list[Name], Field(max_length=32)] | None = Field(
+        None,
+        description="Instead of label, the features that are labels, for a model with several outputs: by the names of "
+        "the outputs, or in their order. An empty list: the data has no labels.",
+    )
+    sample_weight: Name | None = Field(
+        None, description="Name of the feature with the weight of each example, as fit(sample_weight=...)."
+    )
     preprocess: EntryPoint | None = Field(None, description="auto (the application's own), none, or module:function.")
     shuffle: Shuffle | None = Field(None, description="How far records are mixed.")
     cache: Literal["Auto", "Memory", "Disk", "None"] | None = Field(

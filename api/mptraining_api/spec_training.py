@@ -40,6 +40,19 @@ class Training(Model):
     total_steps: Count | None = Field(None, description="Steps in all; or give epochs.")
     steps_per_epoch: Count | None = Field(None, description="Steps that count as an epoch. Absent: the whole data.")
     validation_every_steps: Count | None = Field(None, description="Absent: at the end of every epoch.")
+    validation_freq: Count | None = Field(
+        None, description="Epochs from one validation to the next, as fit(validation_freq=...). Absent: 1."
+    )
+    initial_epoch: NonNegative | None = Field(
+        None, description="Number of the first epoch, from 0, as fit(initial_epoch=...): training ends at epochs."
+    )
+    class_weight: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1, max_length=1024)] | None = (
+        Field(
+            None,
+            description='Weight of the examples of each class, by its number: {"0": 1.0, "1": 5.0}, as '
+            "fit(class_weight=...).",
+        )
+    )
     batch_size: BatchSize | None = Field(None, description="perReplica or global.")
     optimizer: KerasObject | None = Field(None, description="Keras serialization, learning rate schedules included.")
     learning_rate_scaling: LearningRateScaling | None = Field(None, description="Learning rate against batch size.")
@@ -53,6 +66,9 @@ class Training(Model):
     )
     on_non_finite: Literal["Recover", "Fail"] | None = Field(
         None, description="When loss or weights stop being numbers."
+    )
+    deterministic: Literal["Auto", "Always", "Never"] | None = Field(
+        None, description="Whether operations give the same bits each time on a GPU, at the price of speed."
     )
     seed: NonNegative | None = Field(None, description="Seed of weights, dropout and record order.")
     resume: Literal["Auto", "Never", "Required"] | None = Field(None, description="Whether to go on from a checkpoint.")

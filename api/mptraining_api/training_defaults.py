@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mptraining_api.devices import Devices
 from mptraining_api.job import JobSpec
+from mptraining_api.policies import deterministic
 from mptraining_api.resolved import Choice, ResolvedData, ResolvedTraining
 from mptraining_api.spec_data import Data
 from mptraining_api.spec_program import Program
@@ -18,7 +20,7 @@ METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "
 SHUFFLE_BUFFER_SIZE = 10_000
 
 
-def resolve_training(spec: JobSpec) -> tuple[ResolvedTraining, tuple[Choice, ...]]:
+def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining, tuple[Choice, ...]]:
     """The training section with its defaults; an absent section is an empty one.
 
     A function program keeps what it compiled with unless the spec says otherwise; None stands for that.
@@ -43,17 +45,23 @@ def resolve_training(spec: JobSpec) -> tuple[ResolvedTraining, tuple[Choice, ...
         if written.metrics is None:
             decided("metrics", METRICS[0].class_name, own)
     metrics = METRICS if application else None
+    repeatable, repeatable_choice = deterministic(spec, devices)
+    choices.append(repeatable_choice)
     resolved = ResolvedTraining(
         epochs=epochs,
         total_steps=written.total_steps,
         steps_per_epoch=written.steps_per_epoch,
         validation_every_steps=written.validation_every_steps,
+        validation_freq=written.validation_freq or 1,
+        initial_epoch=written.initial_epoch or 0,
+        class_weight=written.class_weight,
         optimizer=written.optimizer or (ADAM if application else None),
         loss=written.loss or (LOSS if application else None),
         metrics=tuple(written.metrics) if written.metrics is not None else metrics,
         gradient_accumulation_steps=written.gradient_accumulation_steps or 1,
         steps_per_execution=written.steps_per_execution,
         on_non_finite=written.on_non_finite or "Recover",
+        deterministic=repeatable,
         seed=written.seed or 0,
         resume=written.resume or "Auto",
     )
@@ -74,6 +82,8 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
         validation=tuple(data.validation or ()),
         features=tuple(data.features) if data.features is not None else None,
         label=data.label,
+        labels=None if data.labels is None else tuple(data.labels),
+        sample_weight=data.sample_weight,
         preprocess=preprocess,
         shuffle_buffer_size=SHUFFLE_BUFFER_SIZE if buffer_size is None else buffer_size,
         cache=data.cache or "Auto",

@@ -111,6 +111,30 @@ def test_xla_follows_the_policy_on_a_gpu() -> None:
     assert resolved("cpu", jitCompile="Always").jit_compile == "Always"
 
 
+@pytest.mark.parametrize(
+    ("type", "accelerator", "written", "expected", "because"),
+    [
+        ("nvidia-tesla-t4", {}, "Auto", False, "may double the time of a step; Always makes"),
+        ("nvidia-tesla-t4", {"countPerNode": 4}, None, False, "may double"),
+        ("nvidia-tesla-t4", {}, "Always", True, "asked for"),
+        ("nvidia-tesla-t4", {}, "Never", False, "asked for"),
+        ("cpu", {}, None, False, "same bits each time on a CPU without it"),
+        ("cpu", {}, "Always", True, "asked for"),
+        ("tpu-v5-lite-podslice", {"topology": "2x4", "countPerNode": 8}, None, False, "about GPUs"),
+    ],
+)
+def test_operations_are_deterministic_for_who_asks(
+    type: str, accelerator: dict[str, Any], written: str | None, expected: bool, because: str
+) -> None:
+    training = {} if written is None else {"deterministic": written}
+    job = resolved(type, accelerator=accelerator, training=training)
+    assert job.training is not None
+    assert job.training.deterministic is expected
+    made = choice(job, "spec.training.deterministic")
+    assert made.value == ("Always" if expected else "Never")
+    assert because in made.because
+
+
 def test_a_mixed_policy_on_a_cpu_is_kept_and_called_slow() -> None:
     job = resolved("cpu", precision={"policy": "mixed_float16"})
     assert job.precision.policy == "mixed_float16"
@@ -394,7 +418,19 @@ def test_fallback_keeps_what_was_asked_for() -> None:
 def test_fallback_does_not_give_a_keras_3_script_two_replicas_in_float16() -> None:
     job = resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, precision={"policy": "mixed_float16"})
     assert (job.replicas, job.precision.policy) == (1, "mixed_float16")
-    assert resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT).replicas == 2
+    four = {"countPerNode": 4}
+    assert resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, accelerator=four).replicas == 2
+
+
+def test_a_script_on_one_device_has_no_strategy_there_or_on_the_cpu() -> None:
+    for settings in (ClusterSettings(), NO_ACCELERATORS):
+        job = resolved("nvidia-l4", settings=settings, program=SCRIPT)
+        assert (job.strategy, job.replicas, job.processes) == ("None", 1, 1)
+        because = next(each.because for each in job.choices if each.field == "spec.strategy")
+        assert because == "one device: the script runs as it does without a strategy"
+    assert resolved("nvidia-l4", program=SCRIPT, accelerator={"countPerNode": 4}).strategy == "Mirrored"
+    assert resolved("nvidia-l4", program=SCRIPT, nodes=2).strategy == "MultiWorkerMirrored"
+    assert resolved("nvidia-l4").strategy == "Mirrored"
 
 
 def test_fallback_accepts_nothing_that_a_cluster_refuses() -> None:

@@ -22,6 +22,7 @@ NAMES = {
     "wide-mlp": {f"trainer.wide-mlp.{'mixed_bfloat16' if native_bfloat16() else 'float32'}.steps_per_second"},
     "saving": {"trainer.save.stands_still_seconds", "trainer.save.seconds_per_step", "trainer.resume_seconds"},
     "workers": {"trainer.mlp.2_workers.steps_per_second"},
+    "determinism": {"trainer.deterministic.seconds_per_step"},
 }
 
 

@@ -85,7 +85,7 @@ def test_the_job(case: dict[str, Any]) -> None:
     assert made["metadata"] == {"name": "train-1", **case.get("metadata", {})}
     assert list(found.notes) == case.get("notes", [])
     assert found.bucket == case.get("bucket")
-    # The strategy that tensorflow-cloud picks; with one device it takes OneDeviceStrategy.
+    # The strategy that tensorflow-cloud picks; with one device it takes OneDeviceStrategy, we none.
     assert resolve(MPTrainingJob.parse(made), ClusterSettings()).strategy == case["strategy"]
 
 

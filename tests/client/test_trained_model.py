@@ -32,7 +32,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float
     from mptraining_trainer.program import build
 
     keras = keras_generation.load("Keras3")
-    example = ExampleSpec((TensorSpec("a", "float32", (4,)),), TensorSpec("label", "int64", ()), ("no", "yes"))
+    example = ExampleSpec((TensorSpec("a", "float32", (4,)),), (TensorSpec("label", "int64", ()),), ("no", "yes"))
     spec = {
         "accelerator": {"type": "cpu"},
         "program": {"application": {"name": "mlp"}},

@@ -45,6 +45,7 @@ EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
 DOCUMENTS = (
     *EXECUTED,
     "docs/architecture.md",
+    "docs/keras-io.md",
     "docs/precision.md",
     "docs/reliability.md",
     "docs/security.md",

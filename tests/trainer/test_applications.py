@@ -26,7 +26,7 @@ NAMES = ("daisy", "rose", "tulip")
 
 def example(*inputs: tuple[str, tuple[int | None, ...]], classes: tuple[str, ...] | None = NAMES) -> ExampleSpec:
     specs = (TensorSpec(f"input_{number}", dtype, shape) for number, (dtype, shape) in enumerate(inputs))
-    return ExampleSpec(tuple(specs), LABEL, classes)
+    return ExampleSpec(tuple(specs), (LABEL,), classes)
 
 
 PHOTO = example(("uint8", (32, 32, 3)))

@@ -76,7 +76,7 @@ def epochs(split: Split, count: int) -> list[list[int]]:
         preprocess=Preprocess(),
     )
     batches = itertools.islice(dataset.as_numpy_iterator(), count * COUNT // BATCH)
-    labels = [int(label) for _, of_batch, _ in batches for label in of_batch]
+    labels = [int(label) for _, of_batch, *_ in batches for label in of_batch]
     return [labels[at : at + COUNT] for at in range(0, len(labels), COUNT)]
 
 

@@ -55,19 +55,28 @@ def test_features_are_inferred_and_said() -> None:
     assert said == ["features inferred from the first records: label: int64; x: float32 [2]"]
     spec = found.example_spec()
     assert [(one.name, one.dtype, one.shape) for one in spec.inputs] == [("x", "float32", (2,))]
-    assert (spec.label.name, spec.classes) == ("label", None)
+    assert ([label.name for label in spec.labels], spec.classes) == (["label"], None)
 
 
 def test_a_manifest_spares_the_inference_and_brings_the_classes() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"), classes=("cat", "dog"))
     found, said = columns([ROW], known)
-    assert (said, found.classes, found.label) == ([], ("cat", "dog"), "label")
+    assert (said, found.classes, found.labels) == ([], ("cat", "dog"), ("label",))
+
+
+def test_several_labels_and_a_weight_leave_the_inputs() -> None:
+    found, _ = columns([{"x": [1.0], "a": 1, "b": 2.0, "w": 0.5}], labels=("b", "a"), sample_weight="w")
+    spec = found.example_spec()
+    assert [one.name for one in spec.inputs] == ["x"]
+    assert [one.name for one in spec.labels] == ["b", "a"]
+    assert spec.weighted
+    assert found.describe()[1:] == ("b: float32 [] (label)", "w: float32 [] (sample weight)", "x: float32 []")
 
 
 def test_classes_belong_to_the_label_of_the_manifest_alone() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"), feature("other"), classes=("a", "b"))
     found, _ = columns([ROW | {"other": 1}], known, label="other")
-    assert (found.label, found.classes) == ("other", None)
+    assert (found.labels, found.classes) == (("other",), None)
 
 
 def test_the_job_has_the_last_word() -> None:
@@ -103,7 +112,15 @@ PICTURE = {"image": png(4, 5), "label": 1}
         ([ROW], {"label": "lable"}, InvalidData, "no feature 'lable'.*Did you mean 'label'"),
         ([ROW], {"label": "lable", "features": NUMBERS}, InvalidSpec, "'lable' is no feature.*Did you mean 'label'"),
         ([{"a": 1, "b": 2}], {}, InvalidSpec, r"data.label: missing; expected one of \['a', 'b'\]. Add data.label"),
-        ([{"label": 2}], {}, InvalidSpec, "only the label 'label'; expected at least one input"),
+        ([{"label": 2}], {}, InvalidSpec, "only 'label'; expected at least one input"),
+        (
+            [ROW],
+            {"labels": ("label", "lable")},
+            InvalidSpec,
+            r"data.labels: 'lable' is no feature.*Did you mean 'label'",
+        ),
+        ([ROW], {"sample_weight": "w"}, InvalidSpec, "data.sampleWeight: 'w' is no feature of the records"),
+        ([ROW], {"labels": ("label", "x")}, InvalidSpec, "only 'label', 'x'; expected at least one input"),
         ([ROW, {"label": 2}], {"features": NUMBERS}, InvalidData, "'x': missing in record 1. The record has: label"),
         ([{"x": [1, 2], "label": 1}], {"features": NUMBERS}, InvalidData, "a int64 list; expected a float list"),
         ([{"x": [1.0], "label": 1}], {"features": NUMBERS}, InvalidData, r"holds 1 values; expected 2 for shape \[2\]"),
@@ -124,4 +141,4 @@ def test_what_does_not_fit_is_refused_with_the_next_step(
 @pytest.mark.parametrize("name", ["labels", "y", "class", "target"])
 def test_a_label_by_its_usual_name_need_not_be_named(name: str) -> None:
     found, _ = columns([{"x": [1.0, 2.0], name: 3}])
-    assert found.label == name
+    assert found.labels == (name,)

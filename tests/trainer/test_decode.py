@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ def column(dtype: str, shape: tuple[int, ...] = (), decode: str | None = None, r
 
 def decoded(one: Column, *values: Any) -> np.ndarray:
     records = [encode({"x": value, "label": number}) for number, value in enumerate(values)]
-    inputs, labels = tf.function(decoder(Columns((one, LABEL), "label", None)))(tf.constant(records))
+    inputs, labels, weights = tf.function(decoder(Columns((one, LABEL), ("label",), None)))(tf.constant(records))
     assert labels.numpy().tolist() == list(range(len(values)))
+    assert weights == ()
     assert inputs.shape[1:] == one.shape
     return np.asarray(inputs)
 
@@ -100,9 +102,26 @@ def test_resized_integers_are_rounded_not_cut() -> None:
 
 
 def test_several_inputs_are_a_dict_by_name() -> None:
-    both = Columns((Column("a", "int64", (), None, None), column("float32", (2,)), LABEL), "label", None)
-    inputs, _ = decoder(both)(tf.constant([encode({"a": 7, "x": [1.0, 2.0], "label": 0})]))
+    both = Columns((Column("a", "int64", (), None, None), column("float32", (2,)), LABEL), ("label",), None)
+    inputs, _, _ = decoder(both)(tf.constant([encode({"a": 7, "x": [1.0, 2.0], "label": 0})]))
     assert {name: tensor.numpy().tolist() for name, tensor in inputs.items()} == {"a": [7], "x": [[1.0, 2.0]]}
+
+
+def test_labels_and_weights_leave_the_inputs() -> None:
+    weight = Column("w", "int64", (), None, None)
+    columns = Columns(
+        (column("float32", (2,)), LABEL, replace(LABEL, name="other"), weight), ("other", "label"), None, "w"
+    )
+    record = encode({"x": [1.0, 2.0], "label": 3, "other": 4, "w": 5})
+    inputs, labels, weights = decoder(columns)(tf.constant([record]))
+    assert inputs.numpy().tolist() == [[1.0, 2.0]]
+    assert {name: tensor.numpy().tolist() for name, tensor in labels.items()} == {"label": [3], "other": [4]}
+    assert (weights.dtype, weights.numpy().tolist()) == (tf.float32, [5.0])
+
+
+def test_data_without_labels_has_an_empty_tuple_of_them() -> None:
+    inputs, labels, _ = decoder(Columns((column("float32", (2,)),), (), None))(tf.constant([encode({"x": [1.0, 2.0]})]))
+    assert (inputs.shape, labels) == ((1, 2), ())
 
 
 @pytest.mark.parametrize(

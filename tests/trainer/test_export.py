@@ -26,8 +26,8 @@ from mptraining_trainer.program import Program, build
 OLDER = Path(__file__).parents[2] / "build" / "keras-older" / "bin" / "python"
 
 LABEL = TensorSpec("label", "int64", ())
-PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), LABEL, ("daisy", "rose", "tulip"))
-TABLE = ExampleSpec((TensorSpec("a", "float32", (4,)), TensorSpec("b", "float32", ())), LABEL, ("no", "yes"))
+PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), (LABEL,), ("daisy", "rose", "tulip"))
+TABLE = ExampleSpec((TensorSpec("a", "float32", (4,)), TensorSpec("b", "float32", ())), (LABEL,), ("no", "yes"))
 
 BLOOMS = """
 import {keras} as keras
@@ -229,12 +229,14 @@ def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.Captu
     assert expected(folder, PHOTO) == answers(sys.executable, folder, SERVE)
 
 
-def test_a_scripts_model_that_keras_cannot_copy_is_saved_as_it_is(keras: Keras, tmp_path: Path, source: Path) -> None:
+def test_a_scripts_model_that_keras_cannot_copy_is_switched_to_float32(
+    keras: Keras, tmp_path: Path, source: Path
+) -> None:
     built = trained(keras, job(SUBCLASSED), TABLE)
     script = job(SUBCLASSED).model_copy(update={"program": job(MLP).program})
     of_script = replace(built, rebuild={"builder": "script", "arguments": {}})
     assert export(of_script, keras, script, None, tmp_path / "model", 1) == main_file(keras, SUBCLASSED)
-    assert json.loads((tmp_path / "model" / "model.json").read_text())["policy"] == "mixed_bfloat16"
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["policy"] == "float32"
     assert not (tmp_path / "model" / "rebuild.py").exists()
 
 

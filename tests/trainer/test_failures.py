@@ -65,7 +65,7 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
             error(tf.errors.UnimplementedError, "A deterministic GPU implementation of FooOp is not available."),
             1,
             "InvalidProgram",
-            "FooOp is not available.*TF_DETERMINISTIC_OPS=0 in podTemplate.env",
+            "FooOp is not available.*set training.deterministic: Never",
         ),
         (ValueError("odd"), 1, "ProgramFailed", "^ValueError: odd$"),
     ],

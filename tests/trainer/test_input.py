@@ -89,7 +89,7 @@ def same(one: list[Batch], other: list[Batch]) -> bool:
 
 
 def records_of(batches: list[Batch]) -> list[int]:
-    return [int(label) for _, labels, mask in batches for label in labels[mask > 0]]
+    return [int(label) for _, labels, _, mask in batches for label in labels[mask > 0]]
 
 
 @pytest.mark.parametrize("remainder", ["Drop", "PadAndMask"])
@@ -97,7 +97,7 @@ def test_memory_and_files_give_the_same_batches(files: Path, remainder: str) -> 
     from_memory = training(split(files, "Memory"), 13, remainder=remainder)
     from_files = training(split(files), 13, remainder=remainder)
     assert same(from_memory, from_files)
-    inputs, labels, mask = from_memory[0]
+    inputs, labels, _, mask = from_memory[0]
     assert np.array_equal(inputs, np.stack([labels, labels + 0.5], axis=1))
     assert (inputs.dtype, labels.dtype, mask.dtype) == (np.float32, np.int64, np.float32)
 
@@ -105,11 +105,11 @@ def test_memory_and_files_give_the_same_batches(files: Path, remainder: str) -> 
 def test_a_padded_pass_masks_what_is_missing(files: Path) -> None:
     batches = training(split(files), 6, remainder="PadAndMask")
     assert sorted(records_of(batches)) == list(range(COUNT))
-    assert [int(mask.sum()) for _, _, mask in batches] == [8, 8, 8, 8, 8, 3]
+    assert [int(mask.sum()) for *_, mask in batches] == [8, 8, 8, 8, 8, 3]
 
 
 @pytest.mark.parametrize("cache", ["Memory", "None"])
-def test_batches_without_a_mask_are_pairs(files: Path, cache: str) -> None:
+def test_batches_without_a_mask_have_no_rows(files: Path, cache: str) -> None:
     dataset = split(files, cache).training(
         order=ORDER,
         batching=Batching(COUNT, BATCH, "Drop"),
@@ -119,7 +119,7 @@ def test_batches_without_a_mask_are_pairs(files: Path, cache: str) -> None:
         masked=False,
         preprocess=Preprocess(),
     )
-    assert len(next(iter(dataset))) == 2
+    assert next(iter(dataset))[2:] == ((),)
 
 
 @pytest.mark.parametrize("cache", ["Memory", "None"])
@@ -129,7 +129,7 @@ def test_a_skipped_record_is_a_masked_hole_and_nothing_shifts(files: Path, cache
     damage(files / "0.tfrecord", 0)
     data = split(files, cache, badRecords={"action": "Skip", "maxSkipped": 2})
     holed = training(data, 6, remainder="PadAndMask")
-    for (_, labels, mask), (_, found, found_mask) in zip(whole, holed, strict=True):
+    for (_, labels, _, mask), (_, found, _, found_mask) in zip(whole, holed, strict=True):
         hole = np.isin(labels, (0, 23))
         assert np.array_equal(found_mask, np.where(hole, 0, mask))
         assert np.array_equal(found[found_mask > 0], labels[found_mask > 0])
@@ -192,7 +192,7 @@ def test_augmentation_is_the_same_for_two_workers(files: Path) -> None:
     data, augment = split(files), Preprocess(noisy)
     together = training(data, 6, preprocess=augment)
     apart = [training(data, 6, share=Share(worker, 2), preprocess=augment) for worker in range(2)]
-    for step, (inputs, labels, _) in enumerate(together):
+    for step, (inputs, labels, *_) in enumerate(together):
         for worker in range(2):
             assert np.array_equal(apart[worker][step][0], inputs[worker::2])
             assert np.array_equal(apart[worker][step][1], labels[worker::2])
@@ -204,7 +204,7 @@ def test_every_pass_and_every_seed_augments_anew(files: Path) -> None:
     def noise(batches: list[Batch]) -> dict[int, tuple[float, ...]]:
         return {
             int(label): tuple(row - [label, label + 0.5])
-            for inputs, labels, _ in batches
+            for inputs, labels, *_ in batches
             for row, label in zip(inputs, labels, strict=True)
         }
 
@@ -231,7 +231,7 @@ def test_an_applications_own_is_applied_to_whole_batches(files: Path) -> None:
         shapes.append(tuple(inputs.shape))
         return inputs / 2.0
 
-    inputs, labels, _ = training(split(files), 1, preprocess=Preprocess(per_batch=scale))[0]
+    inputs, labels, *_ = training(split(files), 1, preprocess=Preprocess(per_batch=scale))[0]
     assert shapes == [(BATCH, 2)]
     assert np.array_equal(inputs[:, 0] * 2, labels)
 
@@ -262,7 +262,7 @@ def test_a_function_that_cannot_be_called_so_is_refused_with_its_signature(funct
         check(function)
 
 
-EXAMPLE = ExampleSpec((TensorSpec("x", "uint8", (4,)),), TensorSpec("label", "int64", ()))
+EXAMPLE = ExampleSpec((TensorSpec("x", "uint8", (4,)),), (TensorSpec("label", "int64", ()),))
 
 
 def test_the_model_is_told_what_a_function_makes_of_an_example() -> None:

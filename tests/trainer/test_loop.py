@@ -13,6 +13,7 @@ import tensorflow as tf
 from mptraining_trainer.input_meter import InputSince
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.loop import Loop, feed
+from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.precision import FLOOR, LossScaler
 
 pytestmark = pytest.mark.training
@@ -70,13 +71,17 @@ class Rig:
             self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
             if checked:
                 self.scaler = LossScaler(scales=False)
+            loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+            accuracy = keras.module.metrics.SparseCategoricalAccuracy(name="accuracy")
+            self.model.compile(self.optimizer, loss, metrics=[accuracy])
+            self.model.optimizer = self.optimizer
+            compiled = CompiledModel(keras, self.model)
+            compiled.build((*(tf.constant(array) for array in examples(2)), ()))
             self.loop = Loop(
                 keras=keras,
                 strategy=self.strategy,
-                model=self.model,
-                loss=keras.module.losses.SparseCategoricalCrossentropy(from_logits=True),
+                compiled=compiled,
                 optimizer=self.optimizer,
-                metrics=[keras.module.metrics.SparseCategoricalAccuracy(name="accuracy")],
                 examples_per_step=BATCH,
                 masked=masked,
                 accumulation=accumulation,
@@ -86,7 +91,9 @@ class Rig:
         self.batches = self.feed(data or examples(BATCH * 8), BATCH // replicas)
 
     def feed(self, arrays: Sequence[np.ndarray], batch: int) -> Any:
-        return feed(self.strategy, lambda: tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat().batch(batch))
+        inputs, labels, *rows = arrays
+        slices = (inputs, labels, (), *rows)
+        return feed(self.strategy, lambda: tf.data.Dataset.from_tensor_slices(slices).repeat().batch(batch))
 
     def weights(self) -> list[np.ndarray]:
         return [np.array(array) for array in self.model.get_weights()]
@@ -376,7 +383,7 @@ def test_metrics_begin_anew_with_an_epoch(keras3: Keras) -> None:
 def test_a_plain_iterator_feeds_as_a_distributed_one_does(keras: Keras, replicas: int) -> None:
     """CPUs share a plain iterator because it is faster; the replicas must get the same batches from it."""
     plain, distributed = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas)
-    dataset = tf.data.Dataset.from_tensor_slices(examples(BATCH * 8)).repeat().batch(BATCH // replicas)
+    dataset = tf.data.Dataset.from_tensor_slices((*examples(BATCH * 8), ())).repeat().batch(BATCH // replicas)
     distributed.batches = iter(distributed.strategy.distribute_datasets_from_function(lambda context: dataset))
     first = plain.loop.execute(plain.batches, 5)
     second = distributed.loop.execute(distributed.batches, 5)
@@ -408,7 +415,7 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
 
         rig.loop._step = slow_step  # type: ignore[method-assign]
         dataset = dataset.prefetch(4)
-    batches = feed(rig.strategy, lambda: dataset)
+    batches = feed(rig.strategy, lambda: dataset.map(lambda inputs, labels: (inputs, labels, ())))
     rig.loop.execute(batches, 1)
     since = InputSince()
     before = time.monotonic()
@@ -427,9 +434,9 @@ def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, repli
             given.set_shape(inputs.shape)
             return given
 
-    few = tuple(array[:4] for array in examples(BATCH))
+    few = (*(tf.constant(array[:4]) for array in examples(BATCH)), ())
     fine, outside = (Rig(keras, replicas=replicas, jit=True, first=first) for first in (None, Outside))
-    assert fine.loop.not_compilable(*few) is None
-    assert "EagerPyFunc" in str(outside.loop.not_compilable(*few))
+    assert fine.loop.not_compilable(few) is None
+    assert "EagerPyFunc" in str(outside.loop.not_compilable(few))
     outside.loop.interpret()
     assert outside.loop.execute(outside.batches, 1).applied_steps == 1

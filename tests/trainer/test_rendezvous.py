@@ -46,8 +46,12 @@ class Told:
         self.said.append(message)
 
 
-def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]) -> None:
-    """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over."""
+@pytest.mark.parametrize("own_strategy", [False, True])
+def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...], own_strategy: bool) -> None:
+    """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
+
+    A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
+    """
     started = [threading.Event() for _ in hosts]
     problems: list[BaseException] = []
     held: list[socket.socket] = []
@@ -64,9 +68,11 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
                 wait=lambda seconds: waiting.wait(0.02),
                 notice=lambda topic, message: None,
                 deadline=60,
+                until_reached=own_strategy,
             )
             # TensorFlow's server.
-            held.append(socket.create_server(("127.0.0.1", int(hosts[index].rpartition(":")[2]))))
+            if not own_strategy:
+                held.append(socket.create_server(("127.0.0.1", int(hosts[index].rpartition(":")[2]))))
         except Exception as error:  # noqa: BLE001 - the test says it
             problems.append(error)
         done.wait(120)
@@ -82,7 +88,20 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
     for each in held:
         each.close()
     assert problems == []
-    assert len(held) == 3
+    assert len(held) == (0 if own_strategy else 3)
+
+
+def test_a_worker_that_nobody_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
+    told = Told(leave=3.0)
+    with pytest.raises(Preempted, match="has not reached this worker yet"):
+        wait_for_peers(
+            seat(0, hosts[:2]),
+            now=told.now,
+            wait=told.wait,
+            notice=told.notice,
+            look=lambda address: None,
+            until_reached=True,
+        )
 
 
 def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.fits import FitState
+from mptraining_trainer.fits import Added, FitState
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.script import run_script
 
@@ -64,15 +64,18 @@ model.fit(np.ones((4, 3)), np.ones((4, 1)))
 class Recorder:
     """A Context that writes down what it is told; `done` are the epochs of the fits of an earlier attempt."""
 
-    def __init__(self, *, done: Sequence[int] = (), stop_after: int | None = None) -> None:
+    def __init__(self, *, done: Sequence[int] = (), stop_after: int | None = None, restores: bool = True) -> None:
         self.done = [FitState(epochs=epochs, history={"loss": [9.0] * epochs}) for epochs in done]
-        self.stop_after = stop_after
+        self.stop_after, self.restores = stop_after, restores
+        self.policies: list[tuple[str, int]] = []
+        self.failures: list[tuple[Added, Exception]] = []
+        self.notices: dict[str, str] = {}
         self.saved: list[list[int]] = []
         self.restored: list[tuple[int, bool]] = []
         self.told: list[tuple[int, int, Mapping[str, float]]] = []
         self.batches: list[tuple[str, int]] = []
 
-    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         self.told.append((step, epoch, metrics))
 
     def before_batch(self, step: int) -> None:
@@ -85,11 +88,20 @@ class Recorder:
         self.saved.append([fit.epochs for fit in fits])
 
     def earlier(self, model: Any) -> Sequence[FitState]:
-        assert model.weights
         return self.done
 
-    def restore(self, model: Any, *, whole: bool) -> None:
+    def restore(self, model: Any, *, whole: bool) -> bool:
         self.restored.append((len(model.weights), whole))
+        return self.restores
+
+    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+        self.policies.append((policy, replicas))
+
+    def failed(self, what: Added, error: Exception) -> None:
+        self.failures.append((what, error))
+
+    def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
+        self.notices[topic] = message
 
     def stop_requested(self) -> bool:
         return self.stop_after is not None and len(self.saved) >= self.stop_after

@@ -5,17 +5,20 @@ Whatever was built before, the same job under the same policy begins with the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolved import ResolvedData, ResolvedJob, ResolvedTraining
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
 from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.example_spec import ExampleSpec
+from mptraining_trainer.entry_point import raised
+from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.first_look import gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import Keras
@@ -28,7 +31,8 @@ from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.program import Program
 from mptraining_trainer.recovery import job_under
 from mptraining_trainer.splits import Opened
-from mptraining_trainer.xla import compiles, leave_out
+from mptraining_trainer.training.separable import needs_sums
+from mptraining_trainer.xla import compiles, leave_out, sums_over_replicas
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Ground:
     batching: Batching
     origin: Origin
     notice: Callable[..., None]
+    # Numbers of records that are left out, see `training.exclusion`.
+    excluded: frozenset[int] = frozenset()
 
     @property
     def data(self) -> ResolvedData:
@@ -56,12 +62,17 @@ class Ground:
 
     @property
     def masked(self) -> bool:
-        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip"
+        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip" or bool(self.excluded)
 
     @property
     def example(self) -> ExampleSpec:
         """One example after the job's own preprocessing."""
         return self.opened.preprocess.example_after(self.opened.training.columns.example_spec())
+
+    def order(self, seed: int) -> Order:
+        """The training records' order; a pass that was begun with one seed goes on with it."""
+        size = self.data.shuffle_buffer_size
+        return Order(count=self.opened.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
 
     @property
     def first(self) -> Position:
@@ -100,20 +111,26 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
         # Made here if it is not there yet, so that every replica has one.
         keras.random_states(built.model)
-        scaler = scaler_for(job.precision, checked=checked)
-        compiled = compiles(job, keras, built.model, ground.notice)
+        compiled = built.compiled
+        assert compiled is not None
+        compiled.model.optimizer = optimizer
+        own = "train_step" in compiled.own_steps
+        # Nothing can be scaled or skipped inside a step of the user's.
+        scaler = None if own else scaler_for(job.precision, checked=checked)
+        if not own:
+            with _explained(job):
+                compiled.build(_specs(built, ground.example))
+        jit = not own and compiles(job, keras, built.model, ground.notice)
         loop = Loop(
             keras=keras,
             strategy=ground.strategy,
-            model=built.model,
-            loss=built.loss,
+            compiled=compiled,
             optimizer=optimizer,
-            metrics=built.metrics,
             examples_per_step=ground.batching.examples_per_step,
             masked=ground.masked,
             accumulation=ground.training.gradient_accumulation_steps,
             scaler=scaler,
-            jit=compiled,
+            jit=jit,
             workers=job.processes,
             timed=data.cached is None,
         )
@@ -127,32 +144,83 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
     with input.explaining(data):
         examples = _look(_pipeline(ground, preprocess, ground.first, 1))
     # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
-    tried = compiled and job.accelerator.kind != "tpu"
-    if tried and leave_out(job, loop.not_compilable(*examples), ground.notice):
+    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    with _explained(job), ground.strategy.scope():
+        loop.prepare(few)
+        loop.evaluation.prepare(few)
+    eager = job.accelerator.kind != "tpu"
+    parts = job.replicas * ground.training.gradient_accumulation_steps
+    if compiled.own_loss and ground.masked and parts > 1:
+        raise InvalidProgram(
+            "compute_loss",
+            f"an override of {type(compiled.model).__name__}, with padded or skipped rows in a batch of {parts} parts",
+            expected="batches in which every row counts",
+            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
+        )
+    sums = (
+        not own and parts > 1 and eager and needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
+    )
+    if eager and not sums:
+        loop.separable()
+    if jit and sums and job.replicas > 1:
+        sums_over_replicas(job, ground.notice)
         loop.interpret()
-    findings = tuple(preflight.warnings(gather(built.model, built.loss, examples, keras, job)))
+    elif jit and eager and leave_out(job, loop.not_compilable(few), ground.notice):
+        loop.interpret()
+    facts = gather(compiled, examples, keras, job)
+    findings = tuple(preflight.warnings(facts)) if facts else ()
     return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
 def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps: int) -> Any:
-    buffer_size = ground.data.shuffle_buffer_size
     data: Split = ground.opened.training
-    order = Order(count=data.count, seed=ground.training.seed, buffer_size=max(1, buffer_size), shuffle=buffer_size > 0)
     return data.training(
-        # A pass that was begun with one seed goes on with it.
-        order=replace(order, seed=position.seed),
+        order=ground.order(position.seed),
         batching=ground.batching,
         position=position,
         share=ground.share,
         batch=ground.batching.examples_per_step // ground.job.replicas,
         masked=ground.masked,
+        excluded=ground.excluded,
         preprocess=preprocess,
         steps=steps,
+        weigh=_weigh(ground),
     )
 
 
-def _look(dataset: Any) -> tuple[Any, Any]:
-    """Inputs and labels of the first few examples, as NumPy arrays."""
-    inputs, labels, *_ = next(iter(dataset))
-    few: tuple[Any, Any] = tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), (inputs, labels))
+def _weigh(ground: Ground) -> Callable[..., Any] | None:
+    weights = ground.training.class_weight
+    return ground.keras.class_weights(weights) if weights else None
+
+
+def _look(dataset: Any) -> tuple[Any, Any, Any]:
+    """Inputs, labels and weights of the first few examples, as NumPy arrays."""
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), next(iter(dataset))[:3])
     return few
+
+
+@contextmanager
+def _explained(job: ResolvedJob) -> Iterator[None]:
+    """Raises what Keras or the program's own code raises as InvalidProgram, with the program's file and line."""
+    try:
+        yield
+    except Problem:
+        raise
+    except Exception as error:
+        function = job.program.function
+        text = raised(function.entry_point, error) if function else " ".join(str(error).split())[:600]
+        raise InvalidProgram("spec.program", text) from error
+
+
+def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
+    """Specs of a batch (inputs, labels, weights) of the model; any size serves where an example's size varies."""
+    seen = program.example_of(built, example)
+
+    def specs(tensors: Sequence[TensorSpec]) -> Any:
+        found = {
+            one.name: tf.TensorSpec([2, *(32 if size is None else size for size in one.shape)], one.dtype)
+            for one in tensors
+        }
+        return next(iter(found.values())) if len(found) == 1 else found or ()
+
+    return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([2], tf.float32) if seen.weighted else ()

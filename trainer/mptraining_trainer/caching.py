@@ -15,6 +15,7 @@ from mptraining_records import storage
 from mptraining_records.disk_cache import DiskCache
 from mptraining_records.storage import StoredObject
 from mptraining_records.stream import RecordStream
+from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input import Split, explaining, options, threads
 from mptraining_trainer.room import available_disk, available_memory
@@ -73,7 +74,10 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
 
 
 def _decode_all(split: Split) -> Any:
-    """(inputs, labels, mask) of all records in index order, as tensors on the host; the mask is 0 for damaged ones."""
+    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host.
+
+    The mask is 0 for damaged records.
+    """
     filler = split.first_good()
 
     def contents() -> Iterator[Any]:
@@ -86,7 +90,7 @@ def _decode_all(split: Split) -> Any:
 
     signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.float32))
     decode = decoder(split.columns)
-    dataset = tf.data.Dataset.from_generator(contents, output_signature=signature)
+    dataset = from_generator(contents, signature)
     dataset = dataset.map(
         lambda records, mask: (*decode(records), mask), num_parallel_calls=threads(), deterministic=True
     )

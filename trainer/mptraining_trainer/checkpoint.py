@@ -61,6 +61,8 @@ class Contents:
     held: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that go on with the epoch.
     sums: tuple[Any, ...] = ()
+    # Those that a model with a step of its own has besides, such as a GAN's.
+    more_optimizers: tuple[Any, ...] = ()
 
     def variables(self) -> Mapping[str, list[Any]]:
         """TensorFlow variables in a fixed order, by the file they go to."""
@@ -74,8 +76,12 @@ class Contents:
 
     def _of_optimizer(self) -> list[Any]:
         # Keras 3 counts a constant rate among the variables, tf_keras does not.
+        if self.optimizer is None:
+            # A script may compile its model without one and apply gradients by others.
+            return []
         rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
-        return [variable for variable in self.optimizer.variables if variable is not rate]
+        own = [variable for variable in self.optimizer.variables if variable is not rate]
+        return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 
 
 class Checkpointer:
@@ -149,9 +155,12 @@ class Checkpointer:
     def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
         """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
         of_files = self._contents.variables()
-        for name, variables in of_files.items():
-            if only in (None, name):
-                self._assign(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
+        # All before any, so that a refused checkpoint leaves the model as it was.
+        for name, variables in wanted.items():
+            _require_fit(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        for name, variables in wanted.items():
+            self._values.assign(variables, loaded.arrays.get(name, []))
         self.held = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
         self.last_step = loaded.state.step
 
@@ -192,10 +201,6 @@ class Checkpointer:
         arrays = self._values.read(variables)
         names = (variable.name for variable in variables)
         return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
-
-    def _assign(self, uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
-        _require_fit(uri, name, variables, arrays)
-        self._values.assign(variables, arrays)
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
         began = self._telemetry.now()

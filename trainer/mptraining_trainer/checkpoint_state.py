@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, JsonValue
 
-from mptraining_api.evidence import Recovery, Trial
+from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem, StorageUnavailable
 from mptraining_records import storage
@@ -34,6 +34,7 @@ class CheckpointState(Model):
     checked_until: int = 0
     recoveries: tuple[Recovery, ...] = ()
     measured: tuple[Trial, ...] = ()
+    excluded: tuple[ExcludedRecord, ...] = ()
     replicas: int
     # Examples of an update.
     examples_per_step: int | None = None
@@ -41,8 +42,8 @@ class CheckpointState(Model):
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    # Steps whose losses the sums among the metrics hold.
-    loss_steps: int = 0
+    # Steps whose losses the sums among the metrics hold, each by its share of rows that count.
+    loss_steps: float = 0.0
     # What the callbacks remember, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
     # Of a script: its fits so far, the last one perhaps unfinished.

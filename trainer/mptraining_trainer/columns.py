@@ -39,21 +39,26 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """All columns of a data set, which of them is the label, and the label's class names if known."""
+    """All columns of a data set, which of them are labels or the sample weight, and the label's class names."""
 
     columns: tuple[Column, ...]
-    label: str
+    labels: tuple[str, ...]
     classes: tuple[str, ...] | None
+    weight: str | None = None
 
     def example_spec(self) -> ExampleSpec:
         """The tensors that one example becomes."""
         specs = {column.name: TensorSpec(column.name, column.dtype, column.shape) for column in self.columns}
-        label = specs.pop(self.label)
-        return ExampleSpec(tuple(specs.values()), label, self.classes)
+        labels = tuple(specs.pop(name) for name in self.labels)
+        weighted = specs.pop(self.weight, None) is not None if self.weight else False
+        return ExampleSpec(tuple(specs.values()), labels, self.classes, weighted)
 
     def describe(self) -> tuple[str, ...]:
         """One phrase a column, such as `image: uint8 [8, 8, 1] from png`."""
-        return tuple(_describe(column, self.label) for column in self.columns)
+        return tuple(_describe(column, self._role(column.name)) for column in self.columns)
+
+    def _role(self, name: str) -> str:
+        return " (label)" if name in self.labels else " (sample weight)" if name == self.weight else ""
 
 
 def decide(
@@ -83,34 +88,59 @@ def decide(
         features = records_features.infer(first_records, data.label)
         infer_notice("features inferred from the first records: " + "; ".join(records_features.describe(features)))
         columns = tuple(_column(feature) for feature in features)
-    label = _label(data.label or (manifest.label if manifest else None), columns)
+    labels = _labels(data, manifest.label if manifest else None, columns)
+    _check_weight(data.sample_weight, columns)
+    if len(labels) + (data.sample_weight is not None) >= len(columns):
+        raise InvalidSpec(
+            "spec.data.features", f"only {', '.join(map(repr, labels))}", expected="at least one input besides"
+        )
     columns = tuple(_sized(column) for column in columns)
     check_records(columns, first_records)
-    return Columns(columns, label, manifest.classes if manifest and manifest.label == label else None)
+    classes = manifest.classes if manifest and labels == (manifest.label,) else None
+    return Columns(columns, labels, classes, data.sample_weight)
 
 
 def _column(feature: Feature) -> Column:
     return Column(feature.name, feature.dtype, tuple(feature.shape), feature.decode, None)
 
 
-def _label(label: str | None, columns: Sequence[Column]) -> str:
+def _labels(data: ResolvedData, of_manifest: str | None, columns: Sequence[Column]) -> tuple[str, ...]:
     names = [column.name for column in columns]
+    if data.labels is not None:
+        for name in data.labels:
+            _check_known("spec.data.labels", name, names, "Name the features that hold the labels.")
+        return data.labels
+    label = data.label or of_manifest
     if label is None:
         likely = [name for name in names if name in LABELS]
         if len(likely) != 1:
-            raise InvalidSpec("spec.data.label", "missing", expected=f"one of {names}", next_step="Add data.label.")
+            raise InvalidSpec(
+                "spec.data.label",
+                "missing",
+                expected=f"one of {names}",
+                next_step="Add data.label, or labels: [] for data without labels.",
+            )
         label = likely[0]
-    if label not in names:
-        hint = nearest(label, names) or "Name the feature that holds the label."
+    _check_known("spec.data.label", label, names, "Name the feature that holds the label.")
+    return (label,)
+
+
+def _check_weight(weight: str | None, columns: Sequence[Column]) -> None:
+    if weight is None:
+        return
+    field = "spec.data.sampleWeight"
+    _check_known(field, weight, [column.name for column in columns], "Name the feature that holds the weights.")
+    column = next(column for column in columns if column.name == weight)
+    if column.dtype == "string" or column.decode is not None:
+        raise InvalidSpec(field, f"{weight!r} holds {column.decode or column.dtype}", expected="one number an example")
+
+
+def _check_known(field: str, name: str, names: Sequence[str], otherwise: str) -> None:
+    if name not in names:
+        hint = nearest(name, names) or otherwise
         raise InvalidSpec(
-            "spec.data.label",
-            f"{label!r} is no feature of the records",
-            expected=f"one of {names}",
-            next_step=hint,
+            field, f"{name!r} is no feature of the records", expected=f"one of {list(names)}", next_step=hint
         )
-    if len(names) < 2:
-        raise InvalidSpec("spec.data.features", f"only the label {label!r}", expected="at least one input besides it")
-    return label
 
 
 def _sized(column: Column) -> Column:
@@ -167,10 +197,10 @@ def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
                 )
 
 
-def _describe(column: Column, label: str) -> str:
+def _describe(column: Column, role: str) -> str:
     text = f"{column.name}: {column.dtype} {list(column.shape)}"
     if column.decode:
         text += f" from {column.decode}"
     if column.resize:
         text += f" resized to {column.resize[0]}x{column.resize[1]}"
-    return text + (" (label)" if column.name == label else "")
+    return text + role

@@ -13,20 +13,26 @@ from mptraining_trainer.columns import Column, Columns
 _IMAGES_AT_ONCE = 8
 
 
-def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any]]:
-    """A function from a string tensor [batch] to (inputs, labels), for `tf.data.Dataset.map`.
+def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
+    """A function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
 
-    Inputs are one tensor [batch, *shape] where there is one, else a dict by name.
+    Inputs and labels are one tensor [batch, *shape] where there is one, else a dict by name; no labels and no weights
+    are an empty tuple. Weights are float32 [batch, *shape].
     """
     description = {column.name: _stored(column) for column in columns.columns}
 
-    def decode(serialized: Any) -> tuple[Any, Any]:
+    def decode(serialized: Any) -> tuple[Any, Any, Any]:
         stored = tf.io.parse_example(serialized, description)
         tensors = {column.name: _tensor(stored[column.name], column) for column in columns.columns}
-        label = tensors.pop(columns.label)
-        return (next(iter(tensors.values())) if len(tensors) == 1 else tensors), label
+        labels = {name: tensors.pop(name) for name in columns.labels}
+        weights = tf.cast(tensors.pop(columns.weight), tf.float32) if columns.weight else ()
+        return _alone(tensors), _alone(labels) if labels else (), weights
 
     return decode
+
+
+def _alone(tensors: dict[str, Any]) -> Any:
+    return next(iter(tensors.values())) if len(tensors) == 1 else tensors
 
 
 def bytes_per_example(columns: Sequence[Column]) -> int:

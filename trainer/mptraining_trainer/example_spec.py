@@ -1,4 +1,4 @@
-"""What one example looks like after decoding, before `preprocess`: what input, program and preflight share."""
+"""One example after decoding, before `preprocess`: what input, program and preflight share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of an example, without the batch dimension; None stands for a size that varies."""
+    """One tensor of an example, without the batch dimension; None is a size that varies."""
 
     name: str
     dtype: str
@@ -16,11 +16,17 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """`inputs` in the order of the features; `classes` are the label's names where the manifest has them.
+    """`inputs` in the order of the features, `labels` in the order of the job; `classes` are the manifest's names.
 
-    A model with one input gets that tensor, a model with several gets a dict by name.
+    A model with one input gets that tensor, a model with several a dict by name; so do losses with the labels.
     """
 
     inputs: tuple[TensorSpec, ...]
-    label: TensorSpec
+    labels: tuple[TensorSpec, ...]
     classes: tuple[str, ...] | None = None
+    weighted: bool = False
+
+    @property
+    def label(self) -> TensorSpec | None:
+        """The only label; None where there are none or several."""
+        return self.labels[0] if len(self.labels) == 1 else None

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 class Execution:
     """What one call of the device brought: `loss` is the mean over its `applied_steps`, those not skipped.
 
+    `loss_weight` is the number of these steps, each by its share of rows that count; 0 where the model's own step logs
+    the loss itself.
+
     `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated
     parts, before any clipping and without the loss scale; it may be infinite or NaN. The first `finite_steps` steps
     had a finite one. `loss_sum` and `metrics` run since `reset_metrics`. `asked_to_stop` and `broken` count the workers
@@ -20,6 +23,7 @@ class Execution:
     applied_steps: int
     loss: float
     loss_sum: float
+    loss_weight: float
     gradient_norm: float
     finite_steps: int
     metrics: dict[str, float]

@@ -33,6 +33,7 @@ from mptraining_trainer.applications import cnn, mlp, pretrained
 from mptraining_trainer.example_spec import ExampleSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.program import Program
+from mptraining_trainer.scripts.float32_model import rebuilt, switched_to_float32
 
 VERSION = 1
 _LARGEST_SOURCE = 1 << 20
@@ -58,19 +59,22 @@ def export(
 ) -> str:
     """Writes the model into `folder`, which appears complete or not at all; returns the main file's name in it.
 
-    Call it outside `strategy.scope()`. `weights` are arrays in the order of `model.get_weights()`; give them where
-    reading the model's own is a collective of all workers. `example` is None for scripts. Raises Problem when
-    Keras can neither copy nor save the model.
+    Call it outside `strategy.scope()`. Of a script's model on several workers only `weights` are written where
+    Keras cannot rebuild it, since reading its variables takes all workers. `weights` are arrays in the order of
+    `model.get_weights()`; give them where reading the model's own is a collective of all workers. `example` is None
+    for scripts. Raises Problem when Keras can neither copy nor save the model.
     """
     arrays = list(program.model.get_weights() if weights is None else weights)
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        model, policy = float32_copy(program.model, keras, program.rebuild, arrays)
-        main = _write_model(model, keras, job, part)
-        model.save_weights(str(part / "model.weights.h5"))
-        names = [getattr(variable, "path", variable.name) for variable in model.weights]
+        model, policy = float32_copy(program.model, keras, program.rebuild, arrays, readable=job.processes == 1)
+        main = "weights.npz" if model is None else _write_model(model, keras, job, part)
+        if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
+            main = "weights.npz"
+        of = program.model if model is None else model
+        names = [getattr(variable, "path", variable.name) for variable in of.weights]
         keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
         np.savez(part / "weights.npz", allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
         about = {
@@ -80,11 +84,12 @@ def export(
             "tensorflow": tf.__version__,
             "rebuild": dict(program.rebuild),
             "inputs": program.rebuild.get("inputs"),
-            "label": example.label.name if example else None,
+            "label": example.label.name if example and example.label else None,
             "classes": list(example.classes) if example and example.classes else None,
             "preprocess": program.rebuild.get("preprocess"),
             "trainedUnder": job.precision.policy,
             "policy": policy,
+            "main": main,
             "step": step,
             "metrics": dict(metrics or {}),
             "recipe": _RECIPE if program.rebuild.get("builder") != "script" else None,
@@ -121,20 +126,19 @@ def load(folder: Path) -> Any:
     return load_model(folder)
 
 
-def float32_copy(model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Any, str]:
+def float32_copy(
+    model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: Sequence[Any], *, readable: bool = True
+) -> tuple[Any, str]:
     """The model built again under float32, with these weights; and the policy that the copy really has.
 
-    From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is
-    returned as it is.
+    From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is itself
+    switched to float32; None in its place where its variables are not `readable` by this process alone.
     """
-    with _under_float32(keras.module) as before:
+    with _under_float32(keras.module):
         with contextlib.suppress(Exception):
-            copy = type(model).from_config(without_mixed(model.get_config()))
-            copy.set_weights(list(arrays))
-            if len(copy.weights) == len(arrays):
-                return copy, "float32"
+            return rebuilt(model, keras, without_mixed(model.get_config()), arrays), "float32"
         if rebuild.get("builder", "script") == "script":
-            return model, before
+            return (model, switched_to_float32(model, keras)) if readable else (None, "float32")
         copy = build_model(keras.module, rebuild)
         try:
             copy.set_weights(list(arrays))
@@ -144,11 +148,11 @@ def float32_copy(model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: S
 
 
 @contextlib.contextmanager
-def _under_float32(keras: Any) -> Iterator[str]:
+def _under_float32(keras: Any) -> Iterator[None]:
     before = keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy("float32")
     try:
-        yield before.name
+        yield
     finally:
         keras.mixed_precision.set_global_policy(before)
 
@@ -198,6 +202,18 @@ def load_model(folder: Any = None) -> Any:
     with np.load(folder / "weights.npz") as arrays:
         model.set_weights([arrays[key] for key in arrays.files])
     return model
+
+
+def _write_weights(model: Any, path: Path, program: Program) -> bool:
+    """Whether Keras could write its own file of weights, which it must for every model but a script's."""
+    try:
+        model.save_weights(str(path))
+    except Exception:
+        path.unlink(missing_ok=True)
+        if program.rebuild.get("builder") != "script":
+            raise
+        return False
+    return True
 
 
 def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:

@@ -51,8 +51,8 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
         return InvalidProgram(
             "spec.program",
             f"an operation of the model has no deterministic form on this device: {text}",
-            next_step="Replace it, or set TF_DETERMINISTIC_OPS=0 in podTemplate.env: a resumed run then ends with "
-            "slightly other weights than one that was never interrupted.",
+            next_step="Replace it, or set training.deterministic: Never: a resumed run then ends with slightly other "
+            "weights than one that was never interrupted.",
         )
     if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
         return Problem(

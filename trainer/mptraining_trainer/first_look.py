@@ -13,17 +13,23 @@ from mptraining_api.resolved import ResolvedJob
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.facts import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.model.compiled import CompiledModel
 
 _ROWS = 8
 
 
-def gather(model: Any, loss: Any, first_batch: tuple[Any, Any], keras: Keras, job: ResolvedJob) -> Facts:
-    """What there is to know from the model and the first batch, (inputs, labels) as NumPy arrays.
+def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
+    """What there is to know from the model and the first batch, (inputs, labels, …) as NumPy arrays.
 
     `inputs` is an array or a dict of them, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
-    TPU, where an eager pass compiles for minutes. Under several workers every one must call it.
+    TPU, where an eager pass compiles for minutes. Under several workers every one must call it. None for a model of
+    which one output, one label and one loss do not say all: several outputs, or a step of its own.
     """
-    inputs, labels = first_batch
+    model, loss = compiled.model, _only(getattr(compiled.model, "loss", None))
+    inputs, labels = first_batch[:2]
+    outputs = getattr(model, "outputs", None) or [None]
+    if compiled.own_steps or isinstance(labels, (tuple, list, Mapping)) or len(outputs) != 1:
+        return None
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
     few = {name: tf.convert_to_tensor(value[:_ROWS]) for name, value in named.items()}
@@ -32,6 +38,8 @@ def gather(model: Any, loss: Any, first_batch: tuple[Any, Any], keras: Keras, jo
         if job.accelerator.kind == "tpu"
         else _forward(model, few if isinstance(inputs, Mapping) else few["inputs"])
     )
+    if output is not None and not tf.is_tensor(output):
+        return None
     shape = keras.output_shape(model) if output is None else output.shape
     name, from_logits = _loss(loss)
     return Facts(
@@ -63,8 +71,6 @@ def _forward(model: Any, inputs: Any) -> Any:
     except Exception as error:
         line = " ".join(str(error).split())
         raise InvalidProgram("spec.program", f"the model fails on the first batch: {line[:600]}") from error
-    if not tf.is_tensor(output):
-        raise InvalidProgram("spec.program", f"the model returns {type(output).__name__}", expected="one tensor")
     return output
 
 
@@ -102,11 +108,18 @@ def _activation(layer: Any) -> str | None:
     return getattr(activation, "__name__", None)
 
 
+def _only(loss: Any) -> Any:
+    """The one loss of one output, which may be named in a list or a dict."""
+    if isinstance(loss, Mapping) and "class_name" not in loss:
+        loss = list(loss.values())
+    return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
+
+
 def _loss(loss: Any) -> tuple[str, bool | None]:
     """The loss as a class name of Keras, and its from_logits."""
     if hasattr(loss, "get_config"):
         return type(loss).__name__, loss.get_config().get("from_logits")
-    name = getattr(loss, "__name__", type(loss).__name__)
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     classes = {known.lower(): known for known in (*SPARSE, *ELEMENTWISE)}
     known = classes.get(name.replace("_", "").lower(), name)
     return known, False if known.endswith("Crossentropy") else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +26,7 @@ from mptraining_records.reader import RecordReader
 from mptraining_records.stream import READ_AHEAD, RecordStream
 from mptraining_trainer.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
 from mptraining_trainer.columns import Columns
+from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.decode import bytes_per_example, decoder
 from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preprocess import Preprocess
@@ -38,7 +39,7 @@ _PREFETCH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Split:
-    """Training or validation data: where its records lie, and when they are cached (inputs, labels, mask) of all.
+    """Training or validation data: where its records are, and its tensors (inputs, labels, weights, mask) when cached.
 
     `problems` collects what its pipelines met; see `explaining`.
     """
@@ -72,14 +73,18 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         steps: int | None = None,
+        weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
-        """Batches of one replica (inputs, labels, and a mask when `masked`), dealt to the replicas in turn.
+        """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
 
-        It ends after so many `steps`, so that no more is read than they need; without them it does not end.
+        `weigh` gives a batch (inputs, labels) the weights of its classes. Records that are `excluded` are holes, as
+        damaged ones are: another record with a mask of 0 is in their place. It ends after so many `steps`, so that no
+        more is read than they need; without them it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
-            return training_pieces(order, batching, position, share, steps)
+            return training_pieces(order, batching, position, share, steps, excluded)
 
         return self._pipeline(
             pieces,
@@ -89,6 +94,8 @@ class Split:
             masked=masked,
             preprocess=preprocess,
             training=True,
+            weigh=weigh,
+            excluded=excluded,
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
@@ -109,40 +116,56 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         training: bool,
+        weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
         if self.cached is not None:
-            dataset = self._from_memory(pieces, seed, batch)
+            dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
-            dataset = self._from_records(pieces, seed, row, batch, training=training)
+            dataset = self._from_records(pieces, seed, row, batch, excluded, training=training)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
-        dataset = dataset.map(
-            (lambda inputs, labels, mask, seeds: (inputs, labels, mask))
-            if masked
-            else (lambda inputs, labels, mask, seeds: (inputs, labels)),
-            num_parallel_calls=1,
-        )
+
+        def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
+            if weigh is not None:
+                weights = weigh(inputs, labels)[2]
+            return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
+
+        dataset = dataset.map(batch_of, num_parallel_calls=1)
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
 
-    def _from_memory(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
+    def _from_memory(
+        self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int, excluded: Collection[int]
+    ) -> Any:
+        filler, hollow = 0, np.empty(0, np.int64)
+        if excluded:
+            assert self.cached is not None
+            # In the place of a damaged record is any, perhaps one that is excluded.
+            whole = np.array(self.cached[2])
+            hollow = np.flatnonzero(whole == 0)
+            whole[list(excluded)] = 0
+            filler = int(np.argmax(whole))
+
         def numbers() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
+                there = (piece.records >= 0) & ~np.isin(piece.records, hollow)
                 yield (
-                    np.maximum(piece.records, 0),
-                    (piece.records >= 0).astype(np.float32),
+                    np.where(there, piece.records, filler),
+                    there.astype(np.float32),
                     _seeds(seed, piece),
                 )
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
-            inputs, labels, whole = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
-            return inputs, labels, mask * whole, seeds
+            gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
+            inputs, labels, weights, whole = gathered
+            return inputs, labels, weights, mask * whole, seeds
 
         signature = (
             tf.TensorSpec([None], tf.int64),
             tf.TensorSpec([None], tf.float32),
             tf.TensorSpec([None, 2], tf.int64),
         )
-        dataset = tf.data.Dataset.from_generator(numbers, output_signature=signature)
+        dataset = from_generator(numbers, signature)
         # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
@@ -150,9 +173,16 @@ class Split:
         return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
 
     def _from_records(
-        self, pieces: Callable[[], Iterator[Piece]], seed: int, row: int | None, batch: int, *, training: bool
+        self,
+        pieces: Callable[[], Iterator[Piece]],
+        seed: int,
+        row: int | None,
+        batch: int,
+        excluded: Collection[int],
+        *,
+        training: bool,
     ) -> Any:
-        filler = self.first_good()
+        filler = self.first_good(excluded)
 
         def contents() -> Iterator[tuple[Any, ...]]:
             begun: deque[Piece] = deque()
@@ -185,7 +215,7 @@ class Split:
             tf.TensorSpec([batch, 2], tf.int64),
         )
         decode = decoder(self.columns)
-        dataset = tf.data.Dataset.from_generator(contents, output_signature=signature).prefetch(4)
+        dataset = from_generator(contents, signature).prefetch(4)
         return dataset.map(
             lambda records, mask, seeds: (*decode(records), mask, seeds),
             num_parallel_calls=threads(),
@@ -212,9 +242,11 @@ class Split:
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
-    def first_good(self) -> bytes:
-        """Any readable record. Raises InvalidData when there is none."""
+    def first_good(self, excluded: Collection[int] = ()) -> bytes:
+        """Any readable record that is not excluded. Raises InvalidData when there is none."""
         for number in range(self.count):
+            if number in excluded:
+                continue
             record = self.reader.read(np.array([number], np.int64))[0]
             if record is not None:
                 return record

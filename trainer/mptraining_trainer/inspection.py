@@ -110,6 +110,9 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
     seen = program.example_of(built, example)
     specs = {one.name: _spec(one.shape, one.dtype) for one in seen.inputs}
     inputs = specs if len(specs) > 1 else next(iter(specs.values()))
+    labels = {one.name: _spec(one.shape, one.dtype) for one in seen.labels}
+    compiled = built.compiled
+    assert compiled is not None
     output: list[Any] = []
     forward: set[Any] = set()
     taken: list[Any] = []
@@ -117,16 +120,15 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
     def step(inputs: Any, labels: Any) -> Any:
         taken.extend(tf.nest.flatten(inputs))
         with tf.GradientTape() as tape:
-            predictions = model(inputs, training=True)
+            predictions = compiled.predictions(inputs, training=True)
             output.append(predictions)
-            values = built.loss(labels, tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.float32), predictions))
-            loss = tf.reduce_sum(tf.cast(values, tf.float32))
+            loss = compiled.loss(inputs, compiled.arranged(labels), predictions, None, training=True)
         forward.update(loss.graph.get_operations())
         return [one for one in tape.gradient(loss, variables) if one is not None]
 
     with recorded(keras) as calls:
         traced = tf.function(step, autograph=False).get_concrete_function(
-            inputs, _spec(seen.label.shape, seen.label.dtype)
+            inputs, labels if len(labels) > 1 else next(iter(labels.values()), ())
         )
     activations, copies = saved_bytes(traced.graph, forward, taken, batch=_BATCH)
     layer = keras.output_layer(model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -83,6 +83,16 @@ class Keras:
             # its own summing taken away. tf_keras has an argument for that.
             optimizer._all_reduce_sum_gradients = list
 
+    def overwriting_average(self, optimizer: Any) -> int | None:
+        """Takes `ema_overwrite_frequency` from a Keras 3 optimizer; None where it has none.
+
+        Keras 3 overwrites inside a condition of the replicas, which tf.distribute cannot; the loop does it instead.
+        """
+        if self.legacy or not getattr(optimizer, "use_ema", False):
+            return None
+        frequency, optimizer.ema_overwrite_frequency = optimizer.ema_overwrite_frequency, None
+        return int(frequency) if frequency else None
+
     def variables(self, owner: Any) -> list[Any]:
         """All TensorFlow variables of a model, an optimizer or a metric, seeds included, in a fixed order."""
         return self.variables_of(owner.variables)
@@ -104,13 +114,24 @@ class Keras:
         }
         return self.variables_of(list(found.values()))
 
-    def unreduced(self, loss: Any) -> Any:
-        """The loss as one value an example, so that the loop alone decides what to divide by."""
-        reduction = self.module.losses.Reduction.NONE if self.legacy else "none"
-        if isinstance(loss, self.module.losses.Loss):
-            config = {**loss.get_config(), "reduction": reduction}
-            return type(loss).from_config(config)
-        return loss
+    def class_weights(self, weights: Mapping[str, float]) -> Callable[..., Any]:
+        """Keras' own function from (inputs, labels) to (inputs, labels, weights), by the weights of class numbers."""
+        if self.legacy:
+            from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make
+        else:
+            from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn as make
+        try:
+            mapped: Callable[..., Any] = make({int(number): float(weight) for number, weight in weights.items()})
+        except ValueError as error:
+            raise InvalidSpec(
+                "spec.training.classWeight", f"{dict(weights)}: {error}", expected='class numbers, such as {"0": 1.0}'
+            ) from None
+        return mapped
+
+    def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """What `fit` does with the weights at its end: an optimizer with `use_ema` overwrites them by the average."""
+        if getattr(optimizer, "use_ema", False):
+            optimizer.finalize_variable_values(list(variables))
 
     def random_states(self, model: Any) -> list[Any]:
         """TensorFlow variables of random numbers that are not among the model's own.
@@ -182,14 +203,14 @@ class Keras:
             shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
         )
 
-    def has_own_train_step(self, model: Any) -> str | None:
-        """`train_step` or `test_step` when the model's class overrides it, else None."""
-        base = self.module.Model
+    def own_steps(self, model: Any) -> tuple[str, ...]:
+        """Which of `train_step` and `test_step` the model's class overrides."""
+        found = []
         for name in ("train_step", "test_step"):
             defined_by = next(cls for cls in type(model).__mro__ if name in vars(cls))
-            if not issubclass(base, defined_by):
-                return name
-        return None
+            if not issubclass(self.module.Model, defined_by):
+                found.append(name)
+        return tuple(found)
 
     def fold_replica_into_seeds(self, model: Any) -> int:
         """Gives each replica its own dropout masks; returns how many seed generators there are.

@@ -53,8 +53,9 @@ class Pace:
 class Boundaries:
     """Steps at which training pauses: `every_*` of None never does.
 
-    `offset` is the step at which the first epoch would have begun, had every step been of today's size: another than
-    0 after a resume with another batch size. Epochs then end where the passes over the data do.
+    `offset` is the step at which epoch 0 would have begun, had every step been of today's size: another than 0 after a
+    resume with another batch size, and where the job begins with a later epoch. Epochs end where the passes over the
+    data do.
     """
 
     total_steps: int
@@ -64,6 +65,7 @@ class Boundaries:
     offset: int = 0
     # Single steps after which an execution ends.
     pauses: tuple[int, ...] = ()
+    validates_at_end: bool = True
 
     def until_next(self, step: int) -> int:
         """Steps from `step` to the nearest boundary after it."""
@@ -81,9 +83,9 @@ class Boundaries:
         return -(-(step - self.offset) // self.steps_per_epoch)
 
     def validates(self, step: int) -> bool:
-        """Whether validation is due after `step` steps; always after the last one."""
+        """Whether validation is due after `step` steps; after the last one too, unless it is due by epochs alone."""
         return self.validation_every is not None and (
-            (step - self.offset) % self.validation_every == 0 or step == self.total_steps
+            (step - self.offset) % self.validation_every == 0 or (self.validates_at_end and step == self.total_steps)
         )
 
     def saves(self, step: int) -> bool:

@@ -8,7 +8,7 @@ or `training` (a bool), it gets them. So augmentation is the same after a resume
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,12 @@ class Preprocess:
     per_batch: Callable[[Any], Any] | None = None
 
     def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int) -> Any:
-        """Maps a dataset of batches (inputs, labels, mask, seeds)."""
+        """Maps a dataset of batches (inputs, labels, weights, mask, seeds)."""
         if self.per_example is not None:
             call = _caller(self.per_example, training)
             dataset = dataset.unbatch()
             dataset = dataset.map(
-                lambda inputs, labels, mask, seed: (*call(inputs, labels, seed), mask, seed),
+                lambda inputs, labels, weights, mask, seed: (*call(inputs, labels, seed), weights, mask, seed),
                 num_parallel_calls=parallel,
                 deterministic=True,
             )
@@ -41,7 +41,7 @@ class Preprocess:
         if self.per_batch is not None:
             per_batch = self.per_batch
             dataset = dataset.map(
-                lambda inputs, labels, mask, seeds: (per_batch(inputs), labels, mask, seeds),
+                lambda inputs, *rest: (per_batch(inputs), *rest),
                 num_parallel_calls=parallel,
                 deterministic=True,
             )
@@ -51,24 +51,19 @@ class Preprocess:
         """What one example looks like after the per-example function. Raises InvalidProgram when it fails."""
         if self.per_example is None:
             return example
-        specs = {each.name: tf.TensorSpec(each.shape, each.dtype) for each in example.inputs}
-        inputs = next(iter(specs.values())) if len(specs) == 1 else specs
-        label = tf.TensorSpec(example.label.shape, example.label.dtype)
+        inputs, labels = _specs(example.inputs), _specs(example.labels)
         call = _caller(self.per_example, training=True)
         seed = tf.TensorSpec([2], tf.int64)
         try:
-            outputs = tf.function(call).get_concrete_function(inputs, label, seed).structured_outputs
+            outputs = tf.function(call).get_concrete_function(inputs, labels, seed).structured_outputs
         except InvalidProgram:
             raise
         except Exception as error:
             line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             raise InvalidProgram(_FIELD, f"the function failed on one example: {line}") from error
-        new_inputs, new_label = outputs
-        named = new_inputs if isinstance(new_inputs, dict) else {example.inputs[0].name: new_inputs}
+        new_inputs, new_labels = outputs
         return ExampleSpec(
-            tuple(_spec(name, tensor) for name, tensor in named.items()),
-            _spec(example.label.name, new_label),
-            example.classes,
+            _named(new_inputs, example.inputs), _named(new_labels, example.labels), example.classes, example.weighted
         )
 
 
@@ -108,6 +103,22 @@ def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
         return returned[0], returned[1]
 
     return call
+
+
+def _specs(tensors: Sequence[TensorSpec]) -> Any:
+    specs = {each.name: tf.TensorSpec(each.shape, each.dtype) for each in tensors}
+    return next(iter(specs.values())) if len(specs) == 1 else specs or ()
+
+
+def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The tensors that the user's function returned, by name: those of a dict, or the only one by the name it had."""
+    if isinstance(outputs, Mapping):
+        return tuple(_spec(str(name), tensor) for name, tensor in outputs.items())
+    tensors = tf.nest.flatten(outputs)
+    names = [each.name for each in before]
+    if len(tensors) != len(names):
+        names = [f"{names[0] if names else 'tensor'}_{number}" for number in range(len(tensors))]
+    return tuple(_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True))
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:

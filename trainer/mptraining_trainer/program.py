@@ -14,19 +14,21 @@ from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Function
 from mptraining_trainer import applications
 from mptraining_trainer.callback_kinds import checked
-from mptraining_trainer.compile_arguments import settled
 from mptraining_trainer.entry_point import import_entry_point, raised
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.model.compile import compile_model
+from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.preprocess import Preprocess, check
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
-_ENTRIES = ("model", "loss", "optimizer", "metrics", "callbacks", "preprocess")
+_ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)
 
 
 @dataclass(frozen=True)
 class Program:
-    """`loss` gives one value an example; `optimizer` has no LossScaleOptimizer around it.
+    """`compiled` is the model with its loss and metrics, None for a script; `optimizer` has no LossScaleOptimizer
+    around it.
 
     `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of
     one example; see `preprocess.Preprocess`. `rebuild` holds JSON values: builder, arguments, inputs and preprocess,
@@ -34,9 +36,8 @@ class Program:
     """
 
     model: Any
-    loss: Any
-    optimizer: Any
-    metrics: list[Any]
+    compiled: CompiledModel | None = None
+    optimizer: Any = None
     preprocess: Callable[..., Any] | None = None
     callbacks: tuple[Any, ...] = ()
     rebuild: Mapping[str, Any] = field(default_factory=dict)
@@ -61,15 +62,15 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
         parts = call_function(job.program.function, keras)
         preprocess = _per_example(parts, named)
         example = Preprocess(preprocess).example_after(example)
-        _build_variables(parts["model"], example)
+        _build_variables(keras, parts["model"], example)
         rebuild = {"builder": "function", "arguments": job.program.function.to_document()}
         rebuild["preprocess"] = "the program's own" if preprocess else None
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
     rebuild["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs]
-    optimizer, loss, metrics = settled(job, keras, parts, example, notice)
+    compiled, optimizer = compile_model(job, keras, parts, example, notice)
     callbacks = parts.get("callbacks", ())
-    return Program(parts["model"], keras.unreduced(loss), optimizer, metrics, preprocess, callbacks, rebuild)
+    return Program(parts["model"], compiled, optimizer, preprocess, callbacks, rebuild)
 
 
 def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
@@ -80,7 +81,7 @@ def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
         return example
     # An application's own preprocessing makes float32 of every image.
     images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
-    return ExampleSpec(images, example.label, example.classes)
+    return ExampleSpec(images, example.labels, example.classes, example.weighted)
 
 
 def call_function(function: Function, keras: Keras) -> dict[str, Any]:
@@ -145,16 +146,12 @@ def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
             f"{entry_point} returned {type(model).__name__}",
             expected="a keras.Model, or a dict with one as 'model'",
         )
-    overridden = keras.has_own_train_step(model)
-    if overridden:
-        raise InvalidProgram(
-            _ENTRY_POINT,
-            f"{type(model).__name__} overrides {overridden}, which the training loop would not call",
-            next_step="Train it with your own model.fit: name the file in program.script.",
-        )
 
 
-def _build_variables(model: Any, example: ExampleSpec) -> None:
+def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
+    if "train_step" in CompiledModel(keras, model).own_steps:
+        # A model with a step of its own may have no `call`: its step builds it.
+        return
     if not (model.built and model.variables):
         # Any size serves where an example's size varies; 32 survives a few poolings.
         batch = {
@@ -170,11 +167,3 @@ def _build_variables(model: Any, example: ExampleSpec) -> None:
                 raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
                 next_step="The model must take the data's features; give it a keras.Input to be sure.",
             ) from error
-    outputs = getattr(model, "outputs", None) or ()
-    if len(outputs) > 1:
-        raise InvalidProgram(
-            _ENTRY_POINT,
-            f"the model has {len(outputs)} outputs",
-            expected="one",
-            next_step="Train it with your own model.fit: name the file in program.script.",
-        )

@@ -1,7 +1,8 @@
 """Are all workers there? Asked before TensorFlow waits for them, which does so without end and without a word.
 
 Each worker listens on its own port until it has reached every other one. A port that takes connections is a worker that
-waits here too, or one that went on and whose TensorFlow has the port by now.
+waits here too, or one that went on and whose TensorFlow has the port by now. Where a script opens that port later, or
+never, each worker listens until every other one has reached it: they send their index, and are known by it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _SAY_AFTER, _SAY_EVERY = 10.0, 30.0
 _BETWEEN_LOOKS, _LOOK_SECONDS = 0.5, 5.0
 _AT_ONCE = 16
 _NAMED = 5
+# What a worker sends when it connects, with its index after it; it follows the connection at once.
+_GREETING = "mptraining worker "
+_GREETING_SECONDS = 1.0
+_NOT_HEARD = "it listens, but has not reached this worker yet"
 
 Look = Callable[[str], str | None]
 
@@ -33,8 +38,9 @@ def wait_for_peers(
     notice: Callable[[str, str], None],
     deadline: float = DEADLINE_SECONDS,
     look: Look | None = None,
+    until_reached: bool = False,
 ) -> None:
-    """Returns when every other worker of `seat.hosts` takes connections.
+    """Returns when every other worker of `seat.hosts` takes connections, and with `until_reached` has reached this one.
 
     `wait(seconds)` returns early, with True, when this worker is told to leave: then Preempted is raised. PeerLost is
     raised after `deadline` seconds, with the index, the host name and the trouble of each worker that is missing; and
@@ -43,10 +49,20 @@ def wait_for_peers(
     began = now()
     say_at = began + _SAY_AFTER
     missing = {index: "not looked for yet" for index in range(len(seat.hosts)) if index != seat.index}
-    with _listening(seat), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rendezvous") as pool:
+    # Not to TensorFlow's own server.
+    greeting = f"{_GREETING}{seat.index}\n".encode() if until_reached else b""
+    look = look or (lambda address: trouble(address, greeting))
+    silent = set(missing) if until_reached else set()
+    with _listening(seat) as listener, ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rendezvous") as pool:
         while True:
-            found = pool.map(look or trouble, [seat.hosts[index] for index in missing])
-            missing = {index: said for index, said in zip(list(missing), found, strict=True) if said is not None}
+            unseen = [index for index in missing if missing[index] != _NOT_HEARD]
+            found = dict(zip(unseen, pool.map(look, [seat.hosts[index] for index in unseen]), strict=True))
+            silent -= _heard(listener) if silent else set()
+            missing = {
+                index: said
+                for index in missing
+                if (said := found.get(index) or (_NOT_HEARD if index in silent else None)) is not None
+            }
             if not missing:
                 return
             if now() - began >= deadline:
@@ -71,11 +87,12 @@ def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
     return "; ".join(named) + (f"; and {more} more" if more else "")
 
 
-def trouble(address: str) -> str | None:
-    """Why nobody can be reached at host:port, or None when somebody can."""
+def trouble(address: str, greeting: bytes = b"") -> str | None:
+    """Why nobody can be reached at host:port, or None when somebody can; that one is sent `greeting`."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS) as connection:
+            connection.sendall(greeting)
     except socket.gaierror:
         return "its name is not known to DNS"
     except ConnectionRefusedError:
@@ -87,8 +104,27 @@ def trouble(address: str) -> str | None:
     return None
 
 
+def _heard(listener: socket.socket) -> set[int]:
+    """The indices of the workers that have connected since the last call."""
+    found: set[int] = set()
+    listener.settimeout(0)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return found
+        with connection:
+            connection.settimeout(_GREETING_SECONDS)
+            try:
+                said = connection.recv(64).decode("ascii", "replace").strip()
+            except OSError:
+                continue
+        if said.startswith(_GREETING) and said.removeprefix(_GREETING).isdecimal():
+            found.add(int(said.removeprefix(_GREETING)))
+
+
 @contextmanager
-def _listening(seat: Seat) -> Iterator[None]:
+def _listening(seat: Seat) -> Iterator[socket.socket]:
     address = seat.hosts[seat.index]
     several = socket.has_dualstack_ipv6()
     try:
@@ -106,4 +142,4 @@ def _listening(seat: Seat) -> Iterator[None]:
             next_step="Another process of this machine has it; hostNetwork needs a port for each job.",
         ) from error
     with listener:
-        yield
+        yield listener

@@ -79,7 +79,7 @@ def run(
         first_record_seconds=_first_record_seconds(trained),
         input_bound_percent=trained.input_bound_percent if trained else None,
         peak_memory_bytes=peak_memory_bytes(),
-        precision=trained.numbers.policy if trained and trained.numbers else None,
+        precision=_policy(trained),
         recoveries=len(trained.numbers.recoveries) if trained and trained.numbers else None,
     )
     telemetry.close()
@@ -123,7 +123,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         step=trained.step,
         metrics=trained.metrics,
         strategy=job.strategy,
-        precision=numbers.policy if numbers else job.precision.policy,
+        precision=numbers.policy if numbers else trained.policy or job.precision.policy,
         keras=job.keras,
         workers=job.processes,
         replicas_in_sync=job.replicas,
@@ -151,6 +151,12 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         best=trained.best,
     )
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
+
+
+def _policy(trained: Trained | None) -> str | None:
+    if trained is None:
+        return None
+    return trained.numbers.policy if trained.numbers else trained.policy
 
 
 def _first_record_seconds(trained: Trained | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import tensorflow as tf
@@ -22,10 +22,15 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
 
     Raises InvalidSpec when the accelerators that the job was promised are not here.
     """
+    if job.training is not None and job.training.deterministic:
+        tf.config.experimental.enable_op_determinism()
     if job.processes > 1:
         peers = sorted({host.rpartition(":")[0] for host in seat.hosts})
         others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
         environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
+        if job.strategy == "None":
+            # For the strategy that the script makes.
+            environment["TF_CONFIG"] = tf_config(seat)
     if job.accelerator.kind == "cpu":
         return _on_cpu(job, seat, environment)
     if job.accelerator.kind == "tpu":
@@ -35,26 +40,11 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
         raise _missing(job, f"{len(gpus)} GPUs")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if wants_determinism(job, environment):
-        tf.config.experimental.enable_op_determinism()
     if job.strategy == "None":
         return tf.distribute.get_strategy()
     if job.strategy == "MultiWorkerMirrored":
         return _multi_worker(seat, environment)
     return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(job.replicas_per_process)])
-
-
-def wants_determinism(job: ResolvedJob, environment: Mapping[str, str]) -> bool:
-    """Whether every operation must give the same bits each time: on GPUs the fastest kernels do not.
-
-    Not for scripts, which resume by epoch and may draw numbers without a seed, which TensorFlow then refuses; nor where
-    TensorFlow's own variable TF_DETERMINISTIC_OPS is 0, for a model with an operation that has no such kernel.
-    """
-    return (
-        job.accelerator.kind == "gpu"
-        and job.program.script is None
-        and environment.get("TF_DETERMINISTIC_OPS", "1").lower() not in ("0", "false")
-    )
 
 
 def devices(strategy: Any) -> tuple[str, ...]:

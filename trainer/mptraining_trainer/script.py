@@ -8,7 +8,9 @@ bit for bit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import math
 import os
 import runpy
 import sys
@@ -26,9 +28,14 @@ from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
 from mptraining_trainer.failures import of_a_peer
-from mptraining_trainer.fits import Context, Fits
+from mptraining_trainer.fits import Added, Context, Fits
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.notebook_place import place_of
+from mptraining_trainer.scripts.job_scope import job_scope
+from mptraining_trainer.scripts.late_settings import late_settings_ignored
+from mptraining_trainer.scripts.layer_policies import policy_of, rounded_ids_noticed
+from mptraining_trainer.scripts.loss_scaling import scale_own_train_step
+from mptraining_trainer.scripts.next_steps import Circumstances, next_step
 from mptraining_trainer.secret_values import SecretValues
 
 _PATH = "spec.program.script.path"
@@ -38,9 +45,11 @@ _SECONDS_BETWEEN_PROGRESS = 1.0
 def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, folder: Path | None = None) -> Any:
     """Runs the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
 
-    `strategy` is None for one device or a script that makes its own. Returns the model that its last `fit` trained,
-    None when there was none. Raises InvalidProgram for a script that cannot work here, Preempted when `context` asked
-    to stop, and Problem (reason ProgramFailed) for an error of the script's own, whose traceback is on stderr then.
+    `strategy` is None for one device or a script that makes its own. What the trainer adds to a fit (checkpoints,
+    progress, building a model) ends no script by an error: `context.failed` hears of it. Returns the model that its
+    last `fit` trained, None when there was none. Raises InvalidProgram for a script that cannot work here,
+    Preempted when `context` asked to stop, and Problem (reason ProgramFailed) for an error of the script's own,
+    whose traceback is on stderr then.
     """
     script = job.program.script
     assert script is not None
@@ -52,12 +61,12 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     fits = Fits(strategy, context)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
+        around.enter_context(late_settings_ignored(context.notice))
         for generation in generations:
-            generation.set_policy(job.precision.policy)
             around.enter_context(_wrapped_fit(generation, fits))
+            around.enter_context(rounded_ids_noticed(generation, context.notice))
         around.enter_context(_as_main(path, folder, script))
-        if strategy is not None:
-            around.enter_context(strategy.scope())
+        around.enter_context(job_scope(generations, job.precision.policy, strategy))
         try:
             runpy.run_path(str(path), run_name="__main__")
         except _Stop:
@@ -71,7 +80,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
             if job.processes > 1 and of_a_peer(error):
                 # No mistake of the script's: `failures` says what it means.
                 raise
-            raise _failed(script, folder, error) from error
+            raise _failed(script, folder, error, _circumstances(job, keras, fits)) from error
     return fits.model
 
 
@@ -85,18 +94,26 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
     signature = inspect.signature(original)
 
     def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if not keras.legacy and isinstance(fits.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+        if not keras.legacy and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise InvalidProgram(
                 "spec.keras",
                 "model.fit of Keras 3 does not work over several workers",
                 next_step="Set keras: Legacy and import tf_keras (or tf.keras) in the script.",
             )
-        call = signature.bind(model, *args, **kwargs)
+        try:
+            call = signature.bind(model, *args, **kwargs)
+        except TypeError:
+            # Keras' own message names its own function.
+            return original(model, *args, **kwargs)
         call.apply_defaults()
         given = call.arguments
-        _build_from(model, given["x"])
         first = given["initial_epoch"]
-        skipped, before = fits.begin(model, max(0, given["epochs"] - first))
+        planned = max(0, given["epochs"] - first)
+        fits.policy = policy_of(model, keras)
+        replicas = strategy.num_replicas_in_sync
+        fits.follow(Added.POLICY, lambda: fits.context.fitted(model, fits.policy or "", replicas))
+        skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
         # A progress bar in a pod's log is one line of many kilobytes.
@@ -109,11 +126,21 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
             history.history[name] = [*values, *history.history.get(name, [])]
         return history
 
-    keras.module.Model.fit = fit
+    make_train_function = keras.module.Model.make_train_function
+
+    @functools.wraps(make_train_function)
+    def scaled(model: Any, *args: Any, **kwargs: Any) -> Any:
+        # Here, because `train_on_batch` trains without a `fit`.
+        fits.follow(Added.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
+        return make_train_function(model, *args, **kwargs)
+
+    keras.module.Model.fit = functools.wraps(original)(fit)
+    keras.module.Model.make_train_function = scaled
     try:
         yield
     finally:
         keras.module.Model.fit = original
+        keras.module.Model.make_train_function = make_train_function
 
 
 def _with(callbacks: Any, ours: Any) -> Any:
@@ -138,30 +165,40 @@ def _callback(keras: Keras, fits: Fits) -> Any:
             self.batches = 0
 
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
-            fits.context.before_batch(fits.steps)
+            fits.follow(Added.PROFILE, lambda: fits.context.before_batch(fits.steps))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             fits.steps += batch + 1 - self.batches
             self.batches = batch + 1
-            fits.context.after_batch(fits.steps)
+            fits.follow(Added.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
                 raise _Stop
             if time.monotonic() - self.told >= _SECONDS_BETWEEN_PROGRESS:
                 self.told = time.monotonic()
-                fits.context.progress(fits.steps, fits.epochs + 1, _numbers(logs))
+                fits.follow(Added.PROGRESS, lambda: self._progress(fits.epochs + 1, logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
-            metrics = _numbers(logs)
+            metrics: dict[str, float] = {}
+            fits.follow(Added.PROGRESS, lambda: metrics.update(_numbers(logs)))
             fits.epoch_ended(metrics)
-            fits.context.progress(fits.steps, fits.epochs, metrics)
-            fits.context.save(self.model, fits.done)
+            fits.follow(Added.PROGRESS, lambda: self._progress(fits.epochs, metrics, epoch_ended=True))
+            fits.follow(Added.SAVE, lambda: fits.context.save(self.model, fits.done))
+
+        def _progress(self, epoch: int, logs: Any, *, epoch_ended: bool = False) -> None:
+            fits.context.progress(fits.steps, epoch, _numbers(logs), epoch_ended=epoch_ended)
 
     return Telemetry()
 
 
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    values = {name: np.asarray(value) for name, value in (logs or {}).items()}
-    return {name: float(value) for name, value in values.items() if value.ndim == 0 and np.isfinite(value)}
+    found = {}
+    for name, value in (logs or {}).items():
+        # A train_step or a callback of the script's own may return text, vectors or dicts.
+        with contextlib.suppress(TypeError, ValueError):
+            number = float(np.asarray(value)[()])
+            if math.isfinite(number):
+                found[str(name)] = number
+    return found
 
 
 def _build_from(model: Any, data: Any) -> None:
@@ -197,7 +234,19 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
             sys.modules["tensorflow_cloud"] = real
 
 
-def _failed(script: Script, folder: Path, error: Exception) -> Problem:
+def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits) -> Circumstances:
+    # Of the model that was fitted, or what the script has set so far.
+    policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
+    return Circumstances(
+        policy=str(policy),
+        policy_of_job=job.precision.policy,
+        replicas=job.replicas,
+        in_job_scope=fits.strategy is not None,
+        legacy=keras.legacy,
+    )
+
+
+def _failed(script: Script, folder: Path, error: Exception, under: Circumstances) -> Problem:
     if "Mixing different tf.distribute.Strategy" in str(error):
         return InvalidProgram(
             "spec.strategy",
@@ -209,4 +258,4 @@ def _failed(script: Script, folder: Path, error: Exception) -> Problem:
     said = "Traceback (most recent call last):\n" + "".join(lines)
     print(SecretValues.from_environment(os.environ).hide(said), file=sys.stderr, end="", flush=True)
     place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, f"{type(error).__name__}: {error}")
+    return Problem(place, f"{type(error).__name__}: {error}", next_step=next_step(error, under) or "")

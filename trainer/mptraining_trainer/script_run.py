@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.problems import ResumeRefused
+from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records import storage
 from mptraining_trainer.checkpoint import Checkpointer, Contents, Loaded
 from mptraining_trainer.checkpoint_state import CheckpointState
 from mptraining_trainer.device_meter import DeviceMeter
-from mptraining_trainer.fits import FitState
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.failures import of_a_peer
+from mptraining_trainer.fits import Added, FitState
+from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.parting import part
 from mptraining_trainer.profiling import Profiling
 from mptraining_trainer.program import Program
@@ -24,6 +29,8 @@ from mptraining_trainer.runtime import ground
 from mptraining_trainer.script import run_script
 from mptraining_trainer.telemetry import peak_memory_bytes
 from mptraining_trainer.worker import Trained, Worker
+
+_LONGEST_ERROR = 500
 
 
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
@@ -43,16 +50,12 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     seconds = telemetry.now() - began
     context.finish()
     steps = context.step - context.first_step
-    exported = None
+    policy = context.policy or job.precision.policy
+    exported: str | None = None
     if model is None:
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     else:
-        # Reading variables that are kept per replica takes every worker.
-        weights = model.get_weights()
-        part(worker.seat)
-        if worker.seat.is_chief:
-            wrapped = Program(model, None, None, [], rebuild={"builder": "script", "arguments": {}})
-            exported = publish(worker, wrapped, keras, None, context.step, context.metrics, weights)
+        exported = _exported(worker, context, model, policy)
     return Trained(
         step=context.step,
         metrics=context.metrics,
@@ -62,7 +65,55 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         skipped_steps=0,
         skipped_records=0,
         message="the script ran to its end",
+        policy=policy,
     )
+
+
+def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
+    """The exported model's path in the run folder; None where it could not be exported, and of other workers."""
+    try:
+        # Reading variables that are kept per replica takes every worker: afterwards nobody may read them.
+        weights = model.get_weights()
+    except Exception as error:  # noqa: BLE001 - a model of the script's own may have any
+        context.failed(Added.EXPORT, error)
+        part(worker.seat)
+        return None
+    part(worker.seat)
+    if not worker.seat.is_chief:
+        return None
+    job, keras = worker.job, context.keras_of(model)
+    precision = job.precision.model_copy(update={"policy": policy})
+    program = Program(model, rebuild={"builder": "script", "arguments": {}})
+    for form in dict.fromkeys((job.export.format, "keras")):
+        form_of = job.export.model_copy(update={"format": form})
+        trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))
+        try:
+            found = publish(trained, program, keras, None, context.step, context.metrics, weights)
+            _say_what_is_missing(worker, found)
+            return found
+        except StorageUnavailable:
+            # The next attempt has nothing left to train and exports the model.
+            raise
+        except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
+            context.failed(Added.EXPORT, error)
+    return None
+
+
+def _say_what_is_missing(worker: Worker, model: str) -> None:
+    about = json.loads(storage.read(storage.join(worker.folder, model, "model.json")))
+    if about["policy"] != "float32":
+        worker.telemetry.notice(
+            "NotFloat32",
+            f"the exported model computes under {about['policy']}: its layers keep a policy of their own",
+            level="Warning",
+        )
+    if about["main"] not in ("model.keras", "saved_model"):
+        worker.telemetry.notice(
+            "OnlyWeights",
+            f"Keras cannot serialize the script's model, so {about['main']} and no model.keras is exported; classes "
+            "with get_config and @keras.saving.register_keras_serializable() can be",
+            level="Warning",
+        )
 
 
 class _Script:
@@ -83,12 +134,13 @@ class _Script:
         self.first_step = 0
         self.step = 0
         self.metrics: dict[str, float] = {}
+        # Of the layers of the model that was fitted last.
+        self.policy: str | None = None
 
-    def progress(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
         self.step, self.metrics = self.first_step + step, dict(metrics)
-        validated = any(name.startswith("val_") for name in metrics)
-        if not validated and telemetry.now() - self._said_at < self._worker.progress_seconds:
+        if not epoch_ended and telemetry.now() - self._said_at < self._worker.progress_seconds:
             return
         self._said_at = telemetry.now()
         telemetry.say(
@@ -96,6 +148,7 @@ class _Script:
             step=self.step,
             epoch=epoch,
             metrics=self.metrics,
+            precision=self.policy,
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
@@ -118,7 +171,7 @@ class _Script:
                 epoch=sum(fit.epochs for fit in fits),
                 examples=0,
                 fingerprint="",
-                policy=job.precision.policy,
+                policy=self.policy or job.precision.policy,
                 replicas=job.replicas,
                 fits=tuple(fits),
             )
@@ -128,43 +181,92 @@ class _Script:
         self._loaded = self._checkpoints(model).load()
         if self._loaded is None:
             return ()
-        if not model.built:
-            self._worker.telemetry.notice(
+        # A checkpoint's number must only grow, whether or not this one can be restored.
+        self.first_step = self.step = self._loaded.state.step
+        return self._loaded.state.fits
+
+    def restore(self, model: Any, *, whole: bool) -> bool:
+        assert self._loaded is not None
+        if not model.variables:
+            self.notice(
                 "NotResumable",
                 "the model has no variables before its first fit, so this restart begins anew; give it a keras.Input",
                 level="Warning",
             )
-            return ()
-        state = self._loaded.state
-        self.first_step = self.step = state.step
-        self._worker.telemetry.notice("Resumed", f"going on after epoch {state.epoch}; scripts resume by epoch")
-        return state.fits
-
-    def restore(self, model: Any, *, whole: bool) -> None:
-        assert self._loaded is not None
-        if whole:
-            self._keras.build_optimizer(model.optimizer, model.trainable_variables)
-            self._checkpoints(model).assign(self._loaded)
-            self._loaded = None
-            return
+            return False
+        epoch = self._loaded.state.epoch
         try:
-            self._checkpoints(model).assign(self._loaded, only="model")
-        except ResumeRefused:
-            self._worker.telemetry.notice(
-                "NotRestored",
-                f"the model {model.name!r} was trained by an earlier fit and is not part of the last one's checkpoint: "
-                "it has its initial weights",
+            if whole:
+                if model.optimizer is not None:
+                    # A strategy of the script's own is not in force here.
+                    with (getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()).scope():
+                        model.optimizer.build(list(model.trainable_variables))
+                self._checkpoints(model).assign(self._loaded)
+                self._loaded = None
+                self.notice("Resumed", f"going on after epoch {epoch}; scripts resume by epoch")
+            else:
+                self._checkpoints(model).assign(self._loaded, only="model")
+        except ResumeRefused as refused:
+            cause = (
+                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins anew: "
+                f"{refused.found}"
+                if whole
+                else f"the model {model.name!r} was trained by an earlier fit and is not part of the last one's "
+                "checkpoint: it has its initial weights"
+            )
+            self.notice("NotRestored", cause, level="Warning")
+            return False
+        return True
+
+    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+        job = self._worker.job
+        self.policy = policy
+        if policy != job.precision.policy:
+            message = (
+                f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "
+            )
+            self.notice("OwnPolicy", f"{message}{job.precision.policy}", level="Warning")
+        scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
+        if scaled and replicas > 1:
+            self.notice(
+                "LossScalingWrong",
+                f"Keras 3's own loss scaling is wrong with {replicas} replicas: an Inf in the gradients of one makes "
+                "the weights infinite. Set keras: Legacy (and import tf_keras or tf.keras), or a policy of "
+                "mixed_bfloat16 or float32 in the script",
                 level="Warning",
             )
+
+    def failed(self, what: Added, error: Exception) -> None:
+        if isinstance(error, Superseded | Preempted):
+            raise error
+        if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
+            # To begin again would lose what the next attempt can read; and all workers must begin alike.
+            raise error
+        if self._worker.job.processes > 1 and of_a_peer(error):
+            raise error
+        said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        text = " ".join(str(said).split())[:_LONGEST_ERROR]
+        topic, words = what.value
+        self.notice(topic, f"{words}, which the script does not depend on: {text}", level="Warning")
+
+    def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
+        self._worker.telemetry.notice(topic, message, level=level)
+
+    def keras_of(self, model: Any) -> Keras:
+        """The generation of Keras that the model is of: under Legacy a script may still use Keras 3."""
+        return self._keras if isinstance(model, self._keras.module.Model) else load("Keras3")
 
     def stop_requested(self) -> bool:
         return self._worker.preemption.asked()
 
     def finish(self) -> None:
         """Waits for the last checkpoint and the profile to be published."""
-        self._profiling.finish(self.step)
-        if self._checkpointer is not None:
-            self._checkpointer.wait()
+        try:
+            self._profiling.finish(self.step)
+            if self._checkpointer is not None:
+                self._checkpointer.wait()
+        except Exception as error:  # noqa: BLE001 - the script has ended well
+            self.failed(Added.SAVE, error)
 
     def _checkpoints(self, model: Any) -> Checkpointer:
         if self._of[0] is not model or self._of[1] is not model.optimizer:
@@ -175,7 +277,7 @@ class _Script:
             self._checkpointer = Checkpointer(
                 storage.join(worker.folder, run_folder.CHECKPOINTS),
                 # Callbacks such as ReduceLROnPlateau change a script's rate as it goes.
-                Contents(self._keras, model, model.optimizer, [], rate_from_job=False),
+                Contents(self.keras_of(model), model, model.optimizer, [], rate_from_job=False),
                 max_to_keep=worker.job.checkpoint.max_to_keep,
                 chief=worker.seat.is_chief,
                 telemetry=telemetry,

@@ -38,6 +38,7 @@ from mptraining_trainer.publish import publish
 from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
 from mptraining_trainer.runtime import ground as ground_facts
 from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.training.exclusion import RecordExclusion
 from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Trained, Worker
 
@@ -68,7 +69,15 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Where an earlier attempt left off, or the session before
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(keras, built.program.model, built.optimizer, loop.metrics, sums=loop.sums, held=hooks.weights),
+        Contents(
+            keras,
+            built.program.model,
+            built.optimizer,
+            loop.metrics,
+            sums=loop.sums,
+            held=hooks.weights,
+            more_optimizers=loop.more_optimizers,
+        ),
         max_to_keep=job.checkpoint.max_to_keep,
         chief=worker.seat.is_chief,
         telemetry=telemetry,
@@ -126,6 +135,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Training
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+    fails = ground.training.on_non_finite == "Fail"
+    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if numbers.looks else None
     course = Course(
         worker,
         loop,
@@ -138,6 +149,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         meter=opened.meter,
         hooks=hooks,
         numbers=numbers,
+        exclusion=exclusion,
         watch=Watch(
             numbers,
             available,
@@ -161,9 +173,11 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         course.abandon()
         hooks.abandon()
         spent += course.training_seconds
-        return _after(worker.seat, incident, built, numbers, available, checkpointer, spent)
+        built = exclusion.built if exclusion else built
+        return _after(worker.seat, incident, built, course.numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
+    keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
@@ -179,7 +193,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped_steps=course.skipped_steps,
         loss_scale=course.loss_scale,
         gradient_norm=course.gradient_norm,
-        numbers=numbers,
+        numbers=course.numbers,
         input_bound_percent=course.input_bound_percent,
         input=opened.meter,
         skipped_records=len(skipped.all),
@@ -235,11 +249,16 @@ def _boundaries(
     """
     per_epoch = training.steps_per_epoch or batching.steps_per_pass
     offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
+    # As if the epochs before the first one had been trained.
+    offset -= training.initial_epoch * per_epoch
     total = training.total_steps or (training.epochs or 1) * per_epoch + offset
     return Boundaries(
         total_steps=total,
         steps_per_epoch=per_epoch,
-        validation_every=(training.validation_every_steps or per_epoch) if with_validation else None,
+        validation_every=(training.validation_every_steps or per_epoch * training.validation_freq)
+        if with_validation
+        else None,
+        validates_at_end=training.validation_freq == 1,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
         pauses=pauses(job.profile),

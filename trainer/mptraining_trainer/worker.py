@@ -51,5 +51,7 @@ class Trained:
     gradient_norm: float | None = None
     input_bound_percent: float | None = None
     input: InputMeter | None = None
+    # Of a script: the policy that the layers of its last model have.
+    policy: str | None = None
     # What was exported in the place of the last weights.
     best: Best | None = None

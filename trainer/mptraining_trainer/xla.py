@@ -31,6 +31,16 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
     return False
 
 
+def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
+    """Reports that a loss which counts over the replicas (a mask, a sum of weights) cannot be compiled.
+
+    Raises InvalidProgram when the job says Always.
+    """
+    what = f"a loss that divides by a count over {job.replicas} replicas (a mask, or a sum of sample weights)"
+    _refuse_always(job, what, "Set jitCompile: Auto.")
+    notice("NotCompiled", f"XLA is off: {what} cannot be compiled")
+
+
 def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
     """Whether XLA has to be left out for an operation of the model's that it has no kernel for.
 

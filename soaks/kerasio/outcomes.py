@@ -1,0 +1,99 @@
+"""What became of a run, in the four kinds of the table: ok, refused by name, as plain Keras, a fault of ours."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from soaks.kerasio.runs import Run
+from soaks.kerasio.variants import FLOAT32, PLAIN, Variant
+
+NO_FUNCTION = "NoFunction"
+# The trainer's reasons for what it refuses to start.
+_REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
+# Of losses in float32 on one device, against the same script under plain Keras.
+TOLERANCE = 1e-5
+
+
+class Kind(enum.Enum):
+    OK = "ok"
+    REFUSED = "refused"
+    AS_PLAIN = "as plain Keras"
+    OURS = "fails"
+    NONE = "-"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: Kind
+    # The reason in the trainer's or Keras' words; for ok, what is worth a note.
+    note: str = ""
+
+
+def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
+    """The outcome of `run` among all `runs`, by script and variant."""
+    variant = Variant.parse(run.variant)
+    if run.reason == NO_FUNCTION:
+        return Outcome(Kind.NONE, run.message)
+    if variant.kind == "plain":
+        return Outcome(Kind.OK if run.succeeded else Kind.AS_PLAIN, "" if run.succeeded else first_line(run))
+    plain = runs.get((run.script, str(PLAIN)))
+    if run.succeeded:
+        return Outcome(Kind.OK, _difference(run, plain) if variant == Variant("script") else "")
+    if run.reason in _REFUSALS:
+        return Outcome(Kind.REFUSED, first_line(run))
+    for other in (plain, runs.get((run.script, str(variant.plain)))):
+        if other is not None and not other.succeeded and _kind_of_error(other) in run.message:
+            return Outcome(Kind.AS_PLAIN, first_line(run))
+    return Outcome(Kind.OURS, first_line(run))
+
+
+def first_line(run: Run) -> str:
+    """What a failed run said, in one line."""
+    text = run.message.strip().splitlines()
+    return text[0] if text else run.reason
+
+
+def losses(run: Run) -> list[float]:
+    """Every loss that the script's fits reported, in order."""
+    return [
+        math.nan if value is None else value
+        for fit in run.fits
+        for name, values in fit["history"].items()
+        if name.endswith("loss")
+        for value in values
+    ]
+
+
+def _difference(run: Run, plain: Run | None) -> str:
+    """Empty when the losses of all fits are those of plain Keras."""
+    if plain is None or not plain.succeeded:
+        return ""
+    ours, theirs = losses(run), losses(plain)
+    if len(ours) != len(theirs):
+        return f"{len(run.fits)} fits, {len(plain.fits)} under plain Keras"
+    worst = max((_apart(one, other) for one, other in zip(ours, theirs, strict=True)), default=0.0)
+    return "" if worst <= TOLERANCE else f"losses {worst:.1g} apart from plain Keras"
+
+
+def _apart(one: float, other: float) -> float:
+    if math.isnan(one) and math.isnan(other):
+        return 0.0
+    return abs(one - other) / max(abs(other), 1e-6)
+
+
+def _kind_of_error(run: Run) -> str:
+    """`ValueError` of `ValueError: …`; a timeout or a silent end is no error to compare with."""
+    return run.message.partition(":")[0].rpartition(".")[2] or "\0"
+
+
+def policy_of(fits: list[dict[str, Any]]) -> str:
+    """The dtype in which most layers of the fitted models computed."""
+    counts: dict[str, int] = {}
+    for fit in fits:
+        for dtype, number in fit["layers"].items():
+            counts[dtype] = counts.get(dtype, 0) + number
+    return max(counts, key=lambda each: counts[each], default=FLOAT32)

@@ -1,0 +1,1 @@
+"""The part of tensorflow_docs that scripts import."""

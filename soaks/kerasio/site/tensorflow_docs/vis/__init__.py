@@ -1,0 +1,1 @@
+"""What shows files in notebooks."""

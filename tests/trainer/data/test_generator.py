@@ -1,0 +1,155 @@
+"""A Python source of tf.data: every element once, and read ahead and mapped in parallel under op determinism too."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import config
+
+from mptraining_trainer.data.clock import graph_clock
+from mptraining_trainer.data.generator import from_generator
+from mptraining_trainer.input import options
+
+pytestmark = pytest.mark.training
+
+COUNT = 20
+SIGNATURE = (tf.TensorSpec([2], tf.int64), tf.TensorSpec([None], tf.string))
+# Reached only where nothing happens ahead of time.
+PATIENCE = 60.0
+
+
+@pytest.fixture(params=[False, True], ids=["as usual", "deterministic"])
+def determinism(request: pytest.FixtureRequest) -> Iterator[bool]:
+    if request.param:
+        tf.config.experimental.enable_op_determinism()
+    yield request.param
+    config.disable_op_determinism()
+
+
+class Source:
+    """Yields [n, n] and n texts; `asked` counts the elements that were asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.closed = 0
+        self._changed = threading.Condition()
+
+    def generate(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            for number in range(COUNT):
+                with self._changed:
+                    self.asked += 1
+                    self._changed.notify_all()
+                yield np.full([2], number), np.array([b"t"] * number, object)
+        finally:
+            self.closed += 1
+
+    def waits_for(self, elements: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.asked >= elements, PATIENCE)
+
+
+def numbers(dataset: Any) -> list[int]:
+    return [int(element[0][0]) for element in dataset]
+
+
+@pytest.mark.usefixtures("determinism")
+def test_elements_come_as_from_tensorflow_s_own_generator() -> None:
+    own = tf.data.Dataset.from_generator(Source().generate, output_signature=SIGNATURE)
+    ours = from_generator(Source().generate, SIGNATURE)
+
+    assert ours.element_spec == own.element_spec
+    for one, other in zip(ours.as_numpy_iterator(), own.as_numpy_iterator(), strict=True):
+        assert [each.tolist() for each in one] == [each.tolist() for each in other]
+    # Each iterator has a generator of its own, also while another one is under way.
+    assert numbers(tf.data.Dataset.zip(ours, ours).map(lambda a, b: a)) == list(range(COUNT))
+
+
+@pytest.mark.usefixtures("determinism")
+def test_elements_are_read_while_the_last_one_is_used() -> None:
+    source = Source()
+    dataset = from_generator(source.generate, SIGNATURE).prefetch(4).map(lambda n, _: n, num_parallel_calls=2)
+    iterator = iter(dataset.prefetch(2).with_options(options()))
+    assert next(iterator)[0] == 0
+    # The consumer asks for nothing more, as while it trains; without overlap the source would wait for it for ever.
+    assert source.waits_for(8)
+    assert [int(each[0]) for each in iterator] == list(range(1, COUNT))
+
+
+@pytest.mark.usefixtures("determinism")
+def test_elements_are_mapped_side_by_side() -> None:
+    both = threading.Barrier(2)
+
+    def meet(number: Any) -> Any:
+        # Broken, and so an error, unless two calls are here at once.
+        both.wait(PATIENCE)
+        return number
+
+    dataset = from_generator(Source().generate, SIGNATURE).map(
+        lambda n, _: tf.numpy_function(meet, [n[0]], tf.int64, stateful=False), num_parallel_calls=2
+    )
+    assert [int(each) for each in dataset.with_options(options())] == list(range(COUNT))
+
+
+def test_tensorflow_s_own_generator_is_not_read_ahead_under_determinism() -> None:
+    """Why there is another one. If this fails, TensorFlow has changed and `data.generator` can go."""
+    tf.config.experimental.enable_op_determinism()
+    try:
+        source = Source()
+        dataset = tf.data.Dataset.from_generator(source.generate, output_signature=SIGNATURE).prefetch(8)
+        iterator = iter(dataset.with_options(options()))
+        for taken in range(1, COUNT + 1):
+            next(iterator)
+            assert source.asked == taken
+    finally:
+        config.disable_op_determinism()
+
+
+def test_what_determinism_protects_is_still_protected() -> None:
+    """A random operation in a user's map function is run for one element after the other."""
+
+    def drawn(parallel: int) -> list[float]:
+        tf.random.set_seed(3)
+        dataset = from_generator(Source().generate, SIGNATURE)
+        dataset = dataset.map(lambda n, _: tf.random.uniform([], seed=4), num_parallel_calls=parallel)
+        return [float(each) for each in dataset.with_options(options())]
+
+    tf.config.experimental.enable_op_determinism()
+    try:
+        assert drawn(parallel=4) == drawn(parallel=1)
+    finally:
+        config.disable_op_determinism()
+
+
+def test_a_released_iterator_closes_its_generator() -> None:
+    source = Source()
+    iterator = iter(from_generator(source.generate, SIGNATURE).prefetch(2))
+    next(iterator)
+    assert source.closed == 0
+    del iterator
+    gc.collect()
+    assert source.closed == 1
+
+
+def test_an_error_says_what_python_said() -> None:
+    def broken() -> Iterator[tuple[Any, ...]]:
+        yield np.zeros([2], np.int64), np.array([b"a"], object)
+        raise RuntimeError("the disk is gone")
+
+    iterator = iter(from_generator(broken, SIGNATURE))
+    next(iterator)
+    with pytest.raises(tf.errors.OpError, match="the disk is gone"):
+        next(iterator)
+
+
+@pytest.mark.usefixtures("determinism")
+def test_time_can_be_read_in_a_graph() -> None:
+    clock = tf.function(graph_clock())
+    moments = [float(clock()) for _ in range(3)]
+    assert moments == sorted(set(moments))

@@ -1,0 +1,282 @@
+"""Compilation: optimizer, loss and metrics of the job and of the program, given to Keras' own `compile`.
+
+Each may be named by the job, by the dict that the program returns and by the program's own `compile`; sources that name
+the same thing must agree, and what none of them names is chosen and reported. Objects are used as they are, never built
+from their config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.resolved import ResolvedJob
+from mptraining_trainer.example_spec import ExampleSpec
+from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.keras_objects import Kind, classes, keras_object, plain
+
+_ENTRY_POINT = "spec.program.function.entryPoint"
+
+
+def compile_model(
+    job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
+) -> tuple[CompiledModel, Any]:
+    """The compiled model in `parts`, and its optimizer without a LossScaleOptimizer around it.
+
+    `parts` is what the program returned, `example` what its model is fed. Raises InvalidSpec for what the job names,
+    InvalidProgram for what the program brings and for two that disagree.
+    """
+    model = parts["model"]
+    compiled = CompiledModel(keras, model, [label.name for label in example.labels])
+    optimizer = _optimizer(job, keras, parts, notice)
+    loss, new_loss = _loss(job, keras, compiled, parts, example, notice)
+    added = _job_metrics(job, keras, example)
+    own = _given(parts.get("metrics"))
+    weighted = _given(parts.get("weighted_metrics"))
+    weights = parts.get("loss_weights")
+    if not _is_compiled(keras, model):
+        _compile(keras, model, optimizer, loss, weights, _joined(added, own), weighted)
+    elif new_loss or added or own is not None or weighted is not None or weights is not None:
+        if type(model).compile is not keras.module.Model.compile:
+            raise InvalidProgram(
+                _ENTRY_POINT,
+                f"{type(model).__name__} has a `compile` of its own, and the job or the returned dict names more",
+                next_step="Name loss and metrics in the program's compile alone.",
+            )
+        before = _compiled_arguments(keras, model)
+        metrics = _joined(added, _joined(_flat(own), before["metrics"]))
+        given = {"loss_weights": weights, "weighted_metrics": weighted}
+        more = {key: before[key] if value is None else value for key, value in given.items()}
+        _compile(keras, model, optimizer, loss, more["loss_weights"], metrics, more["weighted_metrics"])
+    # `compile` puts a LossScaleOptimizer around it under mixed_float16; the loop scales by itself.
+    model.optimizer = optimizer
+    return compiled, optimizer
+
+
+def _is_compiled(keras: Keras, model: Any) -> bool:
+    return bool(model._is_compiled if keras.legacy else model.compiled)
+
+
+def _compile(
+    keras: Keras, model: Any, optimizer: Any, loss: Any, loss_weights: Any, metrics: Any, weighted_metrics: Any
+) -> None:
+    more = {} if keras.legacy else {"auto_scale_loss": False, "jit_compile": False}
+    try:
+        keras.module.Model.compile(
+            model,
+            optimizer=optimizer,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=metrics or None,
+            weighted_metrics=weighted_metrics or None,
+            **more,
+        )
+    except (ValueError, TypeError) as error:
+        raise InvalidProgram(_ENTRY_POINT, f"compile: {error}") from error
+
+
+def _compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
+    """Metrics, weighted metrics and loss weights as the program gave them to `compile`."""
+    if keras.legacy:
+        loss, metrics = model.compiled_loss, model.compiled_metrics
+    else:
+        loss, metrics = model._compile_loss, model._compile_metrics
+    return {
+        "loss_weights": getattr(loss, "_user_loss_weights", None),
+        "metrics": getattr(metrics, "_user_metrics", None),
+        "weighted_metrics": getattr(metrics, "_user_weighted_metrics", None),
+    }
+
+
+def _given(metrics: Any) -> Any:
+    return list(metrics) if isinstance(metrics, tuple) else metrics
+
+
+def _joined(first: Sequence[Any], others: Any) -> Any:
+    """Metrics of the job before those of the program, of which a namesake gives way."""
+    if not first:
+        return others
+    if isinstance(others, Mapping):
+        raise InvalidSpec(
+            "spec.training.metrics",
+            "metrics beside those that the program names for each output",
+            next_step="Name them in the program's compile.",
+        )
+    names = {_metric_name(metric) for metric in first}
+    return [*first, *(metric for metric in _flat(others) if _metric_name(metric) not in names)]
+
+
+def _metric_name(metric: Any) -> str:
+    if isinstance(metric, str):
+        return metric
+    return str(getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__))
+
+
+def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice: Callable[[str, str], None]) -> Any:
+    module = keras.module.optimizers
+    wanted = job.training.optimizer if job.training else None
+    given: dict[str, Any] = {}
+    if wanted:
+        given["spec.training.optimizer"] = keras_object(keras, "optimizers", wanted, "spec.training.optimizer")
+    if parts.get("optimizer") is not None:
+        given["the program's optimizer"] = _got(module.get, parts["optimizer"], "optimizer")
+    if getattr(parts["model"], "optimizer", None) is not None:
+        given["compile(optimizer=...)"] = keras.inner_optimizer(parts["model"].optimizer)
+    if not given:
+        notice("Optimizer", "Adam with a learning rate of 0.001: neither the job nor the program names an optimizer")
+        return module.Adam(learning_rate=1e-3)
+    where, optimizer = _agreed(keras, "optimizers", given)
+    optimizer = keras.inner_optimizer(optimizer)
+    if not isinstance(optimizer, module.Optimizer):
+        raise InvalidProgram(
+            where,
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}",
+            expected=f"an optimizer of {keras.version}",
+        )
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise InvalidProgram(
+            where,
+            "gradient_accumulation_steps inside the optimizer does not work with replicas",
+            next_step="Use spec.training.gradientAccumulationSteps.",
+        )
+    return optimizer
+
+
+def _loss(
+    job: ResolvedJob,
+    keras: Keras,
+    compiled: CompiledModel,
+    parts: Mapping[str, Any],
+    example: ExampleSpec,
+    notice: Callable[[str, str], None],
+) -> tuple[Any, bool]:
+    """What `compile` takes as loss, and whether the program's own `compile` lacks it."""
+    model = parts["model"]
+    wanted = job.training.loss if job.training else None
+    given: dict[str, Any] = {}
+    if wanted:
+        given["spec.training.loss"] = keras_object(keras, "losses", wanted, "spec.training.loss")
+    if parts.get("loss") is not None:
+        given["the program's loss"] = parts["loss"]
+    own = getattr(model, "loss", None) if _is_compiled(keras, model) else None
+    if own is not None:
+        given["compile(loss=...)"] = own
+    for where, loss in given.items():
+        if isinstance(loss, str):
+            _got(keras.module.losses.get, loss, where)
+    if given:
+        _agreed(keras, "losses", {where: _described_loss(keras, loss) for where, loss in given.items()})
+        return (own, False) if own is not None else (next(iter(given.values())), True)
+    if compiled.own_loss or compiled.own_steps or example.label is None:
+        return None, False
+    loss = _guessed_loss(keras, model, example)
+    shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}
+    notice(
+        "Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":")
+    )
+    return loss, True
+
+
+def _described_loss(keras: Keras, loss: Any) -> Any:
+    """A loss that can be compared: the object behind a name, a structure of several as text."""
+    if isinstance(loss, (list, tuple)) or (isinstance(loss, Mapping) and "class_name" not in loss):
+        return str(loss)
+    return keras.module.losses.get(loss) if isinstance(loss, (str, Mapping)) else loss
+
+
+def _job_metrics(job: ResolvedJob, keras: Keras, example: ExampleSpec) -> list[Any]:
+    """The metrics that the job names; `accuracy` stays a name, which Keras resolves by outputs and labels."""
+    wanted = (job.training and job.training.metrics) or ()
+    if wanted and len(example.labels) > 1:
+        raise InvalidSpec(
+            "spec.training.metrics",
+            f"{len(wanted)} metrics for {len(example.labels)} labels",
+            next_step="Name the metrics of each output in the program's compile.",
+        )
+    return [
+        one.class_name
+        if one.class_name in ("accuracy", "acc")
+        else keras_object(keras, "metrics", one, f"spec.training.metrics[{number}]")
+        for number, one in enumerate(wanted)
+    ]
+
+
+def _guessed_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
+    module = keras.module.losses
+    output = keras.output_shape(model)
+    layer = keras.output_layer(model)
+    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    label = example.label
+    assert label is not None
+    whole = label.dtype in ("uint8", "int32", "int64", "bool")
+    one_number = label.shape in ((), (1,))
+    if output is not None and len(output) == 2 and one_number:
+        if whole and output[1] != 1:
+            return module.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
+        if whole and output[1] == 1:
+            return module.BinaryCrossentropy(from_logits=activation != "sigmoid")
+        if output[1] == 1:
+            return module.MeanSquaredError()
+    if output is not None and label.dtype.startswith("float") and tuple(output[1:]) == label.shape:
+        return module.MeanSquaredError()
+    raise InvalidSpec(
+        "spec.training.loss",
+        f"missing, and none follows from output {output} and label {label.dtype}{list(label.shape)}",
+        next_step="Name a loss, such as {className: MeanSquaredError}.",
+    )
+
+
+def _flat(metrics: Any) -> list[Any]:
+    if isinstance(metrics, Mapping) and "class_name" not in metrics:
+        return [one for value in metrics.values() for one in _flat(value)]
+    if isinstance(metrics, (list, tuple)):
+        return [one for value in metrics for one in _flat(value)]
+    return [] if metrics is None else [metrics]
+
+
+def _got(get: Callable[[Any], Any], value: Any, what: str) -> Any:
+    try:
+        got = get(value)
+    except Exception as error:
+        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r}: {error}") from error
+    if got is None or isinstance(got, str):
+        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r} is not known to Keras")
+    return got
+
+
+def _agreed(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:
+    """The first of those named, when all say the same."""
+    (where, chosen), *others = given.items()
+    for other, value in others:
+        if _described(keras, kind, chosen) != _described(keras, kind, value):
+            raise InvalidProgram(
+                where,
+                f"{_shown(chosen)}, but {other} is {_shown(value)}",
+                next_step="Leave one of them out, or make them equal.",
+            )
+    return where, chosen
+
+
+def _described(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
+    if isinstance(value, str):
+        return "", value
+    name = plain(getattr(value, "__name__", type(value).__name__))
+    if not hasattr(value, "get_config"):
+        same = {plain(known): cls for known, cls in classes(keras, kind).items()}.get(name)
+        if same is None:
+            return name, str(id(value))
+        value = same()
+    ignored = ("name", "reduction", "dtype", "jit_compile", "is_legacy_optimizer")
+    return name, str(sorted((key, str(one)) for key, one in value.get_config().items() if key not in ignored))
+
+
+def _shown(value: Any) -> str:
+    if not hasattr(value, "get_config"):
+        return str(getattr(value, "__name__", value))
+    config = value.get_config()
+    kept = {
+        key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config
+    }
+    return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"

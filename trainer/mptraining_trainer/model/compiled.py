@@ -1,0 +1,204 @@
+"""A compiled Keras model: its own loss, metrics and steps, called the same way in Keras 3 and tf_keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.keras_generation import Keras
+
+
+@dataclass(frozen=True)
+class LoggedMetric:
+    """One name in the logs; `_direction` is Keras' own word for the better way: up, down or None."""
+
+    name: str
+    _direction: str | None
+
+
+class CompiledModel:
+    """`compute_loss` and the compiled metrics of `model`, as `fit` calls them; nothing of them is built again.
+
+    `labels` are the names of several labels in the order of the job: a model whose outputs have these names gets a
+    dict, others a list in this order, as with `fit(y=...)`.
+    """
+
+    def __init__(self, keras: Keras, model: Any, labels: Sequence[str] = ()) -> None:
+        self.keras = keras
+        self.model = model
+        self._labels = tuple(labels)
+        # Names of the outputs; None for a single output, and where the outputs are a list without names.
+        self._outputs = _names(getattr(model, "output_names", None))
+
+    def arranged(self, labels: Any) -> Any:
+        """The labels of a batch in the structure that Keras expects; None without labels."""
+        if isinstance(labels, tuple) and not labels:
+            return None
+        if not isinstance(labels, Mapping):
+            return labels
+        if self._outputs is not None and self._outputs >= set(labels):
+            return dict(labels)
+        return [labels[name] for name in self._labels]
+
+    def predictions(self, inputs: Any, *, training: bool) -> Any:
+        """The model's outputs, called as `fit` and `evaluate` call it."""
+        if self.keras.legacy or self.model._call_has_training_arg:
+            return self.model(inputs, training=training)
+        return self.model(inputs)
+
+    def loss(self, inputs: Any, labels: Any, predictions: Any, weights: Any, *, training: bool) -> Any:
+        """Keras' total loss: compiled losses, regularizers, `add_loss`; a scalar unless a loss has no reduction.
+
+        Raises InvalidProgram when there is nothing to minimize.
+        """
+        if self.keras.legacy:
+            loss = self.model.compute_loss(inputs, labels, predictions, weights)
+        else:
+            loss = self.model._compute_loss(
+                x=inputs, y=labels, y_pred=predictions, sample_weight=weights, training=training
+            )
+        if loss is None:
+            raise InvalidProgram(
+                "loss", "no loss to compute", next_step="Give compile(loss=...), spec.training.loss or add_loss."
+            )
+        return loss
+
+    def update_metrics(self, inputs: Any, labels: Any, predictions: Any, weights: Any) -> None:
+        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself."""
+        if type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics:
+            self.model.compute_metrics(inputs, labels, predictions, weights)
+        elif self.keras.legacy:
+            self.model.compiled_metrics.update_state(labels, predictions, weights)
+        elif self.model._compile_metrics is not None:
+            self.model._compile_metrics.update_state(labels, predictions, weights)
+
+    def update_metrics_by_weight(self, labels: Any, predictions: Any, weights: Any, rows: Any) -> None:
+        """Updates the compiled metrics of tf_keras, rows of weight 0 left out by sample weights: for static shapes."""
+        container = self.model.compiled_metrics
+        unweighted, weighted = container._metrics, container._weighted_metrics
+        try:
+            container._metrics = tf.nest.map_structure(lambda _metric: None, unweighted)
+            container._weighted_metrics = unweighted
+            container.update_state(labels, predictions, rows)
+            container._weighted_metrics = weighted
+            both = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32) * rows, weights)
+            container.update_state(labels, predictions, rows if weights is None else both)
+        finally:
+            container._metrics, container._weighted_metrics = unweighted, weighted
+
+    @property
+    def metrics(self) -> list[Any]:
+        """All metrics of the model, without Keras' own total of the loss where the training step sums it up itself."""
+        if "train_step" in self.own_steps:
+            return list(self.model.metrics)
+        tracker = self._loss_tracker
+        return [metric for metric in self.model.metrics if metric is not tracker]
+
+    def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
+        """The names under which metrics are logged, of the compiled ones by default, and which way is better."""
+        flat: list[Any] = []
+        for metric in self.metrics:
+            flat += getattr(metric, "metrics", None) or [metric]
+        known = {each.name: getattr(each, "_direction", None) for each in flat}
+        if names is None:
+            # Traced only: to read values that replicas keep apart is a collective operation.
+            traced = tf.function(self.results, autograph=False).get_concrete_function()
+            names = list(traced.structured_outputs)
+        return [LoggedMetric(name, known.get(name)) for name in names if name != "loss"]
+
+    def results(self, replicas: int = 1, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
+        """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
+        found: dict[str, Any] = {}
+        for metric in self.metrics if metrics is None else metrics:
+            result = metric.result()
+            found |= result if isinstance(result, Mapping) else {metric.name: result}
+        found |= self._summed_losses(found, replicas)
+        scalars: dict[str, Any] = {}
+        for name, result in found.items():
+            value = tf.cast(tf.convert_to_tensor(result), tf.float32)
+            if value.shape.rank == 0:
+                scalars[name] = value
+            else:
+                flat = tf.reshape(value, [-1])
+                scalars |= {f"{name}_{index}": flat[index] for index in range(flat.shape[0])}
+        return scalars
+
+    def _summed_losses(self, found: Mapping[str, Any], replicas: int) -> dict[str, Any]:
+        """tf_keras logs the loss of one output with reduction `sum` times the replicas, which are averaged here."""
+        if not self.keras.legacy or replicas == 1 or not getattr(self.model.compiled_loss, "_built", False):
+            return {}
+        pairs = zip(self.model.compiled_loss._losses, self.model.compiled_loss._per_output_metrics, strict=False)
+        named = [metric.name for loss, metric in pairs if metric is not None and loss.reduction == "sum"]
+        return {name: found[name] / replicas for name in named if name in found}
+
+    @property
+    def _loss_tracker(self) -> Any:
+        if self.keras.legacy:
+            return getattr(self.model.compiled_loss, "_total_loss_mean", None)
+        return self.model._loss_tracker
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether the model's class overrides `compute_loss`."""
+        return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
+
+    @property
+    def own_steps(self) -> tuple[str, ...]:
+        """Which of `train_step` and `test_step` the model's class overrides."""
+        return self.keras.own_steps(self.model)
+
+    def build(self, batch: tuple[Any, Any, Any]) -> None:
+        """Builds the compiled loss and metrics by tensors or specs (inputs, labels, weights), without running them.
+
+        Call it inside the strategy's scope, so that every replica has the metrics' variables.
+        """
+        inputs, labels, weights = batch
+        weights = None if isinstance(weights, tuple) else weights
+        if isinstance(labels, Mapping) and self._outputs is None:
+            # Of a model that is not functional, only a call tells.
+            outputs = self._traced(_specs(inputs))
+            self._outputs = _names(outputs if isinstance(outputs, Mapping) else None)
+        labels = self.arranged(labels)
+        if self.keras.legacy:
+            self._build_tf_keras(_specs(inputs), _specs(labels))
+        else:
+            self._build_keras_3(_specs(inputs), _specs(labels), _specs(weights))
+
+    def _build_keras_3(self, inputs: Any, labels: Any, weights: Any) -> None:
+        try:
+            self.model._symbolic_build(data_batch=(inputs, labels, weights))
+        except (ValueError, RuntimeError, TypeError, NotImplementedError):
+            # Keras builds by symbolic tensors first; what only runs on real ones is traced.
+            predictions = self._traced(inputs)
+            for container in (self.model._compile_metrics, self.model._compile_loss):
+                if container is not None and not container.built and labels is not None:
+                    container.build(labels, predictions)
+
+    def _build_tf_keras(self, inputs: Any, labels: Any) -> None:
+        predictions = self._traced(inputs)
+        if not self.model.compiled_loss.built:
+            self.model.compiled_loss.build(predictions)
+        metrics = self.model.compiled_metrics
+        if labels is not None and not metrics.built:
+            metrics.build(predictions, metrics._conform_to_outputs(predictions, labels))
+
+    def _traced(self, inputs: Any) -> Any:
+        """Specs of the outputs for inputs of these specs."""
+        traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
+        return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _names(names: Iterable[str] | None) -> set[str] | None:
+    return set(names) if names else None
+
+
+def _specs(tensors: Any) -> Any:
+    return tf.nest.map_structure(_spec, tensors)
+
+
+def _spec(tensor: Any) -> Any:
+    return None if tensor is None else tf.TensorSpec(tensor.shape, tensor.dtype)

@@ -1,0 +1,88 @@
+"""The job's precision policy and strategy scope around a script, both kept over `clear_session()`.
+
+Keras' `clear_session` resets TensorFlow's default graph, which holds the stack of strategy scopes, and Keras 3 forgets
+the global policy with it. Without care every model built afterwards trains on one of the job's devices, in float32, and
+the scope cannot be left at the end (IndexError: pop from empty list).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mptraining_trainer.keras_generation import Keras
+
+_NAME = "clear_session"
+
+
+@contextmanager
+def job_scope(generations: Sequence[Keras], policy: str, strategy: Any) -> Iterator[None]:
+    """Sets `policy` for these generations of Keras and opens the scope of `strategy`; None opens none.
+
+    The policy that the script finds after `clear_session` is that of the job under Keras 3, which forgets a policy of
+    the script's own as it does without this project; tf_keras keeps that one.
+    """
+    scope = _Scope(strategy)
+    for generation in generations:
+        generation.set_policy(policy)
+    with contextlib.ExitStack() as wrapped:
+        for generation in generations:
+            wrapped.enter_context(_kept_by_clear_session(generation, policy, scope))
+        scope.enter()
+        try:
+            yield
+        finally:
+            scope.leave()
+
+
+class _Scope:
+    """A scope of `strategy` that can be left and entered again."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._open: Any = None
+
+    def enter(self) -> None:
+        if self._strategy is not None:
+            self._open = self._strategy.scope()
+            self._open.__enter__()
+
+    def leave(self) -> None:
+        found, self._open = self._open, None
+        if found is not None:
+            # The script may have reset the default graph by TensorFlow's own function; then no scope is open.
+            with contextlib.suppress(IndexError, RuntimeError):
+                found.__exit__(None, None, None)
+
+
+@contextmanager
+def _kept_by_clear_session(keras: Keras, policy: str, scope: _Scope) -> Iterator[None]:
+    original = getattr(keras.module.backend, _NAME)
+
+    @functools.wraps(original)
+    def clear_session(*arguments: Any, **keywords: Any) -> None:
+        scope.leave()
+        try:
+            original(*arguments, **keywords)
+        finally:
+            scope.enter()
+        if not keras.legacy:
+            keras.set_policy(policy)
+
+    _replace(keras, original, clear_session)
+    try:
+        yield
+    finally:
+        _replace(keras, clear_session, original)
+
+
+def _replace(keras: Keras, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Everywhere that Keras exports it: `backend`, `utils`, and what `tf.keras` is."""
+    package = keras.module.__name__
+    for name, module in list(sys.modules.items()):
+        if name.split(".", 1)[0] == package and vars(module).get(_NAME) is old:
+            setattr(module, _NAME, new)

@@ -1,0 +1,52 @@
+"""TensorFlow's settings that must precede its start, such as numbers of threads, as a script calls them here.
+
+The job has chosen the devices and started TensorFlow before the script's first line, so that these calls would raise
+where they succeed in a fresh process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.scripts.notice import Notice
+
+_TOO_LATE = ("after initialization", "after being initialized", "have been initialized")
+
+
+@contextmanager
+def late_settings_ignored(notice: Notice) -> Iterator[None]:
+    """Turns the refusal of such a setting into a notice; any other error is raised as it is."""
+    places = [
+        (tf.config.threading, "set_intra_op_parallelism_threads"),
+        (tf.config.threading, "set_inter_op_parallelism_threads"),
+        (tf.config, "set_visible_devices"),
+        (tf.config, "set_logical_device_configuration"),
+        (tf.config.experimental, "set_visible_devices"),
+        (tf.config.experimental, "set_virtual_device_configuration"),
+        (tf.config.experimental, "set_memory_growth"),
+    ]
+    with ExitStack() as replaced:
+        for module, name in places:
+            original = getattr(module, name)
+            setattr(module, name, _tolerant(original, name, notice))
+            replaced.callback(setattr, module, name, original)
+        yield
+
+
+def _tolerant(original: Callable[..., Any], name: str, notice: Notice) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def setting(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return original(*arguments, **keywords)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in _TOO_LATE):
+                raise
+            notice("SettingIgnored", f"{name}: TensorFlow runs already, with the devices and threads of the job")
+            return None
+
+    return setting

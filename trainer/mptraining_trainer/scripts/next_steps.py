@@ -1,0 +1,115 @@
+"""The next step for an error of a script, by what its message says: the lines or the field to change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mptraining_api import script_signs
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the script ran under: the policy of its layers, and what set it; replicas; the generation of Keras."""
+
+    policy: str
+    policy_of_job: str
+    replicas: int
+    in_job_scope: bool
+    legacy: bool
+
+
+# TensorFlow's words for variables of a strategy that are used outside of `strategy.run`.
+_CUSTOM_LOOP = (
+    "not available outside the replica context",
+    "Please use `tf.keras.losses.Reduction.SUM` or",
+    "`merge_call` called while defining a new graph",
+    "must be called in a replica context",
+    "inside replica context",
+    "`apply_gradients() cannot be called in cross-replica context",
+    "outside of a replica context",
+    "called in cross-replica context",
+)
+_SIZES = re.compile(
+    r"Inputs to operation \S*(?:AddN|add_n)\S* of type AddN must have the same size and shape"
+    r"|AddN.* != "
+    r"|Incompatible shapes.*between op and assigned input"
+    r"|Value for attr 'T' of string is not in the list",
+    re.IGNORECASE | re.DOTALL,
+)
+_HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
+_DTYPES = re.compile(
+    r"dtype|type|cast|mixed|expected to be a|InTopK|ConcatV2|Tensor conversion requested|is not in \[0, \d+\)",
+    re.IGNORECASE,
+)
+_INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
+_TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
+
+
+def next_step(error: BaseException, under: Circumstances) -> str | None:
+    """What to change in the script or the job, in one line; None for an error that nothing is known about."""
+    text = f"{type(error).__name__}: {error}"
+    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _keras_2(text, under))
+    return next((each for each in (*found, _policy(text, under)) if each is not None), None)
+
+
+def _renamed(text: str) -> str | None:
+    if "has no attribute" not in text:
+        return None
+    if "mixed_precision" in text and "'experimental'" in text:
+        return script_signs.OLD_MIXED_PRECISION["set_policy"]
+    return next((change for name, change in script_signs.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
+
+
+def _tpu(text: str) -> str | None:
+    if not _TPU.search(text):
+        return None
+    return (
+        "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
+        "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
+        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
+    )
+
+
+def _custom_loop(text: str, under: Circumstances) -> str | None:
+    if not under.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
+        return None
+    return (
+        f"A custom loop on {under.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
+        "of strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss "
+        "divided by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
+        "strategy: None for a strategy of the script's own."
+    )
+
+
+def _batch(text: str, under: Circumstances) -> str | None:
+    if under.replicas == 1 or under.legacy or not _SIZES.search(text):
+        return None
+    return (
+        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
+        f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
+        "drop_remainder=True, or keras: Legacy."
+    )
+
+
+def _keras_2(text: str, under: Circumstances) -> str | None:
+    if under.legacy or not script_signs.speaks_keras_2(text):
+        return None
+    return "This is Keras 2 code, which tf_keras runs: set keras: Legacy, with tf.keras or tf_keras in the script."
+
+
+def _policy(text: str, under: Circumstances) -> str | None:
+    if not under.policy.startswith("mixed_") or not _is_of_policy(text):
+        return None
+    if under.policy == under.policy_of_job:
+        whose, change = "the job's", "set precision: {policy: float32}"
+    else:
+        whose, change = "the script's own", "leave set_global_policy out"
+    return (
+        f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the script "
+        f"was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
+    )
+
+
+def _is_of_policy(text: str) -> bool:
+    return bool(_INDEX.search(text)) or bool(_HALF.search(text) and _DTYPES.search(text)) or "InTopK" in text

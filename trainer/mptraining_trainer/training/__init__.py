@@ -1,0 +1,1 @@
+"""The training loop: Keras' own loss and metrics in every replica, and what keeps the numbers finite."""

@@ -1,0 +1,118 @@
+"""Whether a loss may be computed in parts: the loss of a batch must be the mean of the losses of its halves.
+
+Keras' losses are, after `batch_reduction`. A function that returns one number for a batch, an override of
+`compute_loss` or `add_loss` may be anything: it is called with the first examples, whole and in halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.training.batch_reduction import Part, part_of, wrap_reductions
+
+# Rounding under a mixed policy, in which a product keeps 8 to 11 bits; losses that are no mean differ by far more.
+_TOLERANCE = {"float32": 1e-3, "mixed_bfloat16": 3e-2, "mixed_float16": 1e-2}
+
+Batch = tuple[Any, Any, Any]
+
+
+def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+    """Whether the loss needs sums over the parts while it is computed, as a mask or a sum of weights does.
+
+    `batch` are the first examples (inputs, labels, weights) as arrays. Runs the model eagerly, a few times, on every
+    replica. Raises InvalidProgram for a loss that is not a mean over examples, and, where batches may be `padded`, for
+    one in which rows cannot be told apart; one that draws random numbers cannot be checked.
+    """
+    found: list[bool | InvalidProgram] = []
+
+    def on_replica() -> None:
+        try:
+            found.append(_checked(compiled, batch, parts, padded=padded))
+        except InvalidProgram as problem:
+            found.append(problem)
+
+    # Not traced: TensorFlow warns that this is slow.
+    log, level = tf.get_logger(), tf.get_logger().level
+    log.setLevel("ERROR")
+    try:
+        strategy.run(on_replica)
+    finally:
+        log.setLevel(level)
+        compiled.model.reset_metrics()
+    if isinstance(found[0], InvalidProgram):
+        raise found[0]
+    return found[0]
+
+
+def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+    rows = len(tf.nest.flatten(batch[0])[0]) // 2 * 2
+    if rows == 0:
+        return False
+    wrap_reductions(legacy=compiled.keras.legacy)
+    whole, halves = (slice(0, rows),), (slice(0, rows // 2), slice(rows // 2, rows))
+    values = [_loss_of(compiled, batch, whole)[0] for _ in range(2)]
+    separate, sums = _loss_of(compiled, batch, halves, padded=padded)
+    tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
+    if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
+        return sums
+    if abs(values[0] - separate) > tolerance * max(abs(values[0]), abs(separate), 1e-3):
+        raise InvalidProgram(
+            "loss",
+            f"{rows} examples give {values[0]:.6g}, the mean of their halves is {separate:.6g}: no mean over examples, "
+            f"and a batch here has {parts} parts (replicas, accumulated batches)",
+            expected="a loss whose value for a batch is the mean over its examples",
+            next_step="Return one value per example, or train on one replica without accumulation.",
+        )
+    return sums
+
+
+def _loss_of(
+    compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False
+) -> tuple[float, bool]:
+    """The mean of the losses of pieces of the batch, each reduced as one of so many parts; whether sums were needed."""
+    seen: list[list[Any]] = []
+    # The pieces are computed one after the other: what replicas sum at the same time is noted the first time.
+    for piece in pieces:
+        noted: list[Any] = []
+        _piece(compiled, batch, piece, _part(pieces, _noting(noted), padded=padded))
+        seen.append(noted)
+    means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
+    values = [_piece(compiled, batch, piece, _part(pieces, _in_turn(means), padded=padded)) for piece in pieces]
+    return float(np.mean(values)), bool(means)
+
+
+def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) -> Part:
+    part = Part(len(pieces), mean)
+    if padded:
+        rows = pieces[0].stop - pieces[0].start
+        part.rows, part.mean_rows, part.mean_rows_now = tf.ones([rows]), tf.constant(float(rows)), float(rows)
+    return part
+
+
+def _noting(noted: list[Any]) -> Callable[[Any], Any]:
+    def mean(value: Any) -> Any:
+        noted.append(value)
+        return value
+
+    return mean
+
+
+def _in_turn(means: Sequence[float]) -> Callable[[Any], Any]:
+    left = iter(means)
+    return lambda value: tf.constant(next(left), value.dtype)
+
+
+def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part) -> float:
+    inputs, labels, weights = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
+    labels = compiled.arranged(labels)
+    weights = None if isinstance(weights, tuple) else weights
+    with part_of(part):
+        predictions = compiled.predictions(inputs, training=False)
+        loss = compiled.loss(inputs, labels, predictions, weights, training=True)
+    return float(tf.reduce_mean(tf.cast(loss, tf.float32)))
