@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,35 +27,34 @@ def with_keras(
 
     `image` is the image that the program was written for, if the user names one.
     """
-    texts = {file.path: file.content.decode("utf-8", "replace") for file in package.files}
+    files = {file.path: file.content for file in package.files}
+    texts = _Texts(files.__contains__, files.__getitem__)
     return _decided(document, texts, requirements=package.requirements, image=image)
 
 
 def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The same for a program that lies in `folder` and is not packed."""
-    program = document["spec"].get("program") or {}
-    start = _start(program)
-    if start is None or not (folder / start).is_file():
-        return dict(document), []
-    return _decided(document, _Folder(folder), requirements=(document["spec"].get("source") or {}).get("requirements"))
+    texts = _Texts(lambda path: (folder / path).is_file(), lambda path: (folder / path).read_bytes())
+    source = document["spec"].get("source") or {}
+    return _decided(document, texts, requirements=source.get("requirements"))
 
 
-class _Folder(dict[str, str]):
-    """The texts of a folder by path, read when they are asked for."""
+@dataclass(frozen=True)
+class _Texts:
+    """Files by their paths; few of many are read."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
+    known: Callable[[str], bool]
+    content: Callable[[str], bytes]
 
-    def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and (self._folder / path).is_file()
+    def __contains__(self, path: str) -> bool:
+        return self.known(path)
 
-    def __missing__(self, path: str) -> str:
-        return (self._folder / path).read_text(encoding="utf-8", errors="replace")
+    def __getitem__(self, path: str) -> str:
+        return self.content(path).decode("utf-8", "replace")
 
 
 def _decided(
-    document: Mapping[str, Any], texts: Mapping[str, str], *, requirements: str | None, image: str | None = None
+    document: Mapping[str, Any], texts: _Texts, *, requirements: str | None, image: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     spec = dict(document["spec"])
     if spec.get("keras", "Auto") != "Auto":
@@ -80,7 +80,7 @@ def _decided(
     return dict(document), []
 
 
-def _placed(sign: Sign, path: str, texts: Mapping[str, str]) -> str:
+def _placed(sign: Sign, path: str, texts: _Texts) -> str:
     """The sign with its file and line, or the notebook's cell."""
     if not sign.line:
         return f"{sign.found} ({sign.why})"
@@ -100,7 +100,7 @@ def _start(program: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _modules(program: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
     """The paths of the program's file and of the modules among `texts` that it imports."""
     waiting = [_start(program)]
     seen: set[str] = set()
