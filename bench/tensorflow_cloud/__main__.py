@@ -27,7 +27,8 @@ from bench.tensorflow_cloud.snippets import snippets
 DRIVE = Path(__file__).with_name("drive.py")
 ROOT = Path(__file__).parents[2]
 SOURCES = ("api", "client", "trainer", "operator")
-SECONDS = 400
+SECONDS = 900
+_BLANK = re.compile(r"\[(?:your|gcs|gcp|name)-[a-z-]+\]")
 _CELL = re.compile(r"CELL \d+: .*")
 
 
@@ -41,7 +42,7 @@ class Outcome:
     seconds: float
 
 
-def run(program: Program, checkout: Path, work: Path) -> Outcome:
+def run(program: Program, checkout: Path, work: Path, packages: str) -> Outcome:
     place = work / re.sub(r"\W+", "_", program.name)
     shutil.rmtree(place, ignore_errors=True)
     stubs.write(place / "stubs", colab=program.colab)
@@ -59,7 +60,7 @@ def run(program: Program, checkout: Path, work: Path) -> Outcome:
     began = time.monotonic()
     with log.open("w", encoding="utf-8") as out:
         command = [sys.executable, str(DRIVE), program.kind, os.path.relpath(file, folder), *program.arguments]
-        environment = _environment(program, place)
+        environment = _environment(program, place, packages)
         try:
             done = subprocess.run(
                 command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=SECONDS, check=False
@@ -79,11 +80,15 @@ def _fill_in(file: Path, replaced: Mapping[str, str], buckets: Path) -> None:
     text = file.read_text(encoding="utf-8")
     for old, new in {"gs://": f"{buckets}/", **replaced}.items():
         text = text.replace(old, new)
+    # Names that the author left for the user to fill in: '[gcs-bucket-name]'.
+    text = _BLANK.sub("mine", text)
     file.write_text(text, encoding="utf-8")
 
 
-def _environment(program: Program, place: Path) -> dict[str, str]:
-    path = os.pathsep.join([str(place / "stubs"), *(str(ROOT / each) for each in SOURCES)])
+def _environment(program: Program, place: Path, packages: str) -> dict[str, str]:
+    path = os.pathsep.join(
+        [str(place / "stubs"), *(str(ROOT / each) for each in SOURCES), *([packages] if packages else [])]
+    )
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -138,6 +143,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="the repository tensorflow/cloud")
     parser.add_argument("--only", default=None, help="programs whose name has this in it")
     parser.add_argument("--work", type=Path, default=Path("build/tensorflow-cloud-examples"))
+    parser.add_argument("--packages", default="", help="a folder of pip install --target: keras-tuner<1.4 kt-legacy")
     parser.add_argument("--markdown", type=Path, help="a document whose table is written again")
     given = parser.parse_args()
     work, checkout = given.work.resolve(), given.checkout.resolve()
@@ -149,7 +155,7 @@ def main() -> None:
     programs = (*PROGRAMS, *snippets(checkout, work))
     for program in programs:
         if given.only is None or (given.only and given.only in program.name):
-            last = outcomes[program.name] = run(program, checkout, work)
+            last = outcomes[program.name] = run(program, checkout, work, given.packages)
             print(f"{program.name}: {'ran' if last.ran else last.why} {last.jobs} {last.seconds:.0f} s", flush=True)
             kept.write_text(json.dumps({name: asdict(each) for name, each in outcomes.items()}), encoding="utf-8")
     if given.markdown is not None:

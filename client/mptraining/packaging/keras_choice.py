@@ -14,22 +14,44 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mptraining.package import Package
+from mptraining.package import Package, SourceFile
+from mptraining.package import package as packed
 from mptraining_api.keras_2_code import KerasCode, Sign, of_image, of_requirements, read
 
+# A line without a version. 1.4 takes models of the installed keras, which is Keras 3, and no others.
+_TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)
+_OLDER_TUNER = "keras-tuner<1.4"
 _CELL = re.compile(r"# %% (.+, cell \d+)")
 
 
 def with_keras(
     document: Mapping[str, Any], package: Package, *, image: str | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """The job with `keras: Legacy` where its program needs it, and notes for the user.
+) -> tuple[dict[str, Any], Package, list[str]]:
+    """The job with `keras: Legacy` where its program needs it, its package, and notes for the user.
 
     `image` is the image that the program was written for, if the user names one.
     """
     files = {file.path: file.content for file in package.files}
     texts = _Texts(files.__contains__, files.__getitem__)
-    return _decided(document, texts, requirements=package.requirements, image=image)
+    made, notes = _decided(document, texts, requirements=package.requirements, image=image)
+    if made["spec"].get("keras") == "Legacy":
+        package, about_tuner = _with_older_tuner(package)
+        notes += about_tuner
+    return made, package, notes
+
+
+def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
+    """The package with a keras-tuner that takes models of tf_keras, where its requirements name none of a release."""
+    files = {file.path: file for file in shipped.files}
+    if shipped.requirements is None or shipped.requirements not in files:
+        return shipped, []
+    before = files[shipped.requirements]
+    text = _TUNER.sub(_OLDER_TUNER, before.content.decode("utf-8", "replace"))
+    if text.encode() == before.content:
+        return shipped, []
+    files[before.path] = SourceFile.of_text(before.path, text)
+    made = packed(files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes)
+    return made, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
 
 
 def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
