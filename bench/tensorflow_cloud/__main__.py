@@ -138,6 +138,11 @@ def table(programs: Sequence[Program], outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _kept(file: Path) -> dict[str, Outcome]:
+    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {name: Outcome(**each) for name, each in stored.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="the repository tensorflow/cloud")
@@ -148,19 +153,18 @@ def main() -> None:
     given = parser.parse_args()
     work, checkout = given.work.resolve(), given.checkout.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    # What was run before counts until it is run again.
     kept = work / "outcomes.json"
-    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    outcomes = {name: Outcome(**each) for name, each in stored.items()}
     programs = (*PROGRAMS, *snippets(checkout, work))
     for program in programs:
         if given.only is None or (given.only and given.only in program.name):
-            last = outcomes[program.name] = run(program, checkout, work, given.packages)
+            last = run(program, checkout, work, given.packages)
             print(f"{program.name}: {'ran' if last.ran else last.why} {last.jobs} {last.seconds:.0f} s", flush=True)
-            kept.write_text(json.dumps({name: asdict(each) for name, each in outcomes.items()}), encoding="utf-8")
+            # What was run before counts until it is run again.
+            stored = {name: asdict(each) for name, each in _kept(kept).items()} | {program.name: asdict(last)}
+            kept.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     if given.markdown is not None:
         text = given.markdown.read_text(encoding="utf-8").partition("\n| Program |")[0]
-        given.markdown.write_text(f"{text.rstrip()}\n\n{table(programs, outcomes)}", encoding="utf-8")
+        given.markdown.write_text(f"{text.rstrip()}\n\n{table(programs, _kept(kept))}", encoding="utf-8")
 
 
 if __name__ == "__main__":

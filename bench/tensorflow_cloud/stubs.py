@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 # Imported by every Python that has the folder on its path, so by the workers too.
@@ -125,7 +126,11 @@ def write(folder: Path, *, colab: bool) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     (folder / "bin").mkdir()
-    for name in _COMMANDS:
+    said = "#!/bin/sh\necho NAME is not called here: $*\n"
+    commands = {name: said.replace("NAME", name) for name in _COMMANDS}
+    # `python3 -m pip install`, in a notebook's subprocess.
+    commands["python3"] = f'#!/bin/sh\n[ "$2" = pip ] && exit 0\nexec {sys.executable} "$@"\n'
+    for name, text in commands.items():
         command = folder / "bin" / name
-        command.write_text(f"#!/bin/sh\necho {name} is not called here: $*\n", encoding="utf-8")
+        command.write_text(text, encoding="utf-8")
         command.chmod(0o755)
