@@ -36,7 +36,7 @@ def changed(module):
         # The examples reshape to 60000 rows of mnist; the other one is trained for fewer.
         module.load_data = data((60000, 100) if name == "mnist" else (2000, 500), (28, 28), False)
     elif name == "cifar10":
-        module.load_data = data((500, 100), (32, 32, 3), True)
+        module.load_data = data((160, 64), (32, 32, 3), True)
     elif name == "resnet":
         module.ResNet50 = unweighted(module.ResNet50)
     elif name == "nasnet":
