@@ -72,7 +72,13 @@ def run(program: Program, checkout: Path, work: Path, packages: str) -> Outcome:
     if (folder / "job.json").exists():
         jobs += [_asked(json.loads(line)) for line in (folder / "job.json").read_text(encoding="utf-8").splitlines()]
     text = log.read_text(encoding="utf-8", errors="replace")
-    why = "" if code == 0 else f"not over after {SECONDS} s" if code is None else _why(text)
+    why = (
+        ""
+        if code == 0
+        else f"not over after {SECONDS} s"
+        if code is None
+        else _why(text.replace(f"{folder}/", "").replace(f"{place}/", ""))
+    )
     return Outcome(code == 0, jobs, why, time.monotonic() - began)
 
 
@@ -118,7 +124,7 @@ def _why(text: str) -> str:
     cells = _CELL.findall(text)
     lines = [line for line in text.splitlines() if line.strip()]
     said = cells[-1] if cells else lines[-1] if lines else "no output"
-    return said if len(said) < 300 else said[:297] + "…"
+    return said if len(said) < 120 else said[:117] + "…"
 
 
 def _asked(job: Mapping[str, Any]) -> str:

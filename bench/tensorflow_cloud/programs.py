@@ -107,7 +107,7 @@ PROGRAMS = (
         "notebook",
         "g3doc/tutorials",
         keras_2_here=True,
-        because=f"its data is in a bucket that is gone; {_VIZIER}",
+        because=f"its data is a file that its user puts into the bucket; {_VIZIER}",
     ),
     Program(
         f"{_PYTHON}/tuner/tests/examples/ai_platform_vizier_tuner.ipynb",

@@ -73,7 +73,7 @@ import types
 import sitecustomize
 import tensorflow as tf
 
-SHAPES = {"mnist": ((28, 28, 1), 10, (2000, 500)), "stanford_dogs": ((64, 64, 3), 120, (128, 128))}
+SHAPES = {"mnist": ((28, 28, 1), 10, (2000, 500)), "stanford_dogs": ((64, 64, 3), 120, (64, 64))}
 
 def disable_progress_bar():
     pass
