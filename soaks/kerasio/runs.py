@@ -95,7 +95,7 @@ class Bench:
         seconds = time.monotonic() - began
         reason, message = _end(folder, code)
         fits = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-        notices = [f"{each['reason']}: {each['message']}" for each in _events(folder) if each.get("level") == "Warning"]
+        notices = [f"{each['topic']}: {each['message']}" for each in _events(folder) if each.get("level") == "Warning"]
         for each in folder.iterdir():
             if each.name not in ("out.log", "job.json", "fits.jsonl"):
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
