@@ -217,7 +217,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
 	@$(BIN)/python -m soaks.preempted
@@ -225,9 +225,18 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the ran
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.parity --write
+	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m soaks.kerasio "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
 	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
+
+# Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
+PROGRAMS ?= 2000
+SEED ?= 1
+
+.PHONY: parity
+parity: $(INSTALLED) ## generated Keras programs, trained by plain fit and by this trainer: PROGRAMS=2000 SEED=1
+	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function

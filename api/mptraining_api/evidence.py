@@ -17,6 +17,15 @@ class Trial(Model):
     agrees: bool
 
 
+class ExcludedRecord(Model):
+    """A training record that is left out from `step` on, since numbers are not finite with it; `record` counts from 0
+    through all files of the data set, in the order of their names.
+    """
+
+    record: int
+    step: int
+
+
 class Recovery(Model):
     """Training went back from `from_step` to `to_step` and went on under `precision`."""
 

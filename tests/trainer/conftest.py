@@ -16,6 +16,9 @@ import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras, load
 
+# Fixtures of the tests of callbacks.
+from tests.trainer.callback_runs import data, generation, train  # noqa: F401
+
 _CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
 

@@ -56,14 +56,17 @@ def test_the_rows_of_the_epochs_that_are_done_are_kept(rows: list[list[str]], ep
 
 
 class CSVLogger(SimpleNamespace):
+    __module__ = "keras.callbacks"
     filename: str
 
 
 class ModelCheckpoint(SimpleNamespace):
+    __module__ = "keras.callbacks"
     filepath: str
 
 
 class TensorBoard(SimpleNamespace):
+    __module__ = "keras.callbacks"
     log_dir: str
 
 

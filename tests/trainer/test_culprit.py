@@ -9,7 +9,8 @@ import tensorflow as tf
 from mptraining_trainer.culprit import finite, first_of
 
 FINE: dict[str, list[tuple[int, bool]]] = {
-    "weight": [(0, True)], "input": [(0, True)], "activation": [(3, True), (1, True)], "loss": [(0, True)],
+    "weight": [(0, True)], "input": [(0, True)], "activation": [(3, True), (1, True)],
+    "statistic": [(0, True)], "loss": [(0, True)],
     "gradient": [(1, True), (0, True)],
 }  # fmt: skip
 
@@ -18,11 +19,12 @@ FINE: dict[str, list[tuple[int, bool]]] = {
     ("change", "expected"),
     [
         ({}, None),
-        ({"gradient": [(1, False), (0, False)]}, (4, 1)),
+        ({"gradient": [(1, False), (0, False)]}, (5, 1)),
         ({"activation": [(3, False), (1, False)], "gradient": [(0, False)]}, (2, 3)),
         ({"input": [(0, False)], "activation": [(3, False)], "loss": [(0, False)]}, (1, 0)),
         ({"weight": [(0, True), (1, False)], "input": [(0, False)]}, (0, 1)),
-        ({"loss": [(0, False)], "gradient": [(0, False)]}, (3, 0)),
+        ({"loss": [(0, False)], "gradient": [(0, False)]}, (4, 0)),
+        ({"statistic": [(0, False)], "gradient": [(0, False)]}, (3, 0)),
     ],
 )
 def test_by_kind_and_then_in_the_order_in_which_they_were_computed(

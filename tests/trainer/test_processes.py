@@ -282,8 +282,8 @@ def test_a_worker_that_is_killed_is_missed_within_seconds(start: Start, lost: in
 
 
 @pytest.mark.parametrize("poisoned", [0, 1])
-def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path: Path, poisoned: int) -> None:
-    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the second step."""
+def test_a_bad_record_of_one_worker_is_left_out_by_both(start: Start, tmp_path: Path, poisoned: int) -> None:
+    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the third step."""
     count, batch = 256, 32
     x = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
     labels = x[:, :3].argmax(axis=1)
@@ -300,12 +300,17 @@ def test_an_overflow_on_one_worker_skips_the_step_on_both(start: Start, tmp_path
     assert gang.wait() == [0, 0], gang.errors()
     for worker in (0, 1):
         seen = [(one.step, one.loss_scale, one.skipped_steps) for one in gang.all(events.Progress, worker)]
-        assert seen[:4] == [(1, 1024.0, 0), (2, 1024.0, 0), (3, 512.0, 1), (4, 512.0, 1)]
+        assert seen[:4] == [(1, 1024.0, 0), (2, 1024.0, 0), (3, 512.0, 1), (4, 1024.0, 1)], "given back"
+        (left_out,) = (one for one in gang.all(events.Notice, worker) if one.topic == "RecordExcluded")
+        assert f"record {2 * batch + poisoned} of " in left_out.message
         assert gang.finished(worker).metrics == gang.finished(0).metrics
     states = {step: gang.folder / "checkpoints" / f"step-{step:010d}" for step in (2, 3, 4)}
     model = {step: (folder / "model.safetensors").read_bytes() for step, folder in states.items()}
     assert model[2] == model[3] != model[4], "the third step moved nothing"
-    assert json.loads((states[3] / "state.json").read_text())["lossScale"] == 512.0
+    state = json.loads((states[3] / "state.json").read_text())
+    assert (state["lossScale"], state["excluded"]) == (1024.0, [{"record": 2 * batch + poisoned, "step": 3}])
+    (manifest,) = (gang.folder / "quarantine").iterdir()
+    assert [one["record"] for one in json.loads(manifest.read_text())["records"]] == [2 * batch + poisoned]
     assert all(np.isfinite(array).all() for array in gang.weights())
 
 
@@ -320,13 +325,15 @@ def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
 
 
 def test_two_workers_go_back_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
-    """The first NaN is worker 1's, in step 3, the second worker 0's, in step 7: two ways back, built anew each time."""
+    """The first NaNs are in step 3, the second in step 7, more of a batch than could be left out by their records."""
     spec = TWO_WORKERS | {
         "precision": {"policy": "mixed_bfloat16"},
         "program": {"application": {"name": "mlp", "classes": 3}},
         "checkpoint": {"everySteps": 2},
     }
-    gang = start(spec, data=poisoned(tmp_path, [65, 192]), batchSize={"global": 32}, stepsPerExecution=2)
+    gang = start(
+        spec, data=poisoned(tmp_path, [*range(65, 85), *range(192, 212)]), batchSize={"global": 32}, stepsPerExecution=2
+    )
     assert gang.wait() == [0, 0], gang.errors()
     for worker in (0, 1):
         back = [(one.from_step, one.to_step, one.precision) for one in gang.all(events.Recovered, worker)]
@@ -344,7 +351,8 @@ def test_two_workers_say_alike_where_it_began(start: Start, tmp_path: Path) -> N
     assert gang.wait() == [3, 3], gang.errors()
     assert gang.finished(0).message == gang.finished(1).message
     assert "step 3: " in gang.finished(0).message
-    assert "it began with the input 'x' (examples 64 to 95 of pass 1)" in gang.finished(0).message
+    assert "among examples 64 to 95 of pass 1)" in gang.finished(0).message
+    assert "it began with the input 'x' (record 65 of " in gang.finished(0).message
 
 
 SCRIPT = """

@@ -115,12 +115,13 @@ def state(**fields: Any) -> CheckpointState:
 def test_what_an_attempt_found_out_holds_until_another_policy_is_asked_for() -> None:
     kept = state(asked_policy="Measure", policy="mixed_bfloat16", checked=True, checked_until=3)
     asked = job(precision={"policy": "Measure"})
-    assert resumed(asked, kept) == Numbers("Measure", "mixed_bfloat16", True, 3)
-    assert resumed(job(), kept) is None
+    assert resumed(asked, kept, fingerprint="f") == Numbers("Measure", "mixed_bfloat16", True, 3)
+    assert resumed(job(), kept, fingerprint="f") is None
     failing = job(precision={"policy": "Measure"}, training={"onNonFinite": "Fail"})
-    assert resumed(failing, kept) == Numbers("Measure", "mixed_bfloat16", False, 3), "it must not leave batches out"
-    assert resumed(asked, None) is None
-    assert resumed(job(), state()) is None, "a checkpoint from before this was kept"
+    numbers = Numbers("Measure", "mixed_bfloat16", False, 3)
+    assert resumed(failing, kept, fingerprint="f") == numbers, "it must not leave batches out"
+    assert resumed(asked, None, fingerprint="f") is None
+    assert resumed(job(), state(), fingerprint="f") is None, "a checkpoint from before this was kept"
 
 
 def test_a_job_under_another_policy_is_as_if_it_had_asked_for_it() -> None:

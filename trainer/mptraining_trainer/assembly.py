@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +47,8 @@ class Ground:
     batching: Batching
     origin: Origin
     notice: Callable[..., None]
+    # Numbers of records that are left out, see `training.exclusion`.
+    excluded: frozenset[int] = frozenset()
 
     @property
     def data(self) -> ResolvedData:
@@ -60,12 +62,17 @@ class Ground:
 
     @property
     def masked(self) -> bool:
-        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip"
+        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip" or bool(self.excluded)
 
     @property
     def example(self) -> ExampleSpec:
         """One example after the job's own preprocessing."""
         return self.opened.preprocess.example_after(self.opened.training.columns.example_spec())
+
+    def order(self, seed: int) -> Order:
+        """The training records' order; a pass that was begun with one seed goes on with it."""
+        size = self.data.shuffle_buffer_size
+        return Order(count=self.opened.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
 
     @property
     def first(self) -> Position:
@@ -166,17 +173,15 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
 
 
 def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps: int) -> Any:
-    buffer_size = ground.data.shuffle_buffer_size
     data: Split = ground.opened.training
-    order = Order(count=data.count, seed=ground.training.seed, buffer_size=max(1, buffer_size), shuffle=buffer_size > 0)
     return data.training(
-        # A pass that was begun with one seed goes on with it.
-        order=replace(order, seed=position.seed),
+        order=ground.order(position.seed),
         batching=ground.batching,
         position=position,
         share=ground.share,
         batch=ground.batching.examples_per_step // ground.job.replicas,
         masked=ground.masked,
+        excluded=ground.excluded,
         preprocess=preprocess,
         steps=steps,
         weigh=_weigh(ground),

@@ -8,7 +8,7 @@ replicas in equal pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -68,6 +68,12 @@ class Batching:
             steps -= taken
         return position
 
+    def next_step(self, position: Position) -> Position:
+        """Where the step that follows on `position` begins: in the next pass when this one cannot fill it."""
+        if self.steps_from(position.examples):
+            return position
+        return replace(position, epoch=position.epoch + 1, examples=0)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -82,9 +88,18 @@ class Piece:
 
 
 def training_pieces(
-    order: Order, batching: Batching, position: Position, share: Share, steps: int | None = None
+    order: Order,
+    batching: Batching,
+    position: Position,
+    share: Share,
+    steps: int | None = None,
+    excluded: Collection[int] = (),
 ) -> Iterator[Piece]:
-    """This worker's records from `position` on, pass after pass; of so many `steps`, or without end."""
+    """This worker's records from `position` on, pass after pass; of so many `steps`, or without end.
+
+    Records that are `excluded` are -1 in their place.
+    """
+    none = np.array(sorted(excluded), np.int64)
     size = batching.examples_per_step
     at_once = max(1, _POSITIONS_AT_ONCE // size)
     left = math.inf if steps is None else steps
@@ -95,7 +110,10 @@ def training_pieces(
             continue
         now = int(min(in_pass, at_once, left))
         positions = np.arange(position.examples + share.worker, position.examples + now * size, share.workers)
-        yield _piece(order, position.epoch, positions.astype(np.int64))
+        piece = _piece(order, position.epoch, positions.astype(np.int64))
+        if none.size:
+            piece.records[np.isin(piece.records, none)] = -1
+        yield piece
         position = replace(position, examples=position.examples + now * size)
         left -= now
 

@@ -21,6 +21,7 @@ from mptraining_api import run_folder
 from mptraining_api.problems import InvalidProgram, Problem, Superseded
 from mptraining_records import storage
 from mptraining_trainer.callback_kinds import WHERE
+from mptraining_trainer.callback_kinds import kind as callback_kind
 
 _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBoard": "log_dir"}
 
@@ -90,7 +91,7 @@ class CallbackFiles:
         """Lets every callback that writes write into the scratch folder. Raises InvalidProgram for a path outside."""
         boards = 0
         for number, callback in enumerate(callbacks):
-            kind = type(callback).__name__
+            kind = callback_kind(callback)
             if kind not in _ATTRIBUTES:
                 continue
             given = str(getattr(callback, _ATTRIBUTES[kind]))
@@ -120,7 +121,7 @@ class CallbackFiles:
 
         With None a new training begins: only a logger that says `append` goes on with what is there.
         """
-        if type(callback).__name__ != "CSVLogger" or (epochs is None and not callback.append):
+        if callback_kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
             return
         local = Path(callback.filename)
         place = next(place for place in self._places if local.is_relative_to(place.scratch))

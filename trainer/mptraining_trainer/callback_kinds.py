@@ -1,9 +1,9 @@
-"""Which of Keras' callbacks the loop runs, what each remembers, and what is said of the others. No TensorFlow."""
+"""What each of Keras' callbacks remembers, which of them the loop replaces, and the user's own. No TensorFlow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mptraining_api.problems import InvalidProgram
@@ -27,6 +27,9 @@ REMEMBERED: Mapping[str, tuple[str, ...]] = {
     "TensorBoard": ("_global_train_batch", "_global_test_batch"),
     "CSVLogger": (),
     "LambdaCallback": (),
+    # The average itself is the optimizer's.
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "RemoteMonitor": (),
 }
 WEIGHTS: Mapping[str, str] = {"EarlyStopping": "best_weights"}
 # Set the optimizer's learning rate, or may.
@@ -36,64 +39,97 @@ NEED_CONSTANT_RATE = frozenset({"LearningRateScheduler", "ReduceLROnPlateau"})
 # Only note where they are when an epoch begins, and need it when training goes on in the middle of one.
 NOTE_THE_EPOCH = frozenset({"ModelCheckpoint", "TensorBoard"})
 
-_INSTEAD = {
-    "BackupAndRestore": "Leave it out: checkpoints in the run folder do this, to the step (spec.checkpoint).",
-    "TerminateOnNaN": "Leave it out: the loop never goes on from a loss that is no number (training.onNonFinite).",
-    "ProgbarLogger": "Leave it out: progress is shown, and written to the run folder's events.",
-    "BaseLogger": "Leave it out: the logs hold the epoch's means already.",
-    "History": "Leave it out: the run folder's events hold every value (mptj compare), as does a CSVLogger.",
+# Not called, since the trainer does what they are for.
+SUPERSEDED: Mapping[str, str] = {
+    "BackupAndRestore": "checkpoints in the run folder do this, to the step (spec.checkpoint)",
+    "TerminateOnNaN": "training.onNonFinite decides what follows on a loss that is no number; Fail ends the run there",
+    "ProgbarLogger": "progress is shown, and written to the run folder's events",
+    "BaseLogger": "the logs hold the epoch's means already",
+    "History": "the run folder's events hold every value (mptj compare)",
 }
-_OTHERWISE = "Express it as a LambdaCallback, or train with your own model.fit as program.script."
+_FAMILIES = ("keras", "tf_keras")
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+# What every callback has, whoever wrote it.
+_OF_THE_BASE = frozenset({"validation_data", "model", "_model", "params", "_chief_worker_only", "_supports_tf_logs"})
 
 
 def checked(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
-    """The callbacks, each of them one that the loop runs. `package` is this generation's: keras or tf_keras.
-
-    Raises InvalidProgram that names the first that is none, and what to do instead.
-    """
+    """The callbacks, if all of them are of this generation's `package`: keras or tf_keras. Raises InvalidProgram."""
     for number, callback in enumerate(callbacks):
         where = f"{WHERE}[{number}]"
-        kind = type(callback)
-        family = next((base.__module__ for base in kind.__mro__ if base.__name__ == "Callback"), "").split(".")[0]
-        if family not in ("keras", "tf_keras"):
-            raise InvalidProgram(where, f"{callback!r} is no Keras callback", expected=", ".join(REMEMBERED))
+        family = next((_family(base) for base in type(callback).__mro__ if base.__name__ == "Callback"), "")
+        if family not in _FAMILIES:
+            expected = f"an object of {package}.callbacks.Callback or of a class derived from it"
+            raise InvalidProgram(where, f"{callback!r} is no Keras callback", expected=expected)
         if family != package:
             other = "Legacy" if family == "tf_keras" else "Keras3"
             raise InvalidProgram(
                 where,
-                f"a {kind.__name__} of {family}, but the model is of {package}",
+                f"a {type(callback).__name__} of {family}, but the model is of {package}",
                 next_step=f"Import it from {package}, or set keras: {other}.",
-            )
-        if kind.__name__ not in REMEMBERED or kind.__module__.split(".")[0] != family:
-            raise InvalidProgram(
-                where,
-                f"{kind.__name__}, which the training loop does not run",
-                expected=", ".join(REMEMBERED),
-                next_step=_INSTEAD.get(kind.__name__, _OTHERWISE),
             )
     return tuple(callbacks)
 
 
+def kind(callback: Any) -> str | None:
+    """The name of Keras' callback that it is, or is derived from; None for the user's own."""
+    return _of_keras(callback, REMEMBERED)
+
+
+def superseded(callback: Any) -> str | None:
+    """Why the loop does not call it; None when it does."""
+    name = _of_keras(callback, SUPERSEDED)
+    return None if name is None or own(callback) else SUPERSEDED[name]
+
+
+def own(callback: Any) -> bool:
+    """Whether its class is the user's, derived from one of Keras' callbacks or not."""
+    return _family(type(callback)) not in _FAMILIES
+
+
+def keeps_something(callback: Any) -> bool:
+    """Whether a callback of the user's has attributes of its own, which may change while it is called."""
+    if kind(callback) is None:
+        return bool(set(vars(callback)) - _OF_THE_BASE)
+    # Keras' part of it has attributes too: settings, and those that are remembered.
+    return any("__init__" in vars(base) for base in type(callback).__mro__[:-1] if not _is_keras(base))
+
+
+def _of_keras(callback: Any, names: Iterable[str]) -> str | None:
+    return next((base.__name__ for base in type(callback).__mro__ if base.__name__ in names and _is_keras(base)), None)
+
+
+def _is_keras(base: type) -> bool:
+    return _family(base) in _FAMILIES
+
+
+def _family(base: type) -> str:
+    return base.__module__.split(".")[0]
+
+
 def names(callbacks: Sequence[Any]) -> list[str]:
-    """One name for each, by which a checkpoint knows it: its class, and `-2` behind the second of a class."""
+    """One name for each, by which a checkpoint knows it: its class, and `-2` behind the second of a class.
+
+    `own.` stands before the name of a class that is not Keras'.
+    """
     seen: dict[str, int] = {}
     found = []
     for callback in callbacks:
-        kind = type(callback).__name__
-        seen[kind] = seen.get(kind, 0) + 1
-        found.append(kind if seen[kind] == 1 else f"{kind}-{seen[kind]}")
+        name = f"{'own.' if own(callback) else ''}{type(callback).__name__}"
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return found
 
 
 def remembered(callback: Any) -> dict[str, float | int | str | None]:
-    """The state of a callback as JSON values; numbers that JSON does not know stand there as words."""
-    attributes = REMEMBERED[type(callback).__name__]
+    """The state of Keras' part of a callback as JSON values; numbers that JSON does not know stand there as words."""
+    attributes = REMEMBERED.get(kind(callback) or "", ())
     return {name: _plain(getattr(callback, name)) for name in attributes if hasattr(callback, name)}
 
 
 def restore(callback: Any, state: Mapping[str, Any]) -> None:
     """Gives the callback what `remembered` took from another one of its kind."""
-    for name in REMEMBERED[type(callback).__name__]:
+    for name in REMEMBERED.get(kind(callback) or "", ()):
         if name in state:
             value = state[name]
             setattr(callback, name, float(value) if isinstance(value, str) else value)
@@ -101,14 +137,20 @@ def restore(callback: Any, state: Mapping[str, Any]) -> None:
 
 def calls_batches(callback: Any) -> bool:
     """Whether the callback does something at every batch."""
-    kind = type(callback).__name__
-    if kind == "ModelCheckpoint":
+    if any(_overrides(callback, hook) for hook in _BATCH_HOOKS):
+        return True
+    if kind(callback) == "ModelCheckpoint":
         return bool(callback.save_freq != "epoch")
-    if kind == "TensorBoard":
+    if kind(callback) == "TensorBoard":
         traces = getattr(callback, "_should_trace", False)
         return bool(callback.update_freq != "epoch" or traces or callback.write_steps_per_second)
-    hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    return kind == "LambdaCallback" and any(hook in vars(callback) for hook in hooks)
+    return False
+
+
+def _overrides(callback: Any, hook: str) -> bool:
+    """Whether the user gave this hook, by a class or as a LambdaCallback's argument."""
+    by = next((base for base in type(callback).__mro__ if hook in vars(base)), None)
+    return hook in vars(callback) or (by is not None and not _is_keras(by))
 
 
 def close(callback: Any) -> None:

@@ -2,12 +2,14 @@
 
 As under `fit`: `on_train_begin`, at every epoch `on_epoch_begin` and `on_epoch_end` with its metrics, validation's with
 `val_`; `on_train_batch_begin` and `_end` around each execution of K fused steps, with the number of its first and last
-batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation. `self.model` is the model
-that is trained and `self.model.optimizer` its optimizer; `stop_training` is looked at when an epoch ends. An epoch that
-the last step of the job cuts short does not end.
+batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation, `on_test_batch_begin` and
+`_end` around the calls that it takes. `self.model` is the model that is trained and `self.model.optimizer` its
+optimizer; `stop_training` is looked at when an epoch ends, and after batches that a callback was called for: the epoch
+then ends there, with its validation. An epoch that the last step of the job cuts short does not end.
 
-Every worker calls them, since reading a model may take all workers; they write into folders of their own
-(`callback_files`) and agree whether to stop. What they remember goes into each checkpoint (`callback_kinds`).
+Every worker calls them, as under `fit`, since reading or setting a variable may take all workers; Keras' own write into
+folders of their own (`callback_files`), and all agree whether to stop. What they remember goes into each checkpoint: of
+Keras' own by an explicit list of attributes (`callback_kinds`), of the user's what they declare (`callback_state`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ from mptraining_trainer.export import float32_copy
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.monitor import known, mode_of
+from mptraining_trainer.training import callback_state
 
 _RATE = "learning_rate"
+# Behind a callback's name: what it declares.
+_DECLARED = ".state"
 # Files of batches are published this often, in seconds; those of an epoch when it ends.
 _PUBLISH_EVERY = 30.0
 
@@ -53,7 +58,10 @@ class Callbacks:
         agree: Callable[[float], float],
     ) -> None:
         """Raises InvalidProgram for what cannot work."""
-        self._callbacks = tuple(callbacks)
+        for callback in callbacks:
+            if (instead := kinds.superseded(callback)) is not None:
+                notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
+        self._callbacks = callbacks = tuple(one for one in callbacks if kinds.superseded(one) is None)
         self._names = kinds.names(callbacks)
         self._keras = keras
         self._model = model
@@ -65,6 +73,7 @@ class Callbacks:
         self._now = now
         self._agree = agree
         self._batchwise = [one for one in self._callbacks if kinds.calls_batches(one)]
+        self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = now()
         self._check(validated)
@@ -93,23 +102,23 @@ class Callbacks:
             # Each of them gets what came before a restart, before it opens its files.
             self._files.bring_back(callback, epochs_done)
             self._call("set_params", {"verbose": 0, "epochs": epochs, "steps": steps_per_epoch}, only=[callback])
-            self._call("set_model", saves if _name(callback) == "ModelCheckpoint" else self._model, only=[callback])
+            self._call("set_model", saves if _kind(callback) == "ModelCheckpoint" else self._model, only=[callback])
         self._call("on_train_begin", {})
+        for name, callback in zip(self._names, self._callbacks, strict=True):
+            attribute = kinds.WEIGHTS.get(_kind(callback))
+            if attribute and name in weights:
+                setattr(callback, attribute, list(weights[name]))
+        if epoch is not None:
+            # Those that note where they are when an epoch begins; the user's own may be such.
+            only = [one for one in self._callbacks if kinds.kind(one) is None or _kind(one) in kinds.NOTE_THE_EPOCH]
+            self._call("on_epoch_begin", epoch, {}, only=only)
+        # Last, so that what was done since overwrites nothing of it.
         for name, callback in zip(self._names, self._callbacks, strict=True):
             kept = state.get(name)
             if isinstance(kept, Mapping):
                 kinds.restore(callback, kept)
-            attribute = kinds.WEIGHTS.get(_name(callback))
-            if attribute and name in weights:
-                setattr(callback, attribute, list(weights[name]))
+            self._restore_declared(name, callback, state, weights)
         self._restore_rate(state.get(_RATE))
-        if epoch is not None:
-            only = [one for one in self._callbacks if _name(one) in kinds.NOTE_THE_EPOCH]
-            self._call("on_epoch_begin", epoch, {}, only=only)
-            for callback in only:
-                # Noting the epoch must not forget the place in it.
-                kept = state.get(self._names[self._callbacks.index(callback)])
-                kinds.restore(callback, kept if isinstance(kept, Mapping) else {})
         self._count_steps(step)
 
     def publish_only(self, fence: Fence | None) -> None:
@@ -127,15 +136,22 @@ class Callbacks:
         found: dict[str, JsonValue] = {
             name: dict(kinds.remembered(callback)) for name, callback in zip(self._names, self._callbacks, strict=True)
         }
-        if self._job_rate is not None and any(_name(one) in kinds.RATE_SETTERS for one in self._callbacks):
+        self._declared = {}
+        for name, callback in zip(self._names, self._callbacks, strict=True):
+            if (declared := callback_state.methods(callback)) is not None:
+                found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._packed(callback, declared[0])
+        setters = [one for one in self._callbacks if kinds.own(one) or _kind(one) in kinds.RATE_SETTERS]
+        if self._job_rate is not None and setters:
             found[_RATE] = {"job": self._job_rate, "now": self._rate()}
         return found
 
     def weights(self) -> dict[str, list[np.ndarray]]:
-        """The arrays that go into a checkpoint: the best weights of each EarlyStopping that restores them."""
-        found = {}
+        """The arrays that go into a checkpoint, by file: the best weights of each EarlyStopping that restores them, and
+        those of the last `state()`.
+        """
+        found = {name: arrays for name, arrays in self._declared.items() if arrays}
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            arrays = getattr(callback, kinds.WEIGHTS.get(_name(callback), ""), None)
+            arrays = getattr(callback, kinds.WEIGHTS.get(_kind(callback), ""), None)
             if arrays is not None:
                 found[name] = [np.array(array) for array in arrays]
         return found
@@ -150,16 +166,25 @@ class Callbacks:
             self._files.settle()
             self._call("on_train_batch_begin", first, {}, only=self._batchwise)
 
-    def batches_end(self, last: int, logs: Mapping[str, float]) -> None:
+    def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
+        """Whether training is to end after this batch, as one of them says."""
         if not self._batchwise:
-            return
+            return False
         self._call("on_train_batch_end", last, dict(logs), only=self._batchwise)
         if self._now() - self._published_at >= _PUBLISH_EVERY:
             self._publish()
+        return self.stopping
 
     def validation_begins(self) -> None:
         self._files.settle()
         self._call("on_test_begin", {})
+
+    def test_batches_begin(self, first: int) -> None:
+        """Before a call of validation, whose first batch has this number."""
+        self._call("on_test_batch_begin", first, {})
+
+    def test_batches_end(self, last: int, logs: Mapping[str, float]) -> None:
+        self._call("on_test_batch_end", last, dict(logs))
 
     def validation_ends(self, logs: Mapping[str, float]) -> None:
         self._call("on_test_end", dict(logs))
@@ -184,6 +209,29 @@ class Callbacks:
         for callback in self._callbacks:
             kinds.close(callback)
 
+    def _packed(self, callback: Any, getter: str) -> tuple[JsonValue, list[np.ndarray]]:
+        try:
+            return callback_state.packed(self._call(getter, only=[callback]))
+        except TypeError as error:
+            where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
+            raise InvalidProgram(
+                where,
+                f"{type(callback).__name__}.{getter}(): {error}",
+                expected="None, bool, int, float, str, arrays of numbers, lists and dicts of them",
+            ) from None
+
+    def _restore_declared(
+        self, name: str, callback: Any, state: Mapping[str, JsonValue], weights: Mapping[str, Sequence[np.ndarray]]
+    ) -> None:
+        key, declared = f"{name}{_DECLARED}", callback_state.methods(callback)
+        if declared is not None:
+            if key in state:
+                found = callback_state.unpacked(state[key], weights.get(key, ()))
+                self._call(declared[1], found, only=[callback])
+        elif kinds.own(callback) and kinds.keeps_something(callback):
+            text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
+            self._notice("CallbackState", f"{text}: what it keeps begins again after a restart", level="Warning")
+
     def _publish(self) -> None:
         self._published_at = self._now()
         for callback in self._callbacks:
@@ -193,21 +241,24 @@ class Callbacks:
                     writer.flush()
         self._files.publish()
 
-    def _call(self, hook: str, *arguments: Any, only: Sequence[Any] | None = None) -> None:
+    def _call(self, hook: str, *arguments: Any, only: Sequence[Any] | None = None) -> Any:
+        """Returns what the last of them returned."""
+        returned = None
         for callback in self._callbacks if only is None else only:
             try:
-                getattr(callback, hook)(*arguments)
+                returned = getattr(callback, hook)(*arguments)
             except Problem:
                 raise
             except Exception as error:
                 where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
-                raise Problem(where, raised(f"{_name(callback)}.{hook}", error)) from error
+                raise Problem(where, raised(f"{type(callback).__name__}.{hook}", error)) from error
+        return returned
 
     def _check(self, validated: bool) -> None:
         schedule = self._keras.module.optimizers.schedules.LearningRateSchedule
         rate = getattr(self._optimizer, "_learning_rate", None)
         for number, callback in enumerate(self._callbacks):
-            where, kind = f"{kinds.WHERE}[{number}]", _name(callback)
+            where, kind = f"{kinds.WHERE}[{number}]", _kind(callback)
             if kind in kinds.NEED_CONSTANT_RATE and isinstance(rate, schedule):
                 raise InvalidProgram(
                     where,
@@ -232,7 +283,7 @@ class Callbacks:
                     )
                 callback.mode = mode
         if self._batchwise:
-            kind = ", ".join(dict.fromkeys(_name(one) for one in self._batchwise))
+            kind = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batchwise))
             self._notice(
                 "BatchCallbacks",
                 f"{kind}: called after each execution of several fused steps, with the number of the last batch; "
@@ -241,7 +292,7 @@ class Callbacks:
 
     def _count_steps(self, step: int) -> None:
         for callback in self._callbacks:
-            if _name(callback) == "TensorBoard":
+            if _kind(callback) == "TensorBoard":
                 # Keras 3 counts calls, tf_keras asks the model.
                 callback._global_train_batch = step
                 counter = getattr(self._model, "_train_counter", None)
@@ -293,5 +344,5 @@ class _Saves:
         self._copy.save(filepath, overwrite=overwrite, **options)
 
 
-def _name(callback: Any) -> str:
-    return type(callback).__name__
+def _kind(callback: Any) -> str:
+    return kinds.kind(callback) or ""

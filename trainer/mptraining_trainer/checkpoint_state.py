@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, JsonValue
 
-from mptraining_api.evidence import Recovery, Trial
+from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem, StorageUnavailable
 from mptraining_records import storage
@@ -34,6 +34,7 @@ class CheckpointState(Model):
     checked_until: int = 0
     recoveries: tuple[Recovery, ...] = ()
     measured: tuple[Trial, ...] = ()
+    excluded: tuple[ExcludedRecord, ...] = ()
     replicas: int
     # Examples of an update.
     examples_per_step: int | None = None

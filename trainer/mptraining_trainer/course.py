@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,8 +27,12 @@ from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.speed import Speed
 from mptraining_trainer.telemetry import peak_memory_bytes
+from mptraining_trainer.training.exclusion import RecordExclusion
 from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
+
+# An iterator for the loop, from a position on, over so many steps.
+Feed = Callable[[Position, int], Any]
 
 
 class Course:
@@ -49,9 +53,12 @@ class Course:
         hooks: Hooks,
         numbers: Numbers,
         watch: Watch,
+        exclusion: RecordExclusion | None = None,
         validation: tuple[Any, int] | None = None,
     ) -> None:
         """`numbers` is how training computes, `watch` sees to it that they stay finite.
+
+        `exclusion` leaves out records that make them infinite or NaN, where bad steps are skipped.
 
         `validation` is an endless iterator over masked batches, with the steps that count every example once.
         """
@@ -64,7 +71,8 @@ class Course:
         self._batching = batching
         self._boundaries = boundaries
         self._pace = pace
-        self._numbers = numbers
+        self.numbers = numbers
+        self._exclusion = exclusion
         self._watch = watch
         self._validation = validation
         self._profiling = Profiling(worker)
@@ -108,10 +116,11 @@ class Course:
                 execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
-            self._watch.look(execution, step, steps, partial(self._batching.advance, position))
+            feed = self._judged(execution, step, steps, position)
             step += steps
             self._profiling.after(step)
             position = self._batching.advance(position, steps)
+            iterator = iterator if feed is None else feed(position, max(0, ends.total_steps - step))
             self._account(execution)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
@@ -128,7 +137,7 @@ class Course:
                 self._skipped.publish()
             if leave and step < ends.total_steps:
                 raise self._taken_away(step)
-            validated = self._validated(step, position) if ends.validates(step) else {}
+            validated = self._validated(step, position) if ends.validates(step) or hooks.cut else {}
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
@@ -139,13 +148,22 @@ class Course:
         self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
+    def _judged(self, execution: Execution, before: int, steps: int, position: Position) -> Feed | None:
+        """What feeds the loop from now on, where further records are left out. Raises NonFinite."""
+        after, feed = partial(self._batching.advance, position), None
+        if self._exclusion is not None and self._exclusion.look(execution, before, steps, after):
+            self.numbers, feed = self._exclusion.numbers, self._exclusion.built.feed
+        self._watch.look(execution, before, steps, after, explained=feed is not None)
+        return feed
+
     def _caught_up(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
         over = step >= self._boundaries.total_steps or self._hooks.stopped
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validated = self._validated(step, position) if over or self._boundaries.validates(step) else {}
+        validates = over or self._boundaries.validates(step) or self._hooks.cut
+        validated = self._validated(step, position) if validates else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
@@ -185,7 +203,12 @@ class Course:
         self._hooks.validation_begins()
         iterator, steps = self._validation
         metrics = self._loop.evaluation.run(
-            iterator, steps, now=self._worker.telemetry.now, stop=self._worker.preemption.asked
+            iterator,
+            steps,
+            now=self._worker.telemetry.now,
+            stop=self._worker.preemption.asked,
+            begins=self._hooks.test_batches_begin,
+            ends=self._hooks.test_batches_end,
         )
         if metrics is None:
             if self._checkpointer.last_step != step:
@@ -238,8 +261,8 @@ class Course:
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
-            precision=self._numbers.policy,
-            recoveries=len(self._numbers.recoveries),
+            precision=self.numbers.policy,
+            recoveries=len(self.numbers.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
@@ -265,12 +288,13 @@ class Course:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=self._numbers.policy,
-            asked_policy=self._numbers.asked,
-            checked=self._numbers.checked,
-            checked_until=self._numbers.until,
-            recoveries=self._numbers.recoveries,
-            measured=self._numbers.measured,
+            policy=self.numbers.policy,
+            asked_policy=self.numbers.asked,
+            checked=self.numbers.checked,
+            checked_until=self.numbers.until,
+            recoveries=self.numbers.recoveries,
+            measured=self.numbers.measured,
+            excluded=self.numbers.excluded,
             replicas=job.replicas,
             examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,

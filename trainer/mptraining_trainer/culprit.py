@@ -1,7 +1,8 @@
 """Where numbers first stopped being finite: the batch that did it once more, eagerly, looked at piece by piece.
 
 The step was left out, so weights, statistics and seeds are still those that it began with. Looked at in this order:
-weights, inputs, each layer's output, the loss, the gradients from the last layer to the first.
+weights, inputs, each layer's output, what the forward pass moved (moving statistics), the loss, the gradients from the
+last layer to the first. Where a few records do it by themselves they are named, else all examples of the step.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_records.order import Position
 from mptraining_trainer.agreement import gathered
 from mptraining_trainer.assembly import Assembled
 from mptraining_trainer.recovery import NonFinite
+from mptraining_trainer.training.exclusion import described, located, suspects
 from mptraining_trainer.training.step import ReplicaStep
 
-_KINDS = ("weight", "input", "activation", "loss", "gradient")
+_KINDS = ("weight", "input", "activation", "statistic", "loss", "gradient")
 _NEXT = {
     "weight": "An update before this step overflowed: lower the learning rate, or clip gradients (optimizer clipnorm).",
     "input": "Mend the records, or replace such values in data.preprocess.",
     "activation": "Lower the learning rate, normalize what goes into this layer, or give it dtype float32.",
+    "statistic": "Look for huge values in the records (the variance of values above 1e19 is infinite), or limit them "
+    "in data.preprocess.",
     "loss": "Look for logarithms or divisions of zero in the loss (from_logits: true avoids one).",
     "gradient": "Clip gradients (optimizer clipnorm), lower the learning rate, or look for square roots and norms of "
     "zero.",
@@ -36,26 +41,29 @@ def named(built: Assembled, incident: NonFinite) -> NonFinite:
     """The incident with step, layer and tensor where it began, if the step shows it. Every worker must call it."""
     if incident.position is None:
         return incident
+    begin = built.ground.batching.next_step(incident.position)
+    last = begin.examples + built.ground.batching.examples_per_step - 1
+    where = f"examples {begin.examples} to {last} of pass {begin.epoch + 1}"
     try:
-        finding = _earliest(built, _inspected(built, incident))
+        # Before anything else, which changes statistics.
+        records = suspects(built, begin).records if built.scaler is not None else ()
+        if records:
+            where = f"{described(located(built.ground, records))}, among {where}"
+        finding = _earliest(built, _inspected(built, begin))
     except (tf.errors.OpError, ValueError, TypeError, AttributeError, RuntimeError):
         # Where it began is worth less than that it happened: a model may do what only its graph can.
         return incident
     if finding is None:
         return incident
     kind, text = _in_words(built, finding)
-    first = incident.position.examples
-    last = first + built.ground.batching.examples_per_step - 1
-    where = f"examples {first} to {last} of pass {incident.position.epoch + 1}"
     said = NonFinite(incident.step, f"{incident.found}; it began with {text} ({where})")
     said.next_step = _NEXT[kind]
     return said
 
 
-def _inspected(built: Assembled, incident: NonFinite) -> list[Finding | None]:
+def _inspected(built: Assembled, position: Position) -> list[Finding | None]:
     """What each replica of this worker found."""
     ground = built.ground
-    assert incident.position is not None
     assert built.program.compiled is not None
     step = ReplicaStep(
         compiled=built.program.compiled,
@@ -70,17 +78,18 @@ def _inspected(built: Assembled, incident: NonFinite) -> list[Finding | None]:
     with _recorded(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
-            mask = batch[3] if ground.masked else None
+            mask = batch[3] if built.loop.masked else None
             # Before the forward pass, which changes statistics.
             looked = _of_the_step(built, batch, mask)
             records.outputs = []
             loss, gradients = step.gradients(batch, scale, metrics=False)
             replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) or 0)
             looked |= {"activation": records.outputs, "loss": [(0, finite(loss))]}
+            looked["statistic"] = list(enumerate(map(finite, _moved(built))))
             looked["gradient"] = list(enumerate(map(finite, gradients)))[::-1]
             found[replica] = first_of(looked)
 
-        batch = built.loop.take(built.feed(incident.position, 1))
+        batch = built.loop.take(built.feed(position, 1))
         ground.strategy.run(on_replica, args=(batch, scale))
     return list(found.values())
 
@@ -160,6 +169,8 @@ def _in_words(built: Assembled, finding: Finding) -> tuple[str, str]:
         return kind, f"the input {names[place]!r}"
     if kind == "loss":
         return kind, "the loss, from outputs that are finite"
+    if kind == "statistic":
+        return kind, f"what the forward pass made of {_moved(built)[place].name.split(':')[0]!r}"
     if kind == "activation":
         layer = _layers(built)[place]
         return kind, f"the output of layer {layer.name!r} ({layer.compute_dtype}), whose weights are finite"
@@ -174,6 +185,11 @@ def _layers(built: Assembled) -> list[Any]:
 
 def _weights(built: Assembled) -> list[Any]:
     return list(built.program.model.variables)
+
+
+def _moved(built: Assembled) -> list[Any]:
+    """The TensorFlow variables that a forward pass changes."""
+    return list(built.ground.keras.updated_by_calls(built.program.model))
 
 
 def _inputs(batch: Any) -> list[Any]:

@@ -52,32 +52,50 @@ class Evaluation:
         self._end = tf.function(self._put_back)
 
     def run(
-        self, iterator: Any, steps: int, *, now: Callable[[], float], stop: Callable[[], bool] = lambda: False
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool] = lambda: False,
+        begins: Callable[[int], None] = lambda first: None,
+        ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
         """Loss and metrics over `steps` batches, each example counted once; names as in training.
 
         None when `stop` returned True on any worker before the last batch; every worker learns of it after the same
-        one. `now` is a clock in seconds.
+        one. `now` is a clock in seconds. `begins` gets the first batch of each call, `ends` the last one and the
+        metrics so far.
         """
         if self._aside is None:
             self._aside = self._copies()
         self._begin()
         try:
-            return self._run(iterator, steps, now=now, stop=stop)
+            return self._run(iterator, steps, now=now, stop=stop, begins=begins, ends=ends)
         finally:
             self._end()
 
     def _run(
-        self, iterator: Any, steps: int, *, now: Callable[[], float], stop: Callable[[], bool]
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool],
+        begins: Callable[[int], None],
+        ends: Callable[[int, dict[str, float]], None],
     ) -> dict[str, float] | None:
         took, done = 0.0, 0
         while True:
             count, before = min(self._pace.steps, steps - done), now()
             said = tf.constant([float(stop()), took], tf.float32)
+            begins(done)
             asked, seconds, *values = self._part(iterator, tf.constant(count), said).numpy().tolist()
             took, done = (now() - before) / count, done + count
+            metrics = dict(zip(self._names, values, strict=True))
+            ends(done - 1, metrics)
             if done == steps:
-                return dict(zip(self._names, values, strict=True))
+                return metrics
             if asked:
                 return None
             # Of the call before, as it was on average: all workers take the same number next.

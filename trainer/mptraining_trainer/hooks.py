@@ -40,6 +40,13 @@ class Hooks:
         self._turned = 0
         self._epochs = 0
         self._stopped = False
+        # A callback wants training to end after this batch: the epoch ends here.
+        self._cut = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether a callback ended the epoch in its middle, so that it is validated and ends here."""
+        return self._cut
 
     @property
     def stopped(self) -> bool:
@@ -68,7 +75,7 @@ class Hooks:
         kept: Any = state.get(_TRAINING)
         if kept:
             self._turned, self._epochs = int(kept["turned"]), int(kept["epochs"])
-            self._stopped = bool(kept["stopped"])
+            self._stopped, self._cut = bool(kept["stopped"]), bool(kept.get("cut"))
         elif resumed:
             # Of an older version, which kept this for callbacks alone: what is over is over.
             self._turned, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
@@ -91,6 +98,8 @@ class Hooks:
         """Whether the end of this step has not been gone through, though its checkpoint was written."""
         if self.stopped or step in (0, self._turned):
             return False
+        if self._cut:
+            return True
         heard = self._callbacks is not None or self.best is not None
         return self._ends.validates(step) or (heard and self._ends.epoch_begins(step))
 
@@ -105,11 +114,21 @@ class Hooks:
 
     def execution_ends(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._callbacks is not None:
-            self._callbacks.batches_end((step - 1 - self._ends.offset) % self._ends.steps_per_epoch, metrics)
+            last = (step - 1 - self._ends.offset) % self._ends.steps_per_epoch
+            self._cut = self._callbacks.batches_end(last, metrics)
 
     def validation_begins(self) -> None:
         if self._callbacks is not None:
             self._callbacks.validation_begins()
+
+    def test_batches_begin(self, first: int) -> None:
+        if self._callbacks is not None:
+            self._callbacks.test_batches_begin(first)
+
+    def test_batches_end(self, last: int, metrics: Mapping[str, float]) -> None:
+        """`metrics` so far, without `val_`."""
+        if self._callbacks is not None:
+            self._callbacks.test_batches_end(last, metrics)
 
     def validation_ends(self, metrics: Mapping[str, float]) -> None:
         """`metrics` without `val_`."""
@@ -123,10 +142,10 @@ class Hooks:
         """
         if self._turned == step or self._stopped:
             return self._stopped
-        epoch_ends = step > 0 and self._ends.epoch_begins(step)
+        epoch_ends = step > 0 and (self._ends.epoch_begins(step) or self._cut)
         if self.best is not None:
             # In the middle of an epoch its means say little; at the very end there is nothing better.
-            whole = epoch_ends or step >= self._ends.total_steps
+            whole = (epoch_ends and not self._cut) or step >= self._ends.total_steps
             self.best.offer(step, {**(trained if whole else {}), **validated})
         if epoch_ends:
             epoch = self._ends.epoch(step)
@@ -178,7 +197,7 @@ class Hooks:
         found: dict[str, JsonValue] = self._callbacks.state() if self._callbacks is not None else {}
         if self.best is not None:
             found[_BEST] = self.best.state()
-        found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped}
+        found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped, "cut": self._cut}
         return found
 
     def weights(self) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -74,15 +74,17 @@ class Split:
         preprocess: Preprocess,
         steps: int | None = None,
         weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
         """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
 
-        `weigh` gives a batch (inputs, labels) the weights of its classes. It ends after so many `steps`, so that no
+        `weigh` gives a batch (inputs, labels) the weights of its classes. Records that are `excluded` are holes, as
+        damaged ones are: another record with a mask of 0 is in their place. It ends after so many `steps`, so that no
         more is read than they need; without them it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
-            return training_pieces(order, batching, position, share, steps)
+            return training_pieces(order, batching, position, share, steps, excluded)
 
         return self._pipeline(
             pieces,
@@ -93,6 +95,7 @@ class Split:
             preprocess=preprocess,
             training=True,
             weigh=weigh,
+            excluded=excluded,
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
@@ -114,11 +117,12 @@ class Split:
         preprocess: Preprocess,
         training: bool,
         weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
     ) -> Any:
         if self.cached is not None:
-            dataset = self._from_memory(pieces, seed, batch)
+            dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
-            dataset = self._from_records(pieces, seed, row, batch, training=training)
+            dataset = self._from_records(pieces, seed, row, batch, excluded, training=training)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
 
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
@@ -130,12 +134,24 @@ class Split:
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
 
-    def _from_memory(self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int) -> Any:
+    def _from_memory(
+        self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int, excluded: Collection[int]
+    ) -> Any:
+        filler, hollow = 0, np.empty(0, np.int64)
+        if excluded:
+            assert self.cached is not None
+            # In the place of a damaged record is any, perhaps one that is excluded.
+            whole = np.array(self.cached[2])
+            hollow = np.flatnonzero(whole == 0)
+            whole[list(excluded)] = 0
+            filler = int(np.argmax(whole))
+
         def numbers() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
+                there = (piece.records >= 0) & ~np.isin(piece.records, hollow)
                 yield (
-                    np.maximum(piece.records, 0),
-                    (piece.records >= 0).astype(np.float32),
+                    np.where(there, piece.records, filler),
+                    there.astype(np.float32),
                     _seeds(seed, piece),
                 )
 
@@ -157,9 +173,16 @@ class Split:
         return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
 
     def _from_records(
-        self, pieces: Callable[[], Iterator[Piece]], seed: int, row: int | None, batch: int, *, training: bool
+        self,
+        pieces: Callable[[], Iterator[Piece]],
+        seed: int,
+        row: int | None,
+        batch: int,
+        excluded: Collection[int],
+        *,
+        training: bool,
     ) -> Any:
-        filler = self.first_good()
+        filler = self.first_good(excluded)
 
         def contents() -> Iterator[tuple[Any, ...]]:
             begun: deque[Piece] = deque()
@@ -219,9 +242,11 @@ class Split:
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
-    def first_good(self) -> bytes:
-        """Any readable record. Raises InvalidData when there is none."""
+    def first_good(self, excluded: Collection[int] = ()) -> bytes:
+        """Any readable record that is not excluded. Raises InvalidData when there is none."""
         for number in range(self.count):
+            if number in excluded:
+                continue
             record = self.reader.read(np.array([number], np.int64))[0]
             if record is not None:
                 return record

@@ -203,6 +203,15 @@ class Keras:
             shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
         )
 
+    def own_steps(self, model: Any) -> tuple[str, ...]:
+        """Which of `train_step` and `test_step` the model's class overrides."""
+        found = []
+        for name in ("train_step", "test_step"):
+            defined_by = next(cls for cls in type(model).__mro__ if name in vars(cls))
+            if not issubclass(self.module.Model, defined_by):
+                found.append(name)
+        return tuple(found)
+
     def fold_replica_into_seeds(self, model: Any) -> int:
         """Gives each replica its own dropout masks; returns how many seed generators there are.
 

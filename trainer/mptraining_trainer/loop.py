@@ -4,14 +4,16 @@ Read `Loop.execute` from top to bottom: fetch a batch, run the step on every rep
 everything the host wants to know in one transfer.
 
 A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
-scaling, and after numbers stopped being finite once, it is two, with the one decision in between: is the norm of the
-summed gradients a finite number, and the loss?, apply or skip. A skipped step changes nothing: statistics, seeds and
-metrics are put back. (An all-reduce inside the branch of a condition is only possible in a `strategy.run` of its own.)
+scaling, and after numbers stopped being finite once, it is two, with the one decision in between: are the norm of the
+summed gradients, the loss and what the forward pass changed finite numbers?, apply or skip. A skipped step changes
+nothing: statistics, seeds and metrics are put back. (An all-reduce inside the branch of a condition is only possible in
+a `strategy.run` of its own.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,11 +24,12 @@ from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.moving_statistics import MovingStatistics
-from mptraining_trainer.precision import LossScaler
-from mptraining_trainer.replicas import Speakers, assign, norm_of, summed
+from mptraining_trainer.precision import FLOOR, LossScaler
+from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, summed
 from mptraining_trainer.running_sum import RunningSum
 from mptraining_trainer.training.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
+from mptraining_trainer.training.step_rows import with_rows
 
 # Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
 # scale, skipped twice, asked to stop, seconds, broken, waited.
@@ -62,6 +65,7 @@ class Loop:
         self._optimizer = optimizer
         self._compiled = compiled
         self._masked = masked
+        self._workers = workers
         self._scaler = scaler
         self._speakers = Speakers(strategy, workers)
         self._timed = timed
@@ -82,11 +86,13 @@ class Loop:
         )
         self._examples_per_step = examples_per_step
         self._losses = RunningSum("loss")
-        # Only padded batches weigh less than others.
-        self._weights = RunningSum("loss_weight") if masked else None
+        # The steps whose losses are summed, each by its share of rows that count.
+        self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
         # What a forward pass changes by itself, and a step that is left out must not.
-        self._undone = [*keras.updated_by_calls(model), *keras.random_states(model)] if scaler else []
+        moved = keras.updated_by_calls(model) if scaler else []
+        self._moved = [variable for variable in moved if variable.dtype.is_floating]
+        self._undone = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
             self._undone += [variable for metric in self.metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(
@@ -101,7 +107,7 @@ class Loop:
             keras.build_optimizer(optimizer, model.trainable_variables)
             self._overwrites = keras.overwriting_average(optimizer)
         self._names: tuple[str, ...] = ()
-        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._trace()
         self._reset = tf.function(self._reset_graph)
 
     @property
@@ -117,7 +123,7 @@ class Loop:
     @property
     def sums(self) -> tuple[Any, ...]:
         """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
-        return (*self._losses.variables, *(self._weights.variables if self._weights else ()))
+        return (*self._losses.variables, *self._weights.variables)
 
     @property
     def more_optimizers(self) -> tuple[Any, ...]:
@@ -145,7 +151,7 @@ class Loop:
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
         metrics = dict(zip(self._names, (float(value) for value in readings[_FIXED:]), strict=True))
         applied = steps - int(skipped - self._skipped_before)
-        now = applied if self._weights is None else weight - self._weight_before
+        now = weight - self._weight_before
         loss = (loss_sum - self._loss_before) / max(now, 1e-9)
         if self._own is not None:
             # Its own logs have the loss of the epoch.
@@ -200,6 +206,25 @@ class Loop:
         """The next batch of every replica, for `strategy.run`."""
         return self._next(iterator)
 
+    @property
+    def masked(self) -> bool:
+        """Whether batches have a mask."""
+        return self._masked
+
+    def use_masks(self) -> None:
+        """From now on batches come with a mask."""
+        if not self._masked:
+            self._masked = True
+            self._trace()
+
+    def would_apply(self, batch: Any, keep: Any, filler: int) -> bool:
+        """Whether a step over a batch of `take` is finite, without loss scaling; nothing changes. Needs a scaler.
+
+        Rows (in the order of the data, over all replicas) where `keep` is False, a bool vector [examples_per_step], are
+        replaced by row `filler` of their replica's batch. Every worker must call it; all get the same answer.
+        """
+        return bool(self._probe(batch, tf.constant(keep), tf.constant(filler)).numpy())
+
     def reset_metrics(self) -> None:
         """Begins a new epoch of the training metrics and of the losses' sum."""
         self._reset()
@@ -209,7 +234,7 @@ class Loop:
         """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
         self._loss_before = self._losses.numpy()
-        self._weight_before = self._weights.numpy() if self._weights else 0.0
+        self._weight_before = self._weights.numpy()
 
     def prepare(self, batch: Batch) -> None:
         """Traces a step of the user's own once, which makes the variables that it makes; `batch` are a few examples.
@@ -227,10 +252,15 @@ class Loop:
 
     # Training on the device
 
+    def _trace(self) -> None:
+        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._probe = tf.function(self._probe_graph)
+
     def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
         if self._own is not None:
             return self._execute_own(iterator, steps, said)
         step = self._step if self._scaler is None else self._checked_step
+        skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         for _ in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
@@ -238,13 +268,21 @@ class Loop:
             norm = step(batch)
             fine &= tf.math.is_finite(norm)
             finite += tf.cast(fine, tf.float32)
+        if not self._masked:
+            skipped = (self._scaler.readings()[1] if self._scaler else skipped) - skipped
+            applied = (tf.cast(steps, tf.float32) - skipped) / self._replicas
+            self._strategy.run(self._weights.add, args=(applied,))
+        if self._scaler is None:
+            # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
+            fine = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(fine), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = self._compiled.results(self._replicas)
         self._names = tuple(results)
-        weights = self._weights.readings() if self._weights else [tf.constant(0.0)] * 2
         heard = tf.unstack(self._speakers.heard(said))
-        return tf.stack([*self._losses.readings(), *weights, norm, finite, *scaling, *heard, *results.values()])
+        sums = [*self._losses.readings(), *self._weights.readings()]
+        return tf.stack([*sums, norm, finite, *scaling, *heard, *results.values()])
 
     def _execute_own(self, iterator: Any, steps: Any, said: Any) -> Any:
         """As `_execute_graph`, by the model's own `train_step`; its logs are those of the last step."""
@@ -285,28 +323,44 @@ class Loop:
 
     def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
-
-        def gradients_on_replica(batch: Batch, scale: Any) -> tuple[Any, ...]:
-            before = [tf.identity(variable) for variable in self._undone]
-            with tf.control_dependencies(before):
-                loss, gradients = self._shares(batch, scale)
-            *gradients, total = summed([*gradients, loss])
-            return before, loss, gradients, norm_of(gradients), total
-
         # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
         scale = self._scaler.scale.read_value()
-        before, loss, gradients, norms, totals = self._strategy.run(gradients_on_replica, args=(batch, scale))
-        norm = self._one_of(norms)
-        # Of sums over all replicas, so that every replica of every worker decides alike.
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(self._one_of(totals))
+        before, loss, gradients, norms, totals = self._strategy.run(self._tried, args=(batch, scale))
+        norm, finite = self._one_of(norms), self._finite(norms, totals)
         if finite:
             self._strategy.run(self._apply, args=(loss, gradients, batch))
             self._overwrite_by_average()
         else:
-            for variable, value in zip(self._undone, before, strict=True):
-                self._strategy.extended.update(variable, assign, args=(value,), group=False)
+            self._undo(before)
         self._scaler.update(finite)
-        return norm
+        # A step that was left out is told from the others by it, whatever was not finite.
+        return tf.where(finite, norm, math.nan)
+
+    def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
+        """On each replica: everything but the update. What was before, shares of loss and gradients, norm and total."""
+        before = [tf.identity(variable) for variable in self._undone]
+        with tf.control_dependencies(before):
+            loss, gradients = self._shares(batch, scale)
+        # What this replica's forward pass moved travels with the loss.
+        moved = all_finite([variable.read_value() for variable in self._moved])
+        *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
+        return before, loss, gradients, norm_of(gradients), total
+
+    def _finite(self, norms: Any, totals: Any) -> Any:
+        """Of sums over all replicas, so that every replica of every worker decides alike."""
+        return tf.math.is_finite(self._one_of(norms)) & tf.math.is_finite(self._one_of(totals))
+
+    def _undo(self, before: Sequence[Any]) -> None:
+        for variable, value in zip(self._undone, before, strict=True):
+            self._strategy.extended.update(variable, assign, args=(value,), group=False)
+
+    def _probe_graph(self, batch: Any, keep: Any, filler: Any) -> Any:
+        def on_replica(batch: Batch, keep: Any, filler: Any) -> tuple[Any, ...]:
+            return self._tried(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
+
+        before, _, _, norms, totals = self._strategy.run(on_replica, args=(batch, keep, filler))
+        self._undo(before)
+        return self._finite(norms, totals)
 
     def _one_of(self, values: Any) -> Any:
         """The value of this worker's first replica, where all have the same."""
@@ -315,7 +369,7 @@ class Loop:
     def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
         """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
         self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-        if self._weights is None:
+        if not self._masked:
             self._losses.add(loss)
         else:
             # As `fit` does, by the rows of the batch.
@@ -358,8 +412,7 @@ class Loop:
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()
         for each in (self._losses, self._weights):
-            if each is not None:
-                each.reset()
+            each.reset()
 
 
 def _assign_if(variable: Any, value: Any, due: Any) -> Any:

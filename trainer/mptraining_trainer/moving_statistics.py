@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.replicas import all_finite
 
 
 class MovingStatistics:
@@ -22,6 +23,10 @@ class MovingStatistics:
     def read(self) -> list[Any]:
         """As they are now on this replica."""
         return [variable.read_value() for variable in self._variables]
+
+    def finite(self) -> Any:
+        """Whether every one of them is finite on this replica, a bool scalar."""
+        return all_finite(self.read())
 
     def agree(self) -> None:
         """Every replica goes on with the mean of all."""

@@ -70,6 +70,11 @@ class LossScaler:
         self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64))
         self._in_a_row.assign(tf.where(finite, tf.zeros_like(self._in_a_row), self._in_a_row + 1))
 
+    def give_back(self) -> None:
+        """Takes back what one bad step cost the scale: it was a record's fault and not the scale's."""
+        if self.dynamic:
+            self._scale.assign(tf.minimum(self._scale * 2.0, CEILING))
+
     def state(self) -> ScalerState:
         return ScalerState(
             float(self._scale.numpy()),

@@ -5,6 +5,8 @@
     again            back once more, under the next safer policy: float16, bfloat16, float32, those the device has
     no safer policy  bad batches go on being left out; when that becomes persistent, the run has diverged
 
+Whichever policy, a record that makes a batch bad by itself is left out from then on, see `training.exclusion`.
+
 Under mixed_float16 every update is looked at from the start and a few are left out by nature, so there only persistence
 counts, and the next policy follows at once. At most three ways back, therefore, whatever happens. With `Fail` there is
 one, step by step, to see where it began.
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from mptraining_api.evidence import Recovery, Trial
+from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
 from mptraining_api.problems import Diverged
 from mptraining_api.resolved import ResolvedJob
 
@@ -61,6 +63,7 @@ class Numbers:
     until: int = 0
     recoveries: tuple[Recovery, ...] = ()
     measured: tuple[Trial, ...] = ()
+    excluded: tuple[ExcludedRecord, ...] = ()
 
     @property
     def looks(self) -> bool:
@@ -123,10 +126,11 @@ def way_back(
     return GoBack(replace(numbers, policy=policy, checked=True, until=incident.step), incident.step, message)
 
 
-def resumed(job: ResolvedJob, state: CheckpointState | None) -> Numbers | None:
+def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> Numbers | None:
     """The numbers that a checkpoint of this very job goes on with; None to begin as the job says.
 
-    What an attempt found out holds for the next ones until the user asks for another policy.
+    What an attempt found out holds for the next ones until the user asks for another policy, and which records are
+    left out for data of this fingerprint alone.
     """
     if state is None or state.asked_policy != job.precision.policy:
         return None
@@ -139,6 +143,7 @@ def resumed(job: ResolvedJob, state: CheckpointState | None) -> Numbers | None:
         until=state.checked_until,
         recoveries=state.recoveries,
         measured=state.measured,
+        excluded=() if fails or state.fingerprint != fingerprint else state.excluded,
     )
 
 

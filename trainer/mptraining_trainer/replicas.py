@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,16 @@ def summed(shares: list[Any]) -> list[Any]:
 def norm_of(gradients: list[Any]) -> Any:
     """The Euclidean norm of all of them together, a float32 scalar; not finite when one number of them is not."""
     return tf.cast(tf.linalg.global_norm(gradients), tf.float32)
+
+
+def all_finite(values: Sequence[Any]) -> Any:
+    """Whether no element of these floating tensors is infinite or NaN, a bool scalar."""
+    by_type: dict[Any, list[Any]] = {}
+    for value in values:
+        by_type.setdefault(value.dtype, []).append(tf.reshape(value, [-1]))
+    # One operation for all of a type: a model may have hundreds of small ones.
+    fine = [tf.reduce_all(tf.math.is_finite(tf.concat(same, axis=0))) for same in by_type.values()]
+    return tf.reduce_all(fine)
 
 
 class Speakers:

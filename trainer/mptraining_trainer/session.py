@@ -38,6 +38,7 @@ from mptraining_trainer.publish import publish
 from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
 from mptraining_trainer.runtime import ground as ground_facts
 from mptraining_trainer.skipped import SkippedRecords
+from mptraining_trainer.training.exclusion import RecordExclusion
 from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Trained, Worker
 
@@ -134,6 +135,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Training
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+    fails = ground.training.on_non_finite == "Fail"
+    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if numbers.looks else None
     course = Course(
         worker,
         loop,
@@ -146,6 +149,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         meter=opened.meter,
         hooks=hooks,
         numbers=numbers,
+        exclusion=exclusion,
         watch=Watch(
             numbers,
             available,
@@ -169,7 +173,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         course.abandon()
         hooks.abandon()
         spent += course.training_seconds
-        return _after(worker.seat, incident, built, numbers, available, checkpointer, spent)
+        built = exclusion.built if exclusion else built
+        return _after(worker.seat, incident, built, course.numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
@@ -188,7 +193,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped_steps=course.skipped_steps,
         loss_scale=course.loss_scale,
         gradient_norm=course.gradient_norm,
-        numbers=numbers,
+        numbers=course.numbers,
         input_bound_percent=course.input_bound_percent,
         input=opened.meter,
         skipped_records=len(skipped.all),

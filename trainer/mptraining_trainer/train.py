@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -16,7 +17,7 @@ from mptraining_api import run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData
 from mptraining_records import storage
-from mptraining_trainer.assembly import Ground, assemble
+from mptraining_trainer.assembly import Assembled, Ground, assemble
 from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.checkpoint_state import newest_state
 from mptraining_trainer.claim import claim_folder
@@ -79,11 +80,12 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     # Numbers: what an earlier attempt found out, what the device is fastest with, or what the job says.
     available = policies(job, native_bfloat16=native_bfloat16())
     kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
-    numbers = resumed(job, None if job.training.resume == "Never" else newest_state(kept))
+    kept_state = None if job.training.resume == "Never" else newest_state(kept)
+    numbers = resumed(job, kept_state, fingerprint=opened.training.dataset.fingerprint)
     if numbers is None and job.precision.policy == "Measure":
         numbers = measured(ground, available, telemetry)
     numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
-    built = assemble(ground, numbers.policy, checked=numbers.checked)
+    built = _built(ground, numbers)
     hooks = hooks_of(worker, built)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     worker = claim_folder(worker)
@@ -96,5 +98,10 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             return ended
         del built, hooks
         numbers, back, spent = ended.numbers, ended, ended.seconds
-        built = assemble(ground, numbers.policy, checked=numbers.checked)
+        built = _built(ground, numbers)
         hooks = hooks_of(worker, built)
+
+
+def _built(ground: Ground, numbers: Numbers) -> Assembled:
+    excluded = frozenset(each.record for each in numbers.excluded)
+    return assemble(replace(ground, excluded=excluded), numbers.policy, checked=numbers.checked)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # The loss scale falls from 32768 to its floor in 15 bad steps: what is still bad after this many is no matter of it.
 PERSISTENT = 100
+NOT_FINITE = "loss, gradients or moving statistics are infinite or NaN"
 # Below this share, skipped steps are what dynamic loss scaling costs (one in 2000 to try a larger scale).
 _WORTH_SAYING = 0.1
 
@@ -55,8 +56,19 @@ class Watch:
         left = self._numbers.until - step
         return min(steps, left) if self._numbers.checked and left > 0 else steps
 
-    def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> None:
-        """Raises NonFinite. The `steps` steps came after step `before`; `position` gives the data's after so many."""
+    def look(
+        self,
+        execution: Execution,
+        before: int,
+        steps: int,
+        position: Callable[[int], Position],
+        *,
+        explained: bool = False,
+    ) -> None:
+        """Raises NonFinite. The `steps` steps came after step `before`; `position` gives the data's after so many.
+
+        `explained`: those that were skipped were for records that are left out from now on.
+        """
         now = execution.skipped_steps - self._skipped_last
         self._skipped_last = execution.skipped_steps
         self._steps += steps
@@ -64,12 +76,12 @@ class Watch:
         # The first of them whose gradients were not finite, if there was one.
         first = min(before + execution.finite_steps + 1, last)
         if self._numbers.looks:
-            bad, found = self._of_checked(execution, first, last, now)
+            bad, found = self._of_checked(execution, first, last, 0 if explained else now)
         else:
             bad, found = first, self._of_unseen(execution, steps)
         if found is not None:
             raise NonFinite(bad, found, position=position(bad - before - 1))
-        if now:
+        if now and not explained:
             self._tell(execution, last)
 
     def _of_unseen(self, execution: Execution, steps: int) -> str | None:
@@ -84,12 +96,12 @@ class Watch:
         if execution.broken or (execution.applied_steps and not math.isfinite(execution.loss)):
             return last, BROKEN
         if self._locate:
-            return last, "loss or gradients are infinite or NaN" if skipped_now else self._not_again(last)
+            return last, NOT_FINITE if skipped_now else self._not_again(last)
         if numbers.policy == "mixed_float16":
             stuck = not self._dynamic or (execution.loss_scale or 0.0) <= FLOOR
             return last, self._persistent(execution) if stuck else None
         if skipped_now and self._may_change and last > numbers.until:
-            return first, "loss or gradients are infinite or NaN again"
+            return first, f"{NOT_FINITE} again"
         return last, self._persistent(execution)
 
     def _persistent(self, execution: Execution) -> str | None:
@@ -111,7 +123,7 @@ class Watch:
         if self._numbers.checked and self._numbers.policy != "mixed_float16":
             if not self._told:
                 self._told = True
-                text = f"step {step}: a batch with infinite or NaN gradients was left out; result.json counts them"
+                text = f"step {step}: a batch with infinite or NaN numbers was left out; result.json counts them"
                 self._notice("BatchLeftOut", text, level="Warning")
             return
         skipped = execution.skipped_steps - self._skipped_before

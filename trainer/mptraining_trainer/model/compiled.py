@@ -149,13 +149,7 @@ class CompiledModel:
     @property
     def own_steps(self) -> tuple[str, ...]:
         """Which of `train_step` and `test_step` the model's class overrides."""
-        base = self.keras.module.Model
-        found = []
-        for name in ("train_step", "test_step"):
-            defined_by = next(cls for cls in type(self.model).__mro__ if name in vars(cls))
-            if not issubclass(base, defined_by):
-                found.append(name)
-        return tuple(found)
+        return self.keras.own_steps(self.model)
 
     def build(self, batch: tuple[Any, Any, Any]) -> None:
         """Builds the compiled loss and metrics by tensors or specs (inputs, labels, weights), without running them.

@@ -32,7 +32,7 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notice) -> None:
 
     Call it before Keras makes the model's train function. It may be called again, after another `compile` too.
     """
-    if keras.legacy or keras.has_own_train_step(model) != "train_step":
+    if keras.legacy or "train_step" not in keras.own_steps(model):
         return
     known = vars(model).get("train_step")
     own = known.own if isinstance(known, _ScaledStep) else model.train_step

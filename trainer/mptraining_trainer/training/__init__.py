@@ -1,1 +1,1 @@
-"""The training step: Keras' own loss and metrics in every replica, and what several replicas need besides."""
+"""The training loop: Keras' own loss and metrics in every replica, and what keeps the numbers finite."""

@@ -1,0 +1,92 @@
+"""How far a training here may be from plain `fit`, and why: one table, looked through from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parity.program import Program
+
+# Divide by the square root of a mean of squares: where a gradient is nearly zero, a change in its last digit changes
+# the update by a share of the learning rate.
+_ADAPTIVE = frozenset({"Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "Nadam", "Adafactor", "Adagrad", "Ftrl"})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Where a program is trained: `replicas` on logical CPU devices, or one on each of `workers` processes."""
+
+    name: str
+    replicas: int = 1
+    workers: int = 1
+
+
+ONE = Variant("1 replica")
+TWO = Variant("2 replicas", replicas=2)
+WORKERS = Variant("2 workers", replicas=1, workers=2)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Largest difference of a weight, and of a metric, each as a share of max(1, the largest value of the reference).
+
+    None: not compared.
+    """
+
+    weights: float | None
+    metrics: float | None
+    because: str
+
+
+_Applies = Callable[[Program, Variant], bool]
+_TABLE: tuple[tuple[_Applies, Bound], ...] = (
+    (
+        lambda p, v: v != ONE and "dropout" in p.extras,
+        Bound(None, None, "replicas draw masks of their own, as they should; plain fit has one replica"),
+    ),
+    (
+        lambda p, v: v != ONE and "batchnorm" in p.extras,
+        Bound(None, None, "each replica normalizes by its own rows, as under any strategy; plain fit has one replica"),
+    ),
+    (
+        lambda p, v: v != ONE and p.optimizer == "Lion",
+        Bound(2e-2, 2e-2, "steps by the sign of a gradient, which the order of additions may turn"),
+    ),
+    (
+        lambda p, v: p.policy == "mixed_bfloat16" and v != ONE,
+        Bound(3e-2, 3e-2, "8 bits of mantissa, and gradients are added in another order"),
+    ),
+    (
+        lambda p, v: p.policy == "mixed_float16" and v != ONE,
+        Bound(1e-2, 1e-2, "11 bits of mantissa, and gradients are added in another order"),
+    ),
+    (
+        lambda p, _: p.policy == "mixed_bfloat16" and (p.remainder == "PadAndMask" or p.accumulation > 1),
+        Bound(3e-2, 3e-2, "8 bits of mantissa, and sums over padded or split batches are made in another order"),
+    ),
+    (
+        lambda p, _: p.policy == "mixed_float16" and (p.remainder == "PadAndMask" or p.accumulation > 1),
+        Bound(1e-2, 1e-2, "11 bits of mantissa, and sums over padded or split batches are made in another order"),
+    ),
+    (
+        lambda p, v: p.optimizer in _ADAPTIVE and (v != ONE or p.remainder == "PadAndMask" or p.accumulation > 1),
+        Bound(5e-4, 2e-4, "sums in another order, divided by the root of a mean of squares that may be nearly zero"),
+    ),
+    (
+        lambda p, v: v != ONE or p.remainder == "PadAndMask" or p.accumulation > 1,
+        Bound(2e-6, 5e-6, "float32, sums in another order"),
+    ),
+    (
+        lambda p, _: p.policy != "float32",
+        Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),
+    ),
+    (
+        lambda *_: True,
+        Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),
+    ),
+)
+
+
+def bound(program: Program, variant: Variant) -> Bound:
+    """The first row of the table that applies."""
+    return next(found for applies, found in _TABLE if applies(program, variant))

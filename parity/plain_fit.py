@@ -1,0 +1,60 @@
+"""A program trained by plain `model.fit`, on one device: the reference."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from parity.ground import SEED, Arrays, Numbers
+from parity.program import Program
+from parity.source import fit_arguments
+
+
+def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arrays | None) -> Numbers:
+    """Trains as the program's own `__main__` does. What Keras raises is `failed`."""
+    began = time.monotonic()
+    keras = module.keras
+    keras.backend.clear_session()
+    keras.mixed_precision.set_global_policy(program.policy)
+    keras.utils.set_random_seed(SEED)
+    try:
+        built = module.build()
+        model, callbacks = (built["model"], built["callbacks"]) if isinstance(built, dict) else (built, [])
+        x, y, *weights = module.split(arrays)
+        arguments = fit_arguments(program)
+        every = 2 if program.validation == "second" else 1
+        if validation is not None:
+            arguments |= {"validation_data": module.split(validation), "validation_batch_size": program.batch}
+        history = model.fit(x, y, sample_weight=weights[0] if weights else None, callbacks=callbacks, **arguments)
+        weights = model.get_weights()
+        steps = int(model.optimizer.iterations)
+    except Exception as error:  # noqa: BLE001 - any program may fail in any way
+        return Numbers(failed=f"{type(error).__name__}: {_first_line(error)}", seconds=time.monotonic() - began)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    return Numbers(
+        tuple(weights),
+        _epochs(history.history, history.epoch, validated_every=every),
+        steps,
+        time.monotonic() - began,
+    )
+
+
+def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_every: int) -> tuple[dict[str, float], ...]:
+    """The metrics of each epoch; validation's only in the epochs that were validated."""
+    count = len(numbers)
+    epochs: list[dict[str, float]] = [{} for _ in range(count)]
+    validated = [place for place, number in enumerate(numbers) if (number + 1) % validated_every == 0]
+    for name, values in history.items():
+        for number, value in zip(validated if name.startswith("val_") else range(count), values, strict=True):
+            if np.ndim(value) == 0:
+                epochs[number][name] = float(value)
+    return tuple(epochs)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:300]

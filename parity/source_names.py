@@ -1,0 +1,7 @@
+"""Names and sizes in the sources of programs."""
+
+from __future__ import annotations
+
+# A name of each kind of feature; labels are also the names of outputs.
+LABEL, SECOND, WEIGHT = "label", "second", "weight"
+TOKENS, WIDTH, CLASSES = 5, 6, 3

@@ -1,0 +1,76 @@
+"""The rows that make a batch bad, by group testing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_trainer.training.isolation import Keep, Tried, isolated
+
+
+def owner(row: int, rows: int, replicas: int, workers: int) -> tuple[int, int]:
+    """The replica that has a row, and the row's place there: worker row % workers deals in pieces to its replicas."""
+    size = rows // replicas
+    return (row % workers) * (replicas // workers) + row // workers // size, row // workers % size
+
+
+def batch(bad: set[int], rows: int, replicas: int = 1, workers: int = 1, *, alone: bool = True) -> Tried:
+    """With `alone` False a bad row shows itself only beside others, as a huge value does to a variance."""
+
+    def is_good(keep: Keep, filler: int) -> bool:
+        there: dict[int, list[int]] = {}
+        places = {owner(row, rows, replicas, workers): row for row in range(rows)}
+        for row in range(rows):
+            replica, _ = owner(row, rows, replicas, workers)
+            there.setdefault(replica, []).append(row if keep[row] else places[replica, filler])
+        return not any(any(row in bad for row in some) and (alone or len(set(some)) > 1) for some in there.values())
+
+    return is_good
+
+
+@given(st.data())
+def test_every_bad_row_is_found_and_no_other(data: st.DataObject) -> None:
+    workers = data.draw(st.sampled_from([1, 2, 3]))
+    replicas = workers * data.draw(st.sampled_from([1, 2, 4]))
+    size = data.draw(st.integers(3, 40))
+    rows = replicas * size
+    bad = data.draw(st.sets(st.integers(0, rows - 1), min_size=1, max_size=2))
+    found = isolated(rows, batch(bad, rows, replicas, workers), replicas=replicas, workers=workers, most=4)
+    assert found is None or found == sorted(bad)
+    if size > 4:
+        assert found == sorted(bad), "one of the four rows that fill is good on every replica"
+
+
+@given(st.integers(0, 31), st.sampled_from([(1, 1), (2, 1), (2, 2)]))
+def test_a_row_that_is_bad_only_beside_others_is_the_odd_one(row: int, layout: tuple[int, int]) -> None:
+    replicas, workers = layout
+    tried = batch({row}, 32, replicas, workers, alone=False)
+    assert isolated(32, tried, replicas=replicas, workers=workers, most=4) == [row]
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_of_two_rows_that_only_disagree_none_is_blamed(row: int) -> None:
+    assert isolated(2, batch({row}, 2, alone=False), replicas=1, workers=1, most=2) is None
+    assert isolated(2, batch({row}, 2), replicas=1, workers=1, most=2) == [row]
+
+
+def test_what_no_row_explains_is_told_from_it() -> None:
+    assert isolated(32, lambda keep, filler: False, replicas=1, workers=1, most=4) is None
+    assert isolated(32, lambda keep, filler: int(keep.sum()) < 32, replicas=1, workers=1, most=4) is None, "the sum"
+    assert isolated(32, batch(set(range(16)), 32), replicas=1, workers=1, most=4) is None, "too many"
+    assert isolated(1, lambda keep, filler: False, replicas=1, workers=1, most=1) == [0]
+
+
+def test_it_takes_few_trials() -> None:
+    count = 0
+    good = batch({1234, 77}, 4096)
+
+    def counting(keep: np.ndarray, filler: int) -> bool:
+        nonlocal count
+        count += 1
+        return good(keep, filler)
+
+    assert isolated(4096, counting, replicas=1, workers=1, most=8) == [77, 1234]
+    assert count <= 2 * 2 * 12 + 2
