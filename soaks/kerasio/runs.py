@@ -29,7 +29,7 @@ _ADVICE: Mapping[str, Mapping[str, Any]] = {
     "strategy: None": {"strategy": "None"},
     "keras: Legacy": {"keras": "Legacy"},
 }
-_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\w*\b:?", re.MULTILINE)
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\w*(?::|$)")
 
 
 @dataclass(frozen=True)
