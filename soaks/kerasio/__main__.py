@@ -103,10 +103,10 @@ def _runs(bench: Bench, script: Script, variant: Variant, done: dict[tuple[str, 
         run = bench.run(script, variant, capture=variant == PLAIN)
     except NoFunction as why:
         return [Run(script.name, str(variant), 0, 0.0, outcomes.NO_FUNCTION, str(why))]
-    compared = variant.plain
-    if run.succeeded or variant.kind != "script" or compared == PLAIN or (script.name, str(compared)) in done:
+    if run.succeeded or variant.kind != "script":
         return [run]
-    return [run, bench.run(script, compared)]
+    missing = [each for each in outcomes.compared(run) if (script.name, str(each)) not in done]
+    return [run, *(bench.run(script, each) for each in missing)]
 
 
 if __name__ == "__main__":

@@ -45,10 +45,19 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
         return Outcome(Kind.OK, _difference(run, plain) if variant == Variant("script") else "")
     if run.reason in _REFUSALS:
         return Outcome(Kind.REFUSED, first_line(run))
-    for other in (plain, runs.get((run.script, str(variant.plain)))):
+    for each in compared(run):
+        other = runs.get((run.script, str(each)))
         if other is not None and not other.succeeded and _kind_of_error(other) in run.message:
             return Outcome(Kind.AS_PLAIN, first_line(run))
     return Outcome(Kind.OURS, first_line(run))
+
+
+def compared(run: Run) -> tuple[Variant, ...]:
+    """The runs of plain Keras that say whether a failure of `run` is Keras' own."""
+    variant = Variant.parse(run.variant)
+    # A script without the job's strategy is on one device, however many there are.
+    alone = [Variant("plain", 1, variant.policy)] if "strategy: None" in run.followed else []
+    return tuple(dict.fromkeys((PLAIN, variant.plain, *alone)))
 
 
 def first_line(run: Run) -> str:

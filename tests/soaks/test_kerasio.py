@@ -181,7 +181,7 @@ def test_a_refusal_that_names_a_field_is_followed(tmp_path: Path) -> None:
     refused = 2, "InvalidProgram", "spec.strategy: the script opens a strategy of its own. Set strategy: None."
     here, answers = bench(tmp_path, refused, (0, "Succeeded", "the script ran to its end"))
     (script,) = scripts(tmp_path / "scripts")
-    run = here.run(script, SCRIPT_1)
+    run = here.run(script, Variant("script", 2))
     assert run.succeeded
     assert run.followed.startswith("strategy: None, after: spec.strategy")
     assert [job["strategy"] for job in answers.jobs] == ["Mirrored", "None"]
@@ -206,6 +206,7 @@ def by_key(*runs: Run) -> dict[tuple[str, str], Run]:
 
 
 MIXED = Variant("script", 1, variants.BFLOAT16)
+SCRIPT_2 = Variant("script", 2, variants.BFLOAT16)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,12 @@ MIXED = Variant("script", 1, variants.BFLOAT16)
             [ran(MIXED.plain, 1, "Error", "ValueError: x")],
             Kind.OURS,
             "TypeError: x",
+        ),
+        (
+            ran(SCRIPT_2, 1, "ProgramFailed", "net.py:3: TypeError: x", followed="strategy: None, after: y"),
+            [ran(PLAIN), ran(SCRIPT_2.plain), ran(MIXED.plain, 1, "Error", "TypeError: x")],
+            Kind.AS_PLAIN,
+            "net.py:3: TypeError: x",
         ),
         (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [ran(PLAIN, TIMED_OUT, "Timeout")], Kind.OURS, "Timeout"),
     ],
