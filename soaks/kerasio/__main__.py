@@ -60,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
             _run_all(Bench(server, work, given.timeout, _commit()), found, given)
     done = read(given.results)
     if given.write:
+        names = {each.name for each in scripts(given.folder)}
+        done = {key: run for key, run in done.items() if key[0] in names}
         put(given.write, table.document(done), begin=table.BEGIN, end=table.END)
     faults = [run for run in done.values() if outcomes.of(run, done).kind is outcomes.Kind.OURS]
     for run in faults:
@@ -103,7 +105,7 @@ def _runs(bench: Bench, script: Script, variant: Variant, done: dict[tuple[str, 
         run = bench.run(script, variant, capture=variant == PLAIN)
     except NoFunction as why:
         return [Run(script.name, str(variant), 0, 0.0, outcomes.NO_FUNCTION, str(why))]
-    if run.succeeded or variant.kind != "script":
+    if run.succeeded or variant.kind != "script" or run.reason == outcomes.TIMEOUT:
         return [run]
     missing = [each for each in outcomes.compared(run) if (script.name, str(each)) not in done]
     return [run, *(bench.run(script, each) for each in missing)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 from soaks.kerasio.runs import Run
 from soaks.kerasio.variants import FLOAT32, PLAIN, Variant
 
-NO_FUNCTION = "NoFunction"
+NO_FUNCTION, TIMEOUT = "NoFunction", "Timeout"
 # The trainer's reasons for what it refuses to start.
 _REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
+_FOLDER = re.compile(r"/[^\s'\":]*/(?=[\w.-]+)")
+_ESCAPE = re.compile(r"\x1b\[\d*m")
 # Of losses in float32 on one device, against the same script under plain Keras.
 TOLERANCE = 1e-5
 
@@ -38,6 +41,8 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
     variant = Variant.parse(run.variant)
     if run.reason == NO_FUNCTION:
         return Outcome(Kind.NONE, run.message)
+    if run.reason == TIMEOUT:
+        return Outcome(Kind.NONE, "not at its end within the time that a run has")
     if variant.kind == "plain":
         return Outcome(Kind.OK if run.succeeded else Kind.AS_PLAIN, "" if run.succeeded else first_line(run))
     plain = runs.get((run.script, str(PLAIN)))
@@ -62,8 +67,13 @@ def compared(run: Run) -> tuple[Variant, ...]:
 
 def first_line(run: Run) -> str:
     """What a failed run said, in one line."""
-    text = run.message.strip().splitlines()
+    text = without_folders(run.message).strip().splitlines()
     return text[0] if text else run.reason
+
+
+def without_folders(text: str) -> str:
+    """`text` with the bare names of files, and without a terminal's colours."""
+    return _ESCAPE.sub("", _FOLDER.sub("", text))
 
 
 def losses(run: Run) -> list[float]:

@@ -247,7 +247,8 @@ SCRIPT_2 = Variant("script", 2, variants.BFLOAT16)
             Kind.AS_PLAIN,
             "net.py:3: TypeError: x",
         ),
-        (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [ran(PLAIN, TIMED_OUT, "Timeout")], Kind.OURS, "Timeout"),
+        (ran(SCRIPT_1, 1, "ProgramFailed", "/a/b-c/net.py:3: \x1b[1mx"), [ran(PLAIN)], Kind.OURS, "net.py:3: x"),
+        (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [], Kind.NONE, "not at its end within the time that a run has"),
     ],
 )
 def test_an_outcome_is_judged_against_plain_keras(run: Run, others: list[Run], kind: Kind, note: str) -> None:
