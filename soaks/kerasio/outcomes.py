@@ -50,11 +50,9 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
         return Outcome(Kind.OK, _difference(run, plain) if variant == Variant("script") else "")
     if run.reason in _REFUSALS:
         return Outcome(Kind.REFUSED, first_line(run))
-    for each in compared(run):
-        other = runs.get((run.script, str(each)))
-        if other is not None and not other.succeeded and _kind_of_error(other) in run.message:
-            return Outcome(Kind.AS_PLAIN, first_line(run))
-    return Outcome(Kind.OURS, first_line(run))
+    others = [runs[key] for key in ((run.script, str(each)) for each in compared(run)) if key in runs]
+    alike = any(not each.succeeded and _kind_of_error(each) in run.message for each in others)
+    return Outcome(Kind.AS_PLAIN if alike else Kind.OURS, first_line(run))
 
 
 def compared(run: Run) -> tuple[Variant, ...]:
