@@ -69,10 +69,18 @@ class Bench:
     commit: str = ""
 
     def run(self, script: Script, variant: Variant, *, capture: bool = False) -> Run:
-        """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction."""
+        """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction.
+
+        A text of Keras 2 that failed without such a name runs once more under tf_keras, as its reader would try.
+        """
         run = self._once(script, variant, {}, capture=capture)
+        if run.succeeded or variant.kind == "plain":
+            return run
         advised = next((advice for advice in _ADVICE if advice in run.message), None)
-        if run.succeeded or variant.kind == "plain" or advised is None:
+        if advised is None and script.legacy and variant.kind == "script":
+            second = self._once(script, variant, {"keras": "Legacy"}, capture=False)
+            return replace(second, followed=f"keras: Legacy, which is not named by: {run.message}")
+        if advised is None:
             return run
         second = self._once(script, variant, _ADVICE[advised], capture=False)
         return replace(second, followed=f"{advised}, after: {run.message}")

@@ -62,7 +62,7 @@ def _row(name: str, runs: Runs, cells: Mapping[tuple[str, str], Outcome], notes:
 def _cell(outcome: Outcome, run: Run, notes: dict[str, int]) -> str:
     texts = [outcome.note] if outcome.note else []
     if run.followed and outcome.kind is Kind.OK:
-        texts.append("with the field that the refusal names: " + outcomes.without_folders(run.followed))
+        texts.append("with " + outcomes.without_folders(run.followed))
     numbers = [notes.setdefault(_shortened(text), len(notes) + 1) for text in texts]
     return outcome.kind.value + "".join(f" [{each}]" for each in numbers)
 

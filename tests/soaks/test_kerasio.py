@@ -269,7 +269,7 @@ def test_the_table_of_one_program() -> None:
     assert "| script | 1 | 0 | 0 | 1 |" in lines
     assert "| vision/net † | ok | ok [1] |  | fails [2] |  |  | - [3] |  |  |  |" in lines
     assert lines[-3:] == [
-        "1. with the field that the refusal names: strategy: None, after: spec.strategy",
+        "1. with strategy: None, after: spec.strategy",
         "2. net.py:3: ValueError: a\\|b",
         "3. its data fit in no records: a generator",
     ]
