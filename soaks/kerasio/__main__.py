@@ -78,7 +78,9 @@ def _commit() -> str:
 
 def _run_all(bench: Bench, found: Sequence[Script], given: argparse.Namespace) -> None:
     done = read(given.results)
-    # A variant of all scripts before the next one, so that what is interrupted has whole columns.
+    # A variant of all scripts before the next one, short ones first, so that what is interrupted has whole columns.
+    seconds = {script: run.seconds for (script, variant), run in done.items() if variant == str(PLAIN)}
+    found = sorted(found, key=lambda script: (seconds.get(script.name, 0.0), script.name))
     chosen = [
         (script, variant)
         for variant in given.variants
