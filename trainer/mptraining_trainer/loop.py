@@ -212,11 +212,11 @@ class Loop:
 
     @property
     def masked(self) -> bool:
-        """Whether batches have a mask."""
+        """Whether batches have rows."""
         return self._masked
 
     def use_masks(self) -> None:
-        """From now on batches come with a mask."""
+        """From now on batches have rows."""
         if not self._masked:
             self._masked = True
             self._trace()
@@ -281,8 +281,8 @@ class Loop:
             self._strategy.run(self._weights.add, args=(applied,))
         if self._scaler is None:
             # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
-            fine = self._one_of(self._strategy.run(self._statistics.finite))
-            said += tf.cast(tf.logical_not(fine), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+            moved = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = self._compiled.results(self._replicas)
@@ -340,7 +340,7 @@ class Loop:
         else:
             self._undo(before)
         self._scaler.update(finite)
-        # A step that was left out is told from the others by it, whatever was not finite.
+        # A step that was skipped is told from the others by it, whatever was not finite.
         return tf.where(finite, norm, math.nan)
 
     def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
