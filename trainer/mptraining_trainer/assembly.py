@@ -17,6 +17,7 @@ from mptraining_api.resolved import ResolvedData, ResolvedJob, ResolvedTraining
 from mptraining_records.order import Order, Position
 from mptraining_trainer import input, preflight, program
 from mptraining_trainer.batching import Batching, Share
+from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.entry_point import raised
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.first_look import gather
@@ -29,7 +30,7 @@ from mptraining_trainer.precision import LossScaler, scaler_for
 from mptraining_trainer.preflight import Finding
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.program import Program
-from mptraining_trainer.recovery import job_under
+from mptraining_trainer.recovery import job_under, policies, safer
 from mptraining_trainer.splits import Opened
 from mptraining_trainer.training.separable import needs_sums
 from mptraining_trainer.xla import compiles, leave_out, sums_over_replicas
@@ -115,6 +116,8 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         assert compiled is not None
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
+        if own and policy == "mixed_float16":
+            return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
         # Nothing can be scaled or skipped inside a step of the user's.
         scaler = None if own else scaler_for(job.precision, checked=checked)
         if not own:
@@ -170,6 +173,14 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
     facts = gather(compiled, examples, keras, job)
     findings = tuple(preflight.warnings(facts)) if facts else ()
     return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
+
+
+def _unscaled(ground: Ground, name: str) -> str:
+    """The policy in place of mixed_float16 for a model whose own `train_step` gets no loss scaling; reported."""
+    policy = safer("mixed_float16", policies(ground.job, native_bfloat16=native_bfloat16())) or "float32"
+    text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
+    ground.notice("LossNotScaled", text, level="Warning")
+    return policy
 
 
 def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps: int) -> Any:

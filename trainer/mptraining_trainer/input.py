@@ -141,7 +141,7 @@ class Split:
         if excluded:
             assert self.cached is not None
             # In the place of a damaged record is any, perhaps one that is excluded.
-            whole = np.array(self.cached[2])
+            whole = np.array(self.cached[3])
             hollow = np.flatnonzero(whole == 0)
             whole[list(excluded)] = 0
             filler = int(np.argmax(whole))

@@ -66,6 +66,12 @@ def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, n
             keras.module.backend.clear_session()
             keras.set_policy(policy)
             built = program.build(alone, keras, example, notice)
+            if built.compiled is not None and "train_step" in built.compiled.own_steps:
+                raise InvalidSpec(
+                    "spec.program.function",
+                    f"{type(built.model).__name__} has a train_step of its own, of which only training tells",
+                    next_step="`mptj check` without --deep tells the rest.",
+                )
             found.append(_policy_facts(built, keras, example, policy))
             keras.build_optimizer(built.optimizer, built.model.trainable_variables)
             facts = _model_facts(built, keras, tuple(found))

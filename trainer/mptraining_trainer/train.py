@@ -85,7 +85,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     if numbers is None and job.precision.policy == "Measure":
         numbers = measured(ground, available, telemetry)
     numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
-    built = _built(ground, numbers)
+    built, numbers = _built(ground, numbers)
     hooks = hooks_of(worker, built)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     worker = claim_folder(worker)
@@ -98,10 +98,12 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             return ended
         del built, hooks
         numbers, back, spent = ended.numbers, ended, ended.seconds
-        built = _built(ground, numbers)
+        built, numbers = _built(ground, numbers)
         hooks = hooks_of(worker, built)
 
 
-def _built(ground: Ground, numbers: Numbers) -> Assembled:
+def _built(ground: Ground, numbers: Numbers) -> tuple[Assembled, Numbers]:
+    """Everything under these numbers, and the numbers with the policy that the model could be built under."""
     excluded = frozenset(each.record for each in numbers.excluded)
-    return assemble(replace(ground, excluded=excluded), numbers.policy, checked=numbers.checked)
+    built = assemble(replace(ground, excluded=excluded), numbers.policy, checked=numbers.checked)
+    return built, replace(numbers, policy=built.job.precision.policy)
