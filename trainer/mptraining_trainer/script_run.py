@@ -233,7 +233,7 @@ class _Script:
             self.notice(
                 "OwnTrainStep",
                 f"the model's own train_step runs on {replicas} replicas, whose gradients are summed: a loss that is "
-                f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras divides its own",
+                f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras does with its",
             )
         scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
         if scaled and replicas > 1:
