@@ -144,12 +144,16 @@ class Loop:
         took of late, `broken` that it found weights which are not finite.
         """
         said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
-        readings = self._execute(iterator, tf.constant(steps), said).numpy()
-        fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_error, weight, weight_error, norm, finite, loss_scale, skipped, in_a_row, *told = fixed
+        count = tf.constant(steps)
+        if iterator is not self._fed:
+            # Found once: to look it up by its arguments takes longer than a step of a small model.
+            self._fed, self._traced = iterator, self._execute.get_concrete_function(iterator, count, said)
+        readings = self._traced(iterator, count, said).numpy().tolist()
+        loss_sum, loss_error, weight, weight_error, norm, finite, *others = readings[:_FIXED]
+        loss_scale, skipped, in_a_row, *told = others
         asked, seconds, found, waited = told
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
-        metrics = dict(zip(self._names, (float(value) for value in readings[_FIXED:]), strict=True))
+        metrics = dict(zip(self._names, readings[_FIXED:], strict=True))
         applied = steps - int(skipped - self._skipped_before)
         now = weight - self._weight_before
         loss = (loss_sum - self._loss_before) / max(now, 1e-9)
@@ -245,6 +249,8 @@ class Loop:
             return
         self._own.prepare(self._strategy, batch_specs(batch))
 
+    _fed: Any = None
+    _traced: Any = None
     _overwrites: int | None = None
     _skipped_before = 0.0
     _loss_before = 0.0
@@ -253,6 +259,7 @@ class Loop:
     # Training on the device
 
     def _trace(self) -> None:
+        self._fed = self._traced = None
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._probe = tf.function(self._probe_graph)
 
