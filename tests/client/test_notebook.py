@@ -82,3 +82,17 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "Invalid `entry_point`. Expected a relative path in the current directory tree." in done.stderr
     assert "mptraining/run_arguments.py" not in done.stderr
+
+
+def test_a_notebook_for_keras_2_has_it_here_too(tmp_path: Path) -> None:
+    done = execute(
+        tmp_path,
+        # As Jupyter's server sets it.
+        "import os; os.environ['JPY_SESSION_NAME'] = 'a.ipynb'\nimport mptraining.colab",
+        "import tensorflow as tf\nprint(tf.keras.__name__)",
+        "model = 1",
+        "if False:\n    model.save('folder')",
+    )
+    assert done.returncode == 0, done.stderr
+    assert ".save('folder') (Keras 3 writes .keras)" in output(tmp_path)
+    assert "tf_keras.api" in output(tmp_path)
