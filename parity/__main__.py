@@ -17,13 +17,15 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from parity.compare import reason
-from parity.named import named_programs
+from parity.named import named_programs, single_choices
 from parity.processes import Child, Pair
 from parity.program import Program
 from parity.results import Result, Results, figures, report, sources_digest
 from parity.source import source
 from parity.strategies import contains, drawn, simplest
 
+# More programs than this are a run by itself, which begins with each choice alone.
+SMALL = 50
 ROOT = Path(__file__).parent.parent
 
 
@@ -34,6 +36,7 @@ def main() -> int:
     results = Results(folder / "results.jsonl", sources_digest(ROOT))
     programs = [Program.from_json(text) for text in arguments.program] or [
         *named_programs(),
+        *(single_choices() if arguments.programs > SMALL else ()),
         *drawn(arguments.programs, arguments.seed),
     ]
     if arguments.generation:
@@ -50,7 +53,12 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m parity", description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000, help="how many are generated besides the named cases")
+    parser.add_argument(
+        "--programs",
+        type=int,
+        default=2000,
+        help="how many are drawn, besides the named cases and (of more than 50) each choice alone",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "parity")
     parser.add_argument("--processes", type=int, default=2)

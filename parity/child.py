@@ -6,6 +6,7 @@ TF_USE_LEGACY_KERAS holds for all of it.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -46,9 +47,12 @@ def main(generation: str, folder: str) -> None:
     import absl.logging
 
     absl.logging.set_verbosity(absl.logging.ERROR)
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin):
         program = Program.from_json(line)
         tried = attempt(program, Path(folder))
+        if number == 0:
+            # TensorFlow's and Keras' half million objects stay: each program makes Python look for garbage.
+            gc.freeze()
         if program.workers:
             keep_reference(Path(folder), program.key, tried.reference)
         answer: dict[str, Any] = {

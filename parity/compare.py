@@ -16,6 +16,10 @@ from parity.program import Program
 Verdict = Literal["equal", "refused", "different", "not compared", "no program"]
 
 
+# A refusal that only repeats what the program, or Keras in it, raised.
+_RAISED = re.compile(r" raised [A-Z]\w+: ")
+
+
 @dataclass(frozen=True)
 class Compared:
     """`what` says what differs, or the sentence of the refusal; differences are shares, as in `Bound`."""
@@ -36,6 +40,9 @@ def compare(program: Program, variant: Variant, reference: Numbers, ours: Number
     """The verdict on `ours`, which may be refused or failed; `reference` is what plain Keras made of it."""
     if reference.failed is not None:
         return Compared(variant.name, "no program", reference.failed, seconds=ours.seconds)
+    if ours.refused is not None and _RAISED.search(ours.refused):
+        # Under plain Keras the same program raised nothing.
+        return Compared(variant.name, "different", f"fails: {ours.refused}", seconds=ours.seconds)
     if ours.refused is not None:
         return Compared(variant.name, "refused", ours.refused, seconds=ours.seconds)
     if ours.failed is not None:

@@ -92,6 +92,8 @@ def test_weights_that_differ_in_number_shape_or_finiteness_are_different() -> No
 def test_a_refusal_is_no_difference_and_any_other_end_is() -> None:
     refused = compare(PLAIN, ONE, REFERENCE, Numbers(refused="InvalidProgram: spec.program: 2 of parity_0123456789ab"))
     assert refused.verdict == "refused"
+    raised = "InvalidProgram: spec.program: parity_0123456789ab:build raised ValueError: no"
+    assert compare(PLAIN, ONE, REFERENCE, Numbers(refused=raised)).verdict == "different"
     assert reason(refused.what) == "InvalidProgram: spec.program: N of PROGRAM"
     assert compare(PLAIN, ONE, REFERENCE, Numbers(failed="ValueError: no")).verdict == "different"
     assert compare(PLAIN, ONE, Numbers(failed="TypeError: no"), REFERENCE).verdict == "no program"
