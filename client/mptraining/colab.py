@@ -46,7 +46,7 @@ def _running_notebook() -> str:
     if shell() is None:
         return ""
     try:
-        return program(running_notebook()).text
+        return program(running_notebook(as_saved=True)).text
     except Problem:
         # `run` says what is wrong with it.
         return ""
