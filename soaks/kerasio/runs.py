@@ -141,7 +141,9 @@ class Bench:
         launched = launch(resolved, hosts=hosts, job_path=str(job_file), attempt=1)
         job_file.write_text(launched.job_file)
         environment |= {**launched.environment, INDEX: "0", INCARNATION: "a", SOURCE_FOLDER: str(folder)}
-        return self.server.run("mptraining_trainer.__main__", ["train"], folder, environment, self.timeout)
+        # Whether a text of Keras 2 runs under tf_keras is for the trainer to decide.
+        run = self.server.run_new if script.legacy and variant.kind == "script" else self.server.run
+        return run("mptraining_trainer.__main__", ["train"], folder, environment, self.timeout)
 
 
 def environ(folder: Path, packages: Path | None) -> dict[str, str]:
