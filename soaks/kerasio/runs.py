@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, SOURCE_FOLDER, launch
 from mptraining_api.problems import Problem
@@ -134,16 +135,15 @@ class Bench:
             sections |= functions.sections(self.captured(script), folder) | (
                 {"keras": "Legacy"} if script.legacy else {}
             )
-        document = job(variant, program, sections, str(folder / "run"))
+        # As `mptj run` does: the generation that the code needs.
+        document, _ = with_keras_of_folder(job(variant, program, sections, str(folder / "run")), folder)
         resolved = resolve(MPTrainingJob.parse(document), ClusterSettings())
         job_file = folder / "job.json"
         hosts = [f"127.0.0.1:{port}" for port in free_ports(resolved.processes)]
         launched = launch(resolved, hosts=hosts, job_path=str(job_file), attempt=1)
         job_file.write_text(launched.job_file)
         environment |= {**launched.environment, INDEX: "0", INCARNATION: "a", SOURCE_FOLDER: str(folder)}
-        # Whether a text of Keras 2 runs under tf_keras is for the trainer to decide.
-        run = self.server.run_new if script.legacy and variant.kind == "script" else self.server.run
-        return run("mptraining_trainer.__main__", ["train"], folder, environment, self.timeout)
+        return self.server.run("mptraining_trainer.__main__", ["train"], folder, environment, self.timeout)
 
 
 def environ(folder: Path, packages: Path | None) -> dict[str, str]:

@@ -68,28 +68,6 @@ class Server:
             raise RuntimeError("the server of processes has ended")
         return int(json.loads(answer))
 
-    def run_new(
-        self, module: str, arguments: list[str], folder: Path, environment: Mapping[str, str], seconds: float
-    ) -> int:
-        """As `run`, in a process that imports everything itself: where the generation is chosen after the start."""
-        source = f"import sys, {module} as module; sys.exit(module.main({arguments!r}))"
-        with (folder / "out.log").open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-c", source],
-                cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                return process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return TIMED_OUT
-
     def _of(self, generation: str) -> subprocess.Popen[str]:
         if generation not in self._processes:
             self._processes[generation] = subprocess.Popen(
