@@ -55,8 +55,10 @@ def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: N
     `optimizer` is what `compile` was given. One that the program wrapped itself is left alone, and so is one by whose
     scale a loss was ever multiplied, as Keras' own `train_step` does.
     """
+    if keras.legacy:
+        return
     scaling = keras.module.optimizers.LossScaleOptimizer
-    if not keras.legacy and isinstance(model.optimizer, scaling) and not isinstance(optimizer, scaling):
+    if isinstance(model.optimizer, scaling) and not isinstance(optimizer, scaling):
         _Undivided(model.optimizer, notice)
 
 
