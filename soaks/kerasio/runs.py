@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, SOURCE_FOLDER, launch
 from mptraining_api.problems import Problem
@@ -134,7 +135,8 @@ class Bench:
             sections |= functions.sections(self.captured(script), folder) | (
                 {"keras": "Legacy"} if script.legacy else {}
             )
-        document = job(variant, program, sections, str(folder / "run"))
+        # As `mptj run` does: the generation that the code needs.
+        document, _ = with_keras_of_folder(job(variant, program, sections, str(folder / "run")), folder)
         resolved = resolve(MPTrainingJob.parse(document), ClusterSettings())
         job_file = folder / "job.json"
         hosts = [f"127.0.0.1:{port}" for port in free_ports(resolved.processes)]

@@ -50,6 +50,18 @@ model.compile("sgd", "mse")
 model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
 {end}
 """
+EMBEDS = """
+class Tokens(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(9, 4)
+    def call(self, x):
+        return self.embedding(x)
+inputs = keras.Input((6,))
+model = keras.Model(inputs, keras.layers.Dense(1)(Tokens()(inputs)))
+model.compile('sgd', 'mse')
+model.fit(np.ones((4, 6)), np.ones((4, 6, 1)), verbose=0)
+"""
 OWN_STRATEGY = """
 import tensorflow as tf
 import numpy as np
@@ -121,10 +133,13 @@ def folder(keras: Keras, tmp_path: Path) -> Path:
         "leaves_0": "import sys; sys.exit(0)",
         "leaves_2": "import sys; sys.exit(2)",
         "leaves_with_words": "import sys; sys.exit('out of cheese')",
+        "loads": "import {keras}\nmodel.save('m.keras')\nmodel = {keras}.models.load_model('m.keras')\n"
+        "model.fit(np.ones((4, 3)), np.ones((4, 1)))",
+        "embeds": EMBEDS,
         "swallows": "try:\n    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=9)\nexcept Exception:\n    pass",
     }
     for name, end in ends.items():
-        (tmp_path / f"{name}.py").write_text(FINE_TUNE.format(keras=package, end=end))
+        (tmp_path / f"{name}.py").write_text(FINE_TUNE.format(keras=package, end=end.format(keras=package)))
     (tmp_path / "no_fit.py").write_text("value = 3\n")
     return tmp_path
 
@@ -211,6 +226,16 @@ def test_a_stop_ends_the_script_after_the_batch_at_hand(keras: Keras, folder: Pa
 def test_the_model_of_the_last_fit_is_returned(keras: Keras, folder: Path) -> None:
     assert isinstance(run(keras, folder, "fine.py"), keras.module.Model)
     assert run(keras, folder, "no_fit.py") is None
+
+
+def test_a_loaded_model_is_compiled_as_it_is_alone(keras: Keras, folder: Path) -> None:
+    assert run(keras, folder, "loads.py").optimizer is not None
+
+
+def test_an_embedding_in_a_layer_of_the_script_trains_without_a_warning(keras: Keras, folder: Path) -> None:
+    context = Recorder()
+    assert run(keras, folder, "embeds.py", context) is not None
+    assert not context.failures
 
 
 @pytest.mark.parametrize("script", ["leaves.py", "leaves_0.py"])

@@ -136,7 +136,9 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         fits.follow(Added.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
         return make_train_function(model, *args, **kwargs)
 
-    compile_model = keras.module.Model.compile
+    # On the class that defines it: `load_model` compiles no class whose `compile` is another than that one's.
+    owner = next(each for each in keras.module.Model.__mro__ if "compile" in vars(each))
+    compile_model = owner.compile
 
     @functools.wraps(compile_model)
     def compiled(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -145,13 +147,13 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         fits.follow(Added.SCALE, lambda: undivided_outside_of_fit(model, given, keras, fits.context.notice))
         return found
 
-    keras.module.Model.compile = compiled
+    owner.compile = compiled
     keras.module.Model.fit = functools.wraps(original)(fit)
     keras.module.Model.make_train_function = scaled
     try:
         yield
     finally:
-        keras.module.Model.compile = compile_model
+        owner.compile = compile_model
         keras.module.Model.fit = original
         keras.module.Model.make_train_function = make_train_function
 

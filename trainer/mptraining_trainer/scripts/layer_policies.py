@@ -43,20 +43,25 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
     embedding = keras.module.layers.Embedding
     original = embedding.call
 
-    @functools.wraps(original)
-    def call(self: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        dtype = getattr(inputs, "dtype", None)
+    @tf.autograph.experimental.do_not_convert
+    def check(layer: Any, ids: Any) -> None:
+        dtype = getattr(ids, "dtype", None)
         exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
-        if exact is not None and (self.input_dim is None or self.input_dim > exact):
+        if exact is not None and (layer.input_dim is None or layer.input_dim > exact):
             notice(
                 "TokenIdsRounded",
-                f"the Embedding {self.name!r} reads ids as {tf.as_dtype(dtype).name}, in which those above {exact} are "
-                "rounded: write keras.Input(..., dtype='int32'), or precision: {policy: float32}",
+                f"the Embedding {layer.name!r} reads ids as {tf.as_dtype(dtype).name}, in which those above {exact} "
+                "are rounded: write keras.Input(..., dtype='int32'), or precision: {policy: float32}",
                 level="Warning",
             )
-        return original(self, inputs, *arguments, **keywords)
 
-    embedding.call = tf.autograph.experimental.do_not_convert(call)
+    # With the original's arguments: tf_keras passes `training` to a layer that takes any keyword.
+    @functools.wraps(original)
+    def call(self: Any, inputs: Any) -> Any:
+        check(self, inputs)
+        return original(self, inputs)
+
+    embedding.call = call
     try:
         yield
     finally:
