@@ -107,6 +107,8 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
             optimizer=optimizer,
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
             masked=False,
+            # As for data that is kept in memory.
+            timed=False,
         )
     return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch, ()))
 

@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from mptraining_api.keras_2_names import (
     ADDED,
@@ -27,8 +26,6 @@ from mptraining_api.keras_2_names import (
 # So many steps from a path's name to its text at most.
 _DEEPEST = 8
 _SAVED_MODELS = (".keras", ".h5", ".hdf5")
-
-Generation = Literal["Keras2", "Keras3"]
 
 
 @dataclass(frozen=True, slots=True)

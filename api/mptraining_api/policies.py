@@ -11,6 +11,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved import Choice, Policy, ResolvedPrecision
 from mptraining_api.spec_training import Training
 
+ASKED_FOR = "asked for"
 POLICY = "spec.precision.policy"
 Keras = Literal["Keras3", "Legacy"]
 JitCompile = Literal["Always", "WherePossible", "Never"]
@@ -40,7 +41,7 @@ def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
         )
     if spec.keras in ("Keras3", "Legacy"):
         picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"
-        because = "asked for"
+        because = ASKED_FOR
     elif tpu or several_hosts:
         picked = "Legacy"
         because = (

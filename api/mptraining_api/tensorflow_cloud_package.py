@@ -124,7 +124,8 @@ def _below(fullname: str) -> tuple[ModuleType | None, str]:
     while "." in root:
         root = root.rpartition(".")[0]
         module = sys.modules.get(root)
-        if getattr(module, _MARK, False):
+        # Without its `__getattr__`: every failed import of the process comes here.
+        if module is not None and _MARK in getattr(module, "__dict__", ()):
             return module, fullname[len(root) + 1 :]
     return None, fullname
 

@@ -13,6 +13,7 @@ What is shipped: `shipping` turns a script, a notebook, a folder or a function i
 
 From a notebook: `tensorflow_cloud` and `colab`, over `run_arguments` (checked), `run_document` (a job made of them) and
 `run_program` (shipped and started, here by `local_backend`); `tensorflow_cloud_seams` redirects the real package.
+`packaging.keras_choice` is the Keras that a program's text asks for, `packaging.cloud_fit` a model of this process.
 
 On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, whose refusals are `cluster_problems`;
 `submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display import program_text
+from mptraining.local_job import source_folder
+from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
@@ -34,8 +36,11 @@ def check(path: str) -> Report:
     """
     from mptraining_api.advice import advise
 
-    job = resolve(MPTrainingJob.load(Path(path)), ClusterSettings())
-    return Report(path, job, tuple(advise(job)))
+    written = MPTrainingJob.load(Path(path))
+    folder = source_folder(written.spec, Path(path).absolute().parent)
+    document, notes = with_keras_of_folder(written.to_document(), folder)
+    job = resolve(MPTrainingJob.parse(document), ClusterSettings())
+    return Report(path, job, (*notes, *advise(job)))
 
 
 def summary(report: Report) -> str:

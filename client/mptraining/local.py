@@ -137,8 +137,10 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[Resol
     Raises InvalidSpec.
     """
     job = MPTrainingJob.load(path)
-    document, notes = with_keras_of_folder(job.to_document(), source_folder(job.spec, path.absolute().parent))
-    job = MPTrainingJob.parse(document)
+    document = job.to_document()
+    decided, notes = with_keras_of_folder(document, source_folder(job.spec, path.absolute().parent))
+    if decided != document:
+        job = MPTrainingJob.parse(decided)
     here = Path.cwd()
     job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:

@@ -97,19 +97,19 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
         output=target.output,
         spec=target.spec,
     )
-    body, about_keras = with_keras(body, shipped.package, image=arguments.asked_image)
-    for note in (*arguments.notes, *shipped.package.notes, *about_keras):
+    body, package, about_keras = with_keras(body, shipped.package, image=arguments.asked_image)
+    for note in (*arguments.notes, *package.notes, *about_keras):
         print(f"note: {note}")
     if target.local:
         from mptraining.local_backend import train_here
 
-        return train_here(body, shipped.package)
+        return train_here(body, package)
     from mptraining.cluster import HERE
     from mptraining.submission import submit
 
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
-    job = submit(body, package=shipped.package, where=target.where or HERE, archives=archives)
+    job = submit(body, package=package, where=target.where or HERE, archives=archives)
     for warning in job.warnings:
         print(f"advice: {warning}")
     print("Job submitted successfully.")

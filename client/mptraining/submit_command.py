@@ -83,7 +83,7 @@ def submit(
     if package is not None:
         from mptraining.packaging.keras_choice import with_keras
 
-        document, about_keras = with_keras(document, package, image=image)
+        document, package, about_keras = with_keras(document, package, image=image)
         notes += about_keras
     if dry_run:
         print_documents([submission.check(document).document], output or Format.YAML, many=False)

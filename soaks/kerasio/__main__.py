@@ -60,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
             _run_all(Bench(server, work, given.timeout, _commit()), found, given)
     done = read(given.results)
     if given.write:
+        names = {each.name for each in scripts(given.folder)}
+        done = {key: run for key, run in done.items() if key[0] in names}
         put(given.write, table.document(done), begin=table.BEGIN, end=table.END)
     faults = [run for run in done.values() if outcomes.of(run, done).kind is outcomes.Kind.OURS]
     for run in faults:
@@ -76,7 +78,9 @@ def _commit() -> str:
 
 def _run_all(bench: Bench, found: Sequence[Script], given: argparse.Namespace) -> None:
     done = read(given.results)
-    # A variant of all scripts before the next one, so that what is interrupted has whole columns.
+    # A variant of all scripts before the next one, short ones first, so that what is interrupted has whole columns.
+    seconds = {script: run.seconds for (script, variant), run in done.items() if variant == str(PLAIN)}
+    found = sorted(found, key=lambda script: (seconds.get(script.name, 0.0), script.name))
     chosen = [
         (script, variant)
         for variant in given.variants
@@ -103,10 +107,10 @@ def _runs(bench: Bench, script: Script, variant: Variant, done: dict[tuple[str, 
         run = bench.run(script, variant, capture=variant == PLAIN)
     except NoFunction as why:
         return [Run(script.name, str(variant), 0, 0.0, outcomes.NO_FUNCTION, str(why))]
-    compared = variant.plain
-    if run.succeeded or variant.kind != "script" or compared == PLAIN or (script.name, str(compared)) in done:
+    if run.succeeded or variant.kind != "script" or run.reason == outcomes.TIMEOUT:
         return [run]
-    return [run, bench.run(script, compared)]
+    missing = [each for each in outcomes.compared(run) if (script.name, str(each)) not in done]
+    return [run, *(bench.run(script, each) for each in missing)]
 
 
 if __name__ == "__main__":

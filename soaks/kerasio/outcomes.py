@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 from soaks.kerasio.runs import Run
 from soaks.kerasio.variants import FLOAT32, PLAIN, Variant
 
-NO_FUNCTION = "NoFunction"
+NO_FUNCTION, TIMEOUT = "NoFunction", "Timeout"
 # The trainer's reasons for what it refuses to start.
 _REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
+_FOLDER = re.compile(r"/[^\s'\":]*/(?=[\w.-]+)")
+_ESCAPE = re.compile(r"\x1b\[\d*m")
 # Of losses in float32 on one device, against the same script under plain Keras.
 TOLERANCE = 1e-5
 
@@ -38,6 +41,8 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
     variant = Variant.parse(run.variant)
     if run.reason == NO_FUNCTION:
         return Outcome(Kind.NONE, run.message)
+    if run.reason == TIMEOUT:
+        return Outcome(Kind.NONE, "not at its end within the time that a run has")
     if variant.kind == "plain":
         return Outcome(Kind.OK if run.succeeded else Kind.AS_PLAIN, "" if run.succeeded else first_line(run))
     plain = runs.get((run.script, str(PLAIN)))
@@ -45,16 +50,28 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
         return Outcome(Kind.OK, _difference(run, plain) if variant == Variant("script") else "")
     if run.reason in _REFUSALS:
         return Outcome(Kind.REFUSED, first_line(run))
-    for other in (plain, runs.get((run.script, str(variant.plain)))):
-        if other is not None and not other.succeeded and _kind_of_error(other) in run.message:
-            return Outcome(Kind.AS_PLAIN, first_line(run))
-    return Outcome(Kind.OURS, first_line(run))
+    others = [runs[key] for key in ((run.script, str(each)) for each in compared(run)) if key in runs]
+    alike = any(not each.succeeded and _kind_of_error(each) in run.message for each in others)
+    return Outcome(Kind.AS_PLAIN if alike else Kind.OURS, first_line(run))
+
+
+def compared(run: Run) -> tuple[Variant, ...]:
+    """The runs of plain Keras that say whether a failure of `run` is Keras' own."""
+    variant = Variant.parse(run.variant)
+    # A script without the job's strategy is on one device, however many there are.
+    alone = [Variant("plain", 1, variant.policy)] if "strategy: None" in run.followed else []
+    return tuple(dict.fromkeys((PLAIN, variant.plain, *alone)))
 
 
 def first_line(run: Run) -> str:
     """What a failed run said, in one line."""
-    text = run.message.strip().splitlines()
+    text = without_folders(run.message).strip().splitlines()
     return text[0] if text else run.reason
+
+
+def without_folders(text: str) -> str:
+    """`text` with the bare names of files, and without a terminal's colours."""
+    return _ESCAPE.sub("", _FOLDER.sub("", text))
 
 
 def losses(run: Run) -> list[float]:

@@ -29,7 +29,7 @@ _ADVICE: Mapping[str, Mapping[str, Any]] = {
     "strategy: None": {"strategy": "None"},
     "keras: Legacy": {"keras": "Legacy"},
 }
-_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\w*\b:?", re.MULTILINE)
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\w*(?::|$)")
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,18 @@ class Bench:
     commit: str = ""
 
     def run(self, script: Script, variant: Variant, *, capture: bool = False) -> Run:
-        """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction."""
+        """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction.
+
+        A text of Keras 2 that failed without such a name runs once more under tf_keras, as its reader would try.
+        """
         run = self._once(script, variant, {}, capture=capture)
+        if run.succeeded or variant.kind == "plain":
+            return run
         advised = next((advice for advice in _ADVICE if advice in run.message), None)
-        if run.succeeded or variant.kind == "plain" or advised is None:
+        if advised is None and script.legacy and variant.kind == "script":
+            second = self._once(script, variant, {"keras": "Legacy"}, capture=False)
+            return replace(second, followed=f"keras: Legacy, which is not named by: {run.message}")
+        if advised is None:
             return run
         second = self._once(script, variant, _ADVICE[advised], capture=False)
         return replace(second, followed=f"{advised}, after: {run.message}")
@@ -95,7 +103,7 @@ class Bench:
         seconds = time.monotonic() - began
         reason, message = _end(folder, code)
         fits = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-        notices = [f"{each['reason']}: {each['message']}" for each in _events(folder) if each.get("level") == "Warning"]
+        notices = [f"{each['topic']}: {each['message']}" for each in _events(folder) if each.get("level") == "Warning"]
         for each in folder.iterdir():
             if each.name not in ("out.log", "job.json", "fits.jsonl"):
                 shutil.rmtree(each) if each.is_dir() else each.unlink()

@@ -13,7 +13,7 @@ from soaks.kerasio.variants import FUNCTIONS, PLAIN, SAMPLE, SCRIPTS, Variant
 BEGIN, END = "<!-- keras.io: made by `make soak` -->", "<!-- end of keras.io -->"
 _SHORT = {"float32": "f32", "mixed_bfloat16": "b16", "mixed_float16": "f16"}
 _COLUMNS = (PLAIN, *SCRIPTS, SAMPLE, *FUNCTIONS)
-_LONGEST = 160
+_LONGEST = 400
 
 Runs = Mapping[tuple[str, str], Run]
 
@@ -62,7 +62,7 @@ def _row(name: str, runs: Runs, cells: Mapping[tuple[str, str], Outcome], notes:
 def _cell(outcome: Outcome, run: Run, notes: dict[str, int]) -> str:
     texts = [outcome.note] if outcome.note else []
     if run.followed and outcome.kind is Kind.OK:
-        texts.append("with the field that the refusal names: " + run.followed)
+        texts.append("with " + outcomes.without_folders(run.followed))
     numbers = [notes.setdefault(_shortened(text), len(notes) + 1) for text in texts]
     return outcome.kind.value + "".join(f" [{each}]" for each in numbers)
 
@@ -79,7 +79,8 @@ def _plain_fits(name: str, runs: Runs) -> Iterable[dict[str, object]]:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    """Its beginning, which has the error, and its end, which has the advice."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def _quoted(text: str) -> str:

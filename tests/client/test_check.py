@@ -49,3 +49,16 @@ def test_a_job_that_can_never_work_is_a_problem(job_file: JobFile) -> None:
     path.write_text(path.read_text().replace("type: cpu", "type: nvidia-tesla-t5"))
     with pytest.raises(InvalidSpec, match="nvidia-tesla-t5"):
         check(str(path))
+
+
+def test_a_script_of_keras_2_gets_legacy_by_its_text(job_file: JobFile) -> None:
+    path = job_file()
+    before, _, _ = path.read_text().partition("  program:")
+    path.write_text(before + "  program: {script: {path: old.py}}\n")
+    assert check(str(path)).job.keras == "Keras3", "a script that is not here is for the trainer to read"
+    path.with_name("old.py").write_text("import tensorflow as tf\nmodel.save('folder')\n")
+    report = check(str(path))
+    assert report.job.keras == "Legacy"
+    assert report.advice[0].startswith("keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: old.py")
+    path.write_text(path.read_text() + "  keras: Keras3\n")
+    assert check(str(path)).job.keras == "Keras3"

@@ -105,7 +105,14 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(made: list[di
     refused(TypeError, "Invalid `x` input.*Received object", plain, x=object())
     refused(TypeError, "Expected a compiled keras.Model. Received str", "model")
     refused(InvalidProgram, "it is not compiled", keras.Sequential([keras.layers.Dense(1)]))
-    refused(InvalidProgram, "callbacks: Own is a class of your own", plain, callbacks=[Own()])
+    refused(
+        InvalidProgram,
+        r"callbacks: a Own cannot be sent; expected one of Keras' own: CSVLogger",
+        plain,
+        callbacks=[Own()],
+    )
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
+    refused(InvalidProgram, "callbacks: a LearningRateScheduler cannot be sent", plain, callbacks=[scheduler])
     refused(InvalidProgram, "model: own_loss: code of your own, which Keras 3 does not save", model(loss=own_loss))
     lambdas = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda z: z)])
     lambdas.compile("sgd", "mse")
@@ -119,7 +126,7 @@ def test_a_cluster_needs_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TRAINED = """
-import sys
+import os, sys
 import numpy as np
 import tensorflow as tf
 import mptraining.colab
@@ -141,16 +148,26 @@ if legacy := "tf_keras" in type(fresh()).__mro__[1].__module__:
 else:
     given, ending = dict(x=x, y=y, batch_size=4, shuffle=False), ".keras"
 plain = fresh()
-plain.fit(**given, epochs=3, verbose=0)
-stop = tf.keras.callbacks.EarlyStopping(monitor="loss", patience=50)
+plain.fit(**given, epochs=30, verbose=0, validation_data=(x, y),
+          callbacks=[tf.keras.callbacks.EarlyStopping(monitor="loss", mode="max", patience=1, min_delta=0.0)])
+epochs = len(plain.history.epoch)
+assert epochs < 30
+k = tf.keras.callbacks
+given_callbacks = [
+    k.EarlyStopping(monitor="loss", mode="max", patience=1, min_delta=0.0),
+    k.ReduceLROnPlateau(monitor="loss", patience=50),
+    k.CSVLogger(os.path.abspath("log.csv"), separator=";"),
+]
 made = client.cloud_fit(
-    fresh(), "remote", distribution_strategy="MirroredStrategy", epochs=3, verbose=2, callbacks=[stop],
+    fresh(), "remote", distribution_strategy="MirroredStrategy", epochs=30, verbose=2, callbacks=given_callbacks,
     validation_data=(x, y), **given)
 for name in ("checkpoint", "output"):
     trained = tf.keras.models.load_model(f"remote/{name}{ending}")
     for ours, theirs in zip(trained.get_weights(), plain.get_weights()):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 assert made.job.status().succeeded
+rows = open("log.csv").read().splitlines()
+assert len(rows) == epochs + 1 and ";" in rows[0], rows
 assert "val_loss" in made.job.history.points[-1].metrics
 print("as plain")
 """

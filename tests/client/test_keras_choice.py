@@ -34,8 +34,13 @@ def job(program: Any = SCRIPT, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "a"}, "spec": {"program": program, **spec}}
 
 
+def decided(*given: Any, **more: Any) -> tuple[dict[str, Any], list[str]]:
+    made, _, notes = with_keras(*given, **more)
+    return made, notes
+
+
 def test_a_program_for_keras_2_gets_tf_keras_and_its_author_the_line() -> None:
-    made, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}))
+    made, _, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}))
     assert made["spec"] == {"program": SCRIPT, "keras": "Legacy"}
     assert notes == [
         "keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: "
@@ -45,8 +50,8 @@ def test_a_program_for_keras_2_gets_tf_keras_and_its_author_the_line() -> None:
 
 @pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
 def test_what_the_job_says_of_it_wins(keras: str) -> None:
-    assert with_keras(job(keras=keras), shipped({"jobs/train.py": OLDER})) == (job(keras=keras), [])
-    made, notes = with_keras(job(keras="Auto"), shipped({"jobs/train.py": OLDER}))
+    assert decided(job(keras=keras), shipped({"jobs/train.py": OLDER})) == (job(keras=keras), [])
+    made, _, notes = with_keras(job(keras="Auto"), shipped({"jobs/train.py": OLDER}))
     assert made["spec"]["keras"] == "Legacy"
     assert len(notes) == 1
 
@@ -58,55 +63,65 @@ def test_modules_count_that_the_program_imports_and_no_others() -> None:
         {"jobs/train.py": imports, "jobs/models.py": OLDER},
         {"jobs/train.py": imports, "models/__init__.py": "from models import vision", "models/vision.py": OLDER},
     ):
-        assert with_keras(job(), shipped(files))[0]["spec"].get("keras") == "Legacy", files
-    assert with_keras(job(), shipped({"jobs/train.py": "import other", "models.py": OLDER})) == (job(), [])
+        assert decided(job(), shipped(files))[0]["spec"].get("keras") == "Legacy", files
+    assert decided(job(), shipped({"jobs/train.py": "import other", "models.py": OLDER})) == (job(), [])
 
 
 def test_a_function_s_module_counts() -> None:
     program = {"function": {"entryPoint": "flowers.model:build"}}
-    made, _ = with_keras(job(program), shipped({"flowers/model.py": OLDER}, program=program))
+    made, _, _ = with_keras(job(program), shipped({"flowers/model.py": OLDER}, program=program))
     assert made["spec"]["keras"] == "Legacy"
 
 
 def test_requirements_and_images_of_the_era() -> None:
     plain = "import tensorflow as tf\n"
-    made, notes = with_keras(job(), shipped({"jobs/train.py": plain}, "numpy\ntensorflow==2.3.0\n"))
+    made, _, notes = with_keras(job(), shipped({"jobs/train.py": plain}, "numpy\ntensorflow==2.3.0\n"))
     assert made["spec"]["keras"] == "Legacy"
     assert notes[0].endswith("for Keras 2: r.txt, line 2: tensorflow==2.3.0 (of Keras 2)")
     image = "tensorflow/tensorflow:2.3.0-gpu"
-    made, notes = with_keras(job(), shipped({"jobs/train.py": plain}), image=image)
+    made, _, notes = with_keras(job(), shipped({"jobs/train.py": plain}), image=image)
     assert made["spec"]["keras"] == "Legacy"
     assert notes[0].endswith(f"for Keras 2: image {image} (of Keras 2)")
     three = "import tensorflow as tf\ntf.keras.ops.square(2.0)\n"
-    assert with_keras(job(), shipped({"jobs/train.py": three}, "tensorflow<2.16\n"), image=image) == (job(), [])
+    assert decided(job(), shipped({"jobs/train.py": three}, "tensorflow<2.16\n"), image=image) == (job(), [])
 
 
 def test_the_environment_s_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = shipped({"jobs/train.py": "import tensorflow as tf\n"})
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    made, notes = with_keras(job(), plain)
+    made, _, notes = with_keras(job(), plain)
     assert made["spec"]["keras"] == "Legacy"
     assert "TF_USE_LEGACY_KERAS in the environment" in notes[0]
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
-    assert with_keras(job(), plain) == (job(), [])
+    assert decided(job(), plain) == (job(), [])
 
 
 def test_what_tf_keras_ignores_is_named() -> None:
     text = f"{OLDER}tf.keras.optimizers.Adam(lr=0.1)\n"
-    _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
+    _, _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
     assert notes[1] == "jobs/train.py, line 5: Adam(lr=) (tf_keras ignores it: write learning_rate=)"
 
 
 def test_keras_imported_by_itself_is_keras_3() -> None:
-    made, notes = with_keras(job(), shipped({"jobs/train.py": f"import keras\n{OLDER}"}))
+    made, _, notes = with_keras(job(), shipped({"jobs/train.py": f"import keras\n{OLDER}"}))
     assert made == job()
     assert notes[0].endswith("import it from tensorflow, for which keras: Legacy is chosen")
 
 
 def test_a_notebook_s_cell_is_named() -> None:
     text = f"# %% a.ipynb, cell 1\nimport tensorflow as tf\n\n# %% a.ipynb, cell 2\n{OLDER}"
-    _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
+    _, _, notes = with_keras(job(), shipped({"jobs/train.py": text}))
     assert "a.ipynb, cell 2, line 3: model.optimizer.lr" in notes[0]
+
+
+def test_keras_tuner_is_of_the_same_generation() -> None:
+    requirements = "numpy\nkeras_tuner  # search\nkeras-tuner==1.4.8\nkeras-tuner-cv\n"
+    _, made, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}, requirements))
+    text = next(file.content for file in made.files if file.path == "r.txt").decode()
+    assert text == "numpy\nkeras-tuner<1.4  # search\nkeras-tuner==1.4.8\nkeras-tuner-cv\n"
+    assert "r.txt: keras-tuner<1.4 is installed, since later releases take models of Keras 3 alone" in notes
+    plain = shipped({"jobs/train.py": "import tensorflow"}, requirements)
+    assert with_keras(job(), plain) == (job(), plain, [])
 
 
 def test_a_folder_that_is_not_packed(tmp_path: Path) -> None:

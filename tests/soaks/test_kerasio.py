@@ -181,7 +181,7 @@ def test_a_refusal_that_names_a_field_is_followed(tmp_path: Path) -> None:
     refused = 2, "InvalidProgram", "spec.strategy: the script opens a strategy of its own. Set strategy: None."
     here, answers = bench(tmp_path, refused, (0, "Succeeded", "the script ran to its end"))
     (script,) = scripts(tmp_path / "scripts")
-    run = here.run(script, SCRIPT_1)
+    run = here.run(script, Variant("script", 2))
     assert run.succeeded
     assert run.followed.startswith("strategy: None, after: spec.strategy")
     assert [job["strategy"] for job in answers.jobs] == ["Mirrored", "None"]
@@ -206,6 +206,7 @@ def by_key(*runs: Run) -> dict[tuple[str, str], Run]:
 
 
 MIXED = Variant("script", 1, variants.BFLOAT16)
+SCRIPT_2 = Variant("script", 2, variants.BFLOAT16)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,14 @@ MIXED = Variant("script", 1, variants.BFLOAT16)
             Kind.OURS,
             "TypeError: x",
         ),
-        (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [ran(PLAIN, TIMED_OUT, "Timeout")], Kind.OURS, "Timeout"),
+        (
+            ran(SCRIPT_2, 1, "ProgramFailed", "net.py:3: TypeError: x", followed="strategy: None, after: y"),
+            [ran(PLAIN), ran(SCRIPT_2.plain), ran(MIXED.plain, 1, "Error", "TypeError: x")],
+            Kind.AS_PLAIN,
+            "net.py:3: TypeError: x",
+        ),
+        (ran(SCRIPT_1, 1, "ProgramFailed", "/a/b-c/net.py:3: \x1b[1mx"), [ran(PLAIN)], Kind.OURS, "net.py:3: x"),
+        (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [], Kind.NONE, "not at its end within the time that a run has"),
     ],
 )
 def test_an_outcome_is_judged_against_plain_keras(run: Run, others: list[Run], kind: Kind, note: str) -> None:
@@ -261,7 +269,7 @@ def test_the_table_of_one_program() -> None:
     assert "| script | 1 | 0 | 0 | 1 |" in lines
     assert "| vision/net † | ok | ok [1] |  | fails [2] |  |  | - [3] |  |  |  |" in lines
     assert lines[-3:] == [
-        "1. with the field that the refusal names: strategy: None, after: spec.strategy",
+        "1. with strategy: None, after: spec.strategy",
         "2. net.py:3: ValueError: a\\|b",
         "3. its data fit in no records: a generator",
     ]

@@ -156,8 +156,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     load("Keras3").set_policy("float32")
 
 
-def same(first: Attempt, second: Attempt) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(first.weights(), second.weights(), strict=True))
+def same(first: Attempt, second: Attempt, *, within: float = 0.0) -> bool:
+    pairs = zip(first.weights(), second.weights(), strict=True)
+    return all(np.allclose(a, b, rtol=within, atol=within) for a, b in pairs)
 
 
 @pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
@@ -184,7 +185,8 @@ def test_without_a_checkpoint_training_begins_anew(start: Start) -> None:
     done = start("poisoned", poisoned={25: np.inf}, every=100)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(2, 0, "float32")]
-    assert same(done, start("never", without=slice(20, 40), every=100))
+    # One replica drops rows, so that batches have no fixed size from then on: TensorFlow divides in another way.
+    assert same(done, start("never", without=slice(20, 40), every=100), within=1e-6)
 
 
 def test_what_was_found_out_survives_a_restart(start: Start) -> None:

@@ -56,6 +56,10 @@ class Stopper(keras.callbacks.Callback):
 def recording(stop=None):
     return program(Recorder(), *([] if stop is None else [Stopper(stop)]))
 
+def swapping():
+    ema = keras.optimizers.SGD(0.1, momentum=0.5, use_ema=True, ema_momentum=0.5)
+    return program(keras.callbacks.SwapEMAWeights(), Recorder()) | dict(optimizer=ema)
+
 class Averaged(keras.callbacks.Callback):
     # Sets the learning rate by what it saw in all batches, and averages the weights itself.
     def on_train_begin(self, logs=None):
@@ -128,14 +132,14 @@ def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         return found["x"], found["label"]
 
 
-def plain(generation: str, folder: Path, **arguments: Any) -> list[Any]:
+def plain(generation: str, folder: Path, name: str = "recording", **arguments: Any) -> list[Any]:
     """What Keras' own `fit` over the same batches tells."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
     keras.forget()
     keras.set_seed(7)
     space: dict[str, Any] = {}
     exec(PROGRAM.format(package="tf_keras" if keras.legacy else "keras"), space)
-    parts = space["recording"](**arguments)
+    parts = space[name](**arguments)
     model = parts["model"]
     model.compile(optimizer=parts["optimizer"], loss=parts["loss"], metrics=parts["metrics"])
     x, label = examples(folder, "train")
@@ -169,6 +173,20 @@ def test_calls_and_logs_are_those_of_fit(train: Train, generation: str, data: Pa
         where = (name, numbers)
         assert logs == pytest.approx(expected, rel=1e-5), where
         assert (step, params) == (expected_step, expected_params), where
+
+
+def test_validation_of_averaged_weights_is_that_of_fit(train: Train, data: Path) -> None:
+    """SwapEMAWeights exchanges weights and averages around validation."""
+    paths = {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]}
+    done = train(
+        "swapping", training={"epochs": 2, "stepsPerExecution": 1}, data=paths | {"shuffle": {"bufferSize": 0}}
+    )
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    ours, theirs = (
+        [each[2] for each in some if each[0] == "on_epoch_end"]
+        for some in (told("Keras3"), plain("Keras3", data, "swapping"))
+    )
+    assert [each["val_loss"] for each in ours] == pytest.approx([each["val_loss"] for each in theirs], rel=1e-5)
 
 
 def test_declared_state_is_exact_over_a_restart_in_mid_epoch(train: Train, generation: str) -> None:

@@ -404,3 +404,65 @@ def test_a_model_with_classes_of_the_script_is_exported_in_float32(
     assert (about["policy"], about["trainedUnder"]) == ("float32", "mixed_bfloat16")
     assert (done.folder / "model" / "model.weights.h5").exists()
     assert len(weights(done)) == 4
+
+
+COMPILED_LOOP = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, dtype="float32")])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+{before}
+x = np.ones((8, 4), "float32")
+model.optimizer.build(model.trainable_weights)
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - 1.0))
+    model.optimizer.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
+    return loss
+
+print("LOSSES", [float(step()) for _ in range(4)])
+"""
+
+
+def test_a_loop_with_a_compiled_optimizer_learns_under_float16(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program = tmp_path / "float32.py"
+    program.write_text(COMPILED_LOOP.format(before=""))
+    expected = alone(program, "Keras3", capsys)
+    done = through_us(program, tmp_path, capsys, monkeypatch, policy="mixed_float16")
+    assert expected[-1] < 0.1 * expected[0]
+    # The model's one layer computes in float32, so that nothing is rounded.
+    assert done.losses == pytest.approx(expected, rel=1e-6)
+    assert "they are not divided here" in done.notices["LossNotScaled"]
+    trained = COMPILED_LOOP.format(before="model.fit(np.zeros((4, 4)), np.zeros((4, 1)), verbose=0)")
+    assert (
+        "LossNotScaled"
+        not in through_us(trained, tmp_path / "fit", capsys, monkeypatch, policy="mixed_float16").notices
+    )
+
+
+def test_old_names_are_noticed_before_the_script_runs(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (
+        "import tensorflow as tf\nif False:\n"
+        "    tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\nprint('LOSSES', [1])\n"
+    )
+    done = through_us(text, tmp_path, capsys, monkeypatch)
+    assert done.notices["OldMixedPrecision"].startswith("train.py:3: auto_mixed_precision.")
+    assert "precision: {policy: mixed_float16}" in done.notices["OldMixedPrecision"]
+
+
+def test_the_error_of_a_traced_function_is_short(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (
+        "import keras, numpy as np\nclass Layer(keras.layers.Layer):\n    def call(self, x):\n"
+        "        return x @ np.ones((9, 9), 'float32')\n"
+        "model = keras.Sequential([Layer(), keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\n"
+        "model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)\n"
+    )
+    done = through_us(text, tmp_path, capsys, monkeypatch)
+    assert done.outcome.reason == "ProgramFailed"
+    assert "train.py:4: " in done.message
+    assert 'File "' not in done.message
+    assert len(done.message) < 700

@@ -14,8 +14,8 @@ from mptraining_trainer.recovery import NonFinite, Numbers
 from mptraining_trainer.watch import PERSISTENT, Watch, persistent
 
 FINE = Execution(
-    applied_steps=10, loss=0.5, loss_sum=5.0, gradient_norm=1.0, finite_steps=10, metrics={}, loss_scale=None,
-    skipped_steps=0, skipped_in_a_row=0, asked_to_stop=0, step_seconds=0.1, waited_seconds=None,
+    applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10, metrics={},
+    loss_scale=None, skipped_steps=0, skipped_in_a_row=0, asked_to_stop=0, step_seconds=0.1, waited_seconds=None,
 )  # fmt: skip
 HERE = Position(seed=0, epoch=0, examples=0, fingerprint="f")
 FLOAT32 = Numbers("float32", "float32")

@@ -74,7 +74,8 @@ def export(
         if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
             main = "weights.npz"
         of = program.model if model is None else model
-        names = [getattr(variable, "path", variable.name) for variable in of.weights]
+        # An attribute that a distributed variable lacks is looked for in its value, which all workers must read.
+        names = [variable.name if keras.legacy else variable.path for variable in of.weights]
         keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
         np.savez(part / "weights.npz", allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
         about = {

@@ -144,12 +144,16 @@ class Loop:
         took of late, `broken` that it found weights which are not finite.
         """
         said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
-        readings = self._execute(iterator, tf.constant(steps), said).numpy()
-        fixed = (float(value) for value in readings[:_FIXED])
-        loss_sum, loss_error, weight, weight_error, norm, finite, loss_scale, skipped, in_a_row, *told = fixed
+        count = tf.constant(steps)
+        if iterator is not self._fed:
+            # Found once: to look it up by its arguments takes longer than a step of a small model.
+            self._fed, self._traced = iterator, self._execute.get_concrete_function(iterator, count, said)
+        readings = self._traced(iterator, count, said).numpy().tolist()
+        loss_sum, loss_error, weight, weight_error, norm, finite, *others = readings[:_FIXED]
+        loss_scale, skipped, in_a_row, *told = others
         asked, seconds, found, waited = told
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
-        metrics = dict(zip(self._names, (float(value) for value in readings[_FIXED:]), strict=True))
+        metrics = dict(zip(self._names, readings[_FIXED:], strict=True))
         applied = steps - int(skipped - self._skipped_before)
         now = weight - self._weight_before
         loss = (loss_sum - self._loss_before) / max(now, 1e-9)
@@ -208,11 +212,11 @@ class Loop:
 
     @property
     def masked(self) -> bool:
-        """Whether batches have a mask."""
+        """Whether batches have rows."""
         return self._masked
 
     def use_masks(self) -> None:
-        """From now on batches come with a mask."""
+        """From now on batches have rows."""
         if not self._masked:
             self._masked = True
             self._trace()
@@ -245,6 +249,8 @@ class Loop:
             return
         self._own.prepare(self._strategy, batch_specs(batch))
 
+    _fed: Any = None
+    _traced: Any = None
     _overwrites: int | None = None
     _skipped_before = 0.0
     _loss_before = 0.0
@@ -253,6 +259,7 @@ class Loop:
     # Training on the device
 
     def _trace(self) -> None:
+        self._fed = self._traced = None
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._probe = tf.function(self._probe_graph)
 
@@ -274,8 +281,8 @@ class Loop:
             self._strategy.run(self._weights.add, args=(applied,))
         if self._scaler is None:
             # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
-            fine = self._one_of(self._strategy.run(self._statistics.finite))
-            said += tf.cast(tf.logical_not(fine), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+            moved = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = self._compiled.results(self._replicas)
@@ -333,7 +340,7 @@ class Loop:
         else:
             self._undo(before)
         self._scaler.update(finite)
-        # A step that was left out is told from the others by it, whatever was not finite.
+        # A step that was skipped is told from the others by it, whatever was not finite.
         return tf.where(finite, norm, math.nan)
 
     def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:

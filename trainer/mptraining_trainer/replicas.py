@@ -10,8 +10,12 @@ import tensorflow as tf
 
 def summed(shares: list[Any]) -> list[Any]:
     """Sums over all replicas, in replica context; None stays None."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        # TensorFlow would copy each of them.
+        return shares
     present = [share for share in shares if share is not None]
-    sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, present))
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
     return [None if share is None else next(sums) for share in shares]
 
 

@@ -20,6 +20,7 @@ from mptraining_trainer.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.failures import explained
 from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.secret_values import SecretValues
 from mptraining_trainer.storage_watch import StorageWatch, judged
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
@@ -41,6 +42,7 @@ def run(
         secrets=SecretValues.from_environment(environment),
     )
     reporter = _reporter(seat, telemetry, environment)
+    job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     StorageWatch(telemetry)
     ends = ExitStack()

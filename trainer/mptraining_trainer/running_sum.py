@@ -13,8 +13,8 @@ import tensorflow as tf
 class RunningSum:
     """A float32 sum with its rounding error kept beside it; made inside the strategy's scope.
 
-    Knuth, The Art of Computer Programming, volume 2, section 4.2.2: both together are exact to some 48 bits, on devices
-    too that have no float64.
+    Kahan, Further remarks on reducing truncation errors (Communications of the ACM 8, 1965): both together have some 48
+    bits while the sum is larger than what is added, at the price of four operations, and on devices without float64.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,13 +28,10 @@ class RunningSum:
     def add(self, value: Any) -> None:
         """Adds a float32 scalar, in replica context."""
         before = self._sum.read_value()
+        value += self._error.read_value()
         after = before + value
-        of_value = after - before
-        error = self._error.read_value() + (before - (after - of_value)) + (value - of_value)
-        # The error goes back into the sum as soon as it counts there, or it would be rounded as the sum is.
-        whole = after + error
-        self._error.assign(error - (whole - after))
-        self._sum.assign(whole)
+        self._error.assign(value - (after - before))
+        self._sum.assign(after)
 
     def reset(self) -> None:
         for each in self.variables:

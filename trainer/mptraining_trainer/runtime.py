@@ -50,8 +50,9 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
 def devices(strategy: Any) -> tuple[str, ...]:
     """Short names of the devices that compute, such as GPU:0."""
     if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
-        # The default strategy refuses to say; TensorFlow places on the first GPU where there is one.
-        names = [(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name]
+        # The default strategy refuses to say; TensorFlow places on the first GPU where there is one. Logical devices
+        # would start TensorFlow, after which a script cannot make a MultiWorkerMirroredStrategy any more.
+        names = [(tf.config.get_visible_devices("GPU") or tf.config.get_visible_devices("CPU"))[0].name]
     else:
         names = strategy.extended.worker_devices
     return tuple(":".join(name.split(":")[-2:]) for name in names)

@@ -34,8 +34,8 @@ from mptraining_trainer.notebook_place import place_of
 from mptraining_trainer.scripts.job_scope import job_scope
 from mptraining_trainer.scripts.late_settings import late_settings_ignored
 from mptraining_trainer.scripts.layer_policies import policy_of, rounded_ids_noticed
-from mptraining_trainer.scripts.loss_scaling import scale_own_train_step
-from mptraining_trainer.scripts.next_steps import Circumstances, next_step
+from mptraining_trainer.scripts.loss_scaling import scale_own_train_step, undivided_outside_of_fit
+from mptraining_trainer.scripts.next_steps import Circumstances, next_step, one_line
 from mptraining_trainer.secret_values import SecretValues
 
 _PATH = "spec.program.script.path"
@@ -134,11 +134,22 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         fits.follow(Added.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
         return make_train_function(model, *args, **kwargs)
 
+    compile_model = keras.module.Model.compile
+
+    @functools.wraps(compile_model)
+    def compiled(model: Any, *args: Any, **kwargs: Any) -> Any:
+        found = compile_model(model, *args, **kwargs)
+        given = args[0] if args else kwargs.get("optimizer")
+        fits.follow(Added.SCALE, lambda: undivided_outside_of_fit(model, given, keras, fits.context.notice))
+        return found
+
+    keras.module.Model.compile = compiled
     keras.module.Model.fit = functools.wraps(original)(fit)
     keras.module.Model.make_train_function = scaled
     try:
         yield
     finally:
+        keras.module.Model.compile = compile_model
         keras.module.Model.fit = original
         keras.module.Model.make_train_function = make_train_function
 
@@ -258,4 +269,4 @@ def _failed(script: Script, folder: Path, error: Exception, under: Circumstances
     said = "Traceback (most recent call last):\n" + "".join(lines)
     print(SecretValues.from_environment(os.environ).hide(said), file=sys.stderr, end="", flush=True)
     place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, f"{type(error).__name__}: {error}", next_step=next_step(error, under) or "")
+    return Problem(place, one_line(error), next_step=next_step(error, under) or "")

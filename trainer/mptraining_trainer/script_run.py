@@ -40,15 +40,18 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     context = _Script(worker, keras, strategy)
     worker.preemption.spare_children()
     began = telemetry.now()
-    model = run_script(
-        job,
-        keras,
-        None if job.strategy == "None" else strategy,
-        context,
-        Path(environment.get(SOURCE_FOLDER, ".")),
-    )
-    seconds = telemetry.now() - began
-    context.finish()
+    try:
+        model = run_script(
+            job,
+            keras,
+            None if job.strategy == "None" else strategy,
+            context,
+            Path(environment.get(SOURCE_FOLDER, ".")),
+        )
+    finally:
+        # The last epoch's checkpoint, of a script that is taken away or fails too.
+        seconds = telemetry.now() - began
+        context.finish()
     steps = context.step - context.first_step
     policy = context.policy or job.precision.policy
     exported: str | None = None

@@ -136,7 +136,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fails = ground.training.on_non_finite == "Fail"
-    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if numbers.looks else None
+    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
     course = Course(
         worker,
         loop,

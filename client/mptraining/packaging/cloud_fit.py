@@ -3,16 +3,13 @@
     model, fit arguments ──► remote_dir/model…, training_assets/ ──► a script that loads them and calls fit
                              remote_dir/checkpoint…, output…, run/ ◄──
 
-What is written is read by TensorFlow and Keras. Callbacks alone are pickled, as in tensorflow-cloud; the job unpickles
-only what has the digest that is among its arguments.
+What is written is read by TensorFlow and Keras. Nothing is pickled: Keras' own callbacks travel as their attributes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import pickle
 import secrets
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -35,6 +32,15 @@ STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy")
 _DEFAULT_MACHINE = "n1-standard-4"
 _DEFAULT_WORKERS = 1
 _MEMORY_GB_PER_CORE = 3.75
+# The callbacks that can be sent, and the arguments that their constructors must have.
+CALLBACKS: dict[str, tuple[str, ...]] = {
+    "CSVLogger": ("filename",),
+    "EarlyStopping": (),
+    "ModelCheckpoint": ("filepath", "save_weights_only"),
+    "ReduceLROnPlateau": (),
+    "TensorBoard": (),
+    "TerminateOnNaN": (),
+}
 _PROGRAM = "cloud_fit_program.py"
 _ASSETS = "training_assets"
 
@@ -71,7 +77,7 @@ def cloud_fit(
     folder = _remote(remote_dir, local=target.local)
     arguments, notes = _arguments(job_spec, distribution_strategy, generation)
     notes += [f"{name} is not used: the job goes into your cluster" for name, value in unused.items() if value]
-    digest = write(model, folder, generation, dict(fit_arguments))
+    write(model, folder, generation, dict(fit_arguments))
     name = (job_id or (job_spec or {}).get("job_id")) or ""
     target = Target(
         name=job_name(name, secrets.token_hex(3)) if name else None,
@@ -82,7 +88,7 @@ def cloud_fit(
         backend=None,
     )
     text = Path(__file__).with_name(_PROGRAM).read_text(encoding="utf-8")
-    program = {"script": {"path": _PROGRAM, "arguments": ["--remote_dir", folder, "--callbacks_sha256", digest]}}
+    program = {"script": {"path": _PROGRAM, "arguments": ["--remote_dir", folder]}}
     shipped = Shipped(package([SourceFile.of_text(_PROGRAM, text)], program=program, notes=notes), "cloud-fit")
     job = launch(arguments, shipped, target, stream_logs=False)
     made = JobId(job["job_id"])
@@ -98,15 +104,12 @@ def generation_of(model: Any) -> Generation:
     raise TypeError(f"Invalid `model` input. Expected a compiled keras.Model. Received {type(model).__name__}.")
 
 
-def write(model: Any, folder: str, generation: Generation, arguments: dict[str, Any]) -> str:
-    """The model, the data and the callbacks into `folder`; returns the SHA-256 of the pickled callbacks.
-
-    What cannot be sent is refused before anything is written.
-    """
+def write(model: Any, folder: str, generation: Generation, arguments: dict[str, Any]) -> None:
+    """The model, the data and the callbacks into `folder`; what cannot be sent is refused before."""
     import tensorflow as tf
 
     callbacks = list(arguments.pop("callbacks", None) or [])
-    pickled = _pickled(callbacks)
+    described_callbacks = [_described(each) for each in callbacks]
     arrays: dict[str, Any] = {}
     datasets: dict[str, Any] = {}
     told = {name: _written(name, value, arrays, datasets) for name, value in arguments.items()}
@@ -118,7 +121,7 @@ def write(model: Any, folder: str, generation: Generation, arguments: dict[str, 
         "arguments": told,
         "arrays": bool(arrays),
         "datasets": bool(datasets),
-        "callbacks": bool(callbacks),
+        "callbacks": described_callbacks,
         "model": f"model{ending}",
         "saves": [f"{each}{ending}" for each in ("output", *(() if own else ("checkpoint",)))],
     }
@@ -131,11 +134,8 @@ def write(model: Any, folder: str, generation: Generation, arguments: dict[str, 
         _put(f"{folder}/{_ASSETS}/arrays.npz", buffer.getvalue())
     if datasets:
         tf.saved_model.save(_module(datasets), f"{folder}/{_ASSETS}/datasets", signatures={})
-    if callbacks:
-        _put(f"{folder}/{_ASSETS}/callbacks.pickle", pickled)
     _put(f"{folder}/{_ASSETS}/fit.json", json.dumps(described).encode())
     model.save(f"{folder}/model{ending}")
-    return hashlib.sha256(pickled).hexdigest()
 
 
 def _put(file: str, content: bytes) -> None:
@@ -190,22 +190,27 @@ def _written(name: str, value: Any, arrays: dict[str, Any], datasets: dict[str, 
     raise TypeError(f"Invalid `{name}` input. Expected {expected}. Received {type(value).__name__}.")
 
 
-def _pickled(callbacks: list[Any]) -> bytes:
-    """Raises InvalidProgram for a callback that the job cannot load."""
-    for each in callbacks:
-        kind = type(each)
-        if kind.__module__.partition(".")[0] not in ("keras", "tf_keras"):
-            step = "Write it into a script with the model, and call tfc.run(entry_point=…)."
-            raise InvalidProgram(
-                "callbacks", f"{kind.__name__} is a class of your own, which the job lacks", next_step=step
-            )
-        try:
-            # Colab's Python may be newer than the job's.
-            pickle.dumps(each, protocol=4)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            step = "Leave it out, or write it into a script with the model, and call tfc.run(entry_point=…)."
-            raise InvalidProgram("callbacks", f"{kind.__name__}: {error}", next_step=step) from error
-    return pickle.dumps(callbacks, protocol=4)
+def _described(callback: Any) -> dict[str, Any]:
+    """A callback of Keras' own: its class, what its constructor must be given, and the attributes that it has then.
+
+    Raises InvalidProgram for any other.
+    """
+    kind = type(callback)
+    if kind.__module__.partition(".")[0] not in ("keras", "tf_keras") or kind.__name__ not in CALLBACKS:
+        step = "Write it into a script with the model, and call tfc.run(entry_point=…)."
+        expected = f"one of Keras' own: {', '.join(CALLBACKS)}"
+        raise InvalidProgram("callbacks", f"a {kind.__name__} cannot be sent", expected=expected, next_step=step)
+    given = {name: getattr(callback, name) for name in CALLBACKS[kind.__name__]}
+    fresh = vars(kind(**given))
+    attributes: dict[str, Any] = {}
+    for name, value in vars(callback).items():
+        # Another kind of object is one that the constructor makes, or training.
+        found = value.item() if hasattr(value, "item") and not hasattr(value, "nin") else value
+        if hasattr(value, "nin"):
+            attributes[name] = {"numpy": value.__name__}
+        elif (found is None or isinstance(found, (bool, int, float, str))) and found != fresh.get(name):
+            attributes[name] = found
+    return {"class": kind.__name__, "arguments": given, "attributes": attributes}
 
 
 def _refuse_own_classes(model: Any) -> None:

@@ -4,10 +4,8 @@ It is read as text, and runs in the job, where this package is not imported.
 """
 
 import argparse
-import hashlib
 import io
 import json
-import pickle
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,7 @@ import tensorflow as tf
 
 _parser = argparse.ArgumentParser()
 _parser.add_argument("--remote_dir", required=True)
-_parser.add_argument("--callbacks_sha256", required=True)
-GIVEN = _parser.parse_args()
-FOLDER = GIVEN.remote_dir
+FOLDER = _parser.parse_args().remote_dir
 
 
 def path(*names: str) -> str:
@@ -47,16 +43,17 @@ def value(kind: str, what: Any) -> Any:
     return what
 
 
-def pickled_callbacks() -> Any:
-    """Code may be in a pickle: only what `cloud_fit` itself wrote is loaded."""
-    found = content("training_assets", "callbacks.pickle")
-    if hashlib.sha256(found).hexdigest() != GIVEN.callbacks_sha256:
-        raise ValueError(f"{path('training_assets', 'callbacks.pickle')} is not what cloud_fit wrote: call it again")
-    return pickle.loads(found)  # noqa: S301 - its digest is the job's
+def callback(told: dict[str, Any]) -> Any:
+    """What `cloud_fit._described` wrote: one of Keras' own, as it was when it was given."""
+    made = getattr(tf.keras.callbacks, told["class"])(**told["arguments"])
+    for name, found in told["attributes"].items():
+        # np.less or np.greater.
+        setattr(made, name, getattr(np, found["numpy"]) if isinstance(found, dict) else found)
+    return made
 
 
 arguments = {name: value(*each) for name, each in told["arguments"].items()}
-callbacks = pickled_callbacks() if told["callbacks"] else []
+callbacks = [callback(each) for each in told["callbacks"]]
 model = tf.keras.models.load_model(path(told["model"]))
 # As the package's own does each epoch; `output` is where its notebook looks for the trained model.
 callbacks += [tf.keras.callbacks.ModelCheckpoint(path(name), save_freq="epoch") for name in told["saves"]]

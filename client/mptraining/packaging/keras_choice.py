@@ -9,52 +9,74 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mptraining.package import Package
+from mptraining.package import Package, SourceFile
+from mptraining.package import package as packed
 from mptraining_api.keras_2_code import KerasCode, Sign, of_image, of_requirements, read
 
+# A line without a version. 1.4 takes models of the installed keras, which is Keras 3, and no others.
+_TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)
+_OLDER_TUNER = "keras-tuner<1.4"
 _CELL = re.compile(r"# %% (.+, cell \d+)")
 
 
 def with_keras(
     document: Mapping[str, Any], package: Package, *, image: str | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """The job with `keras: Legacy` where its program needs it, and notes for the user.
+) -> tuple[dict[str, Any], Package, list[str]]:
+    """The job with `keras: Legacy` where its program needs it, its package, and notes for the user.
 
     `image` is the image that the program was written for, if the user names one.
     """
-    texts = {file.path: file.content.decode("utf-8", "replace") for file in package.files}
-    return _decided(document, texts, requirements=package.requirements, image=image)
+    files = {file.path: file.content for file in package.files}
+    texts = _Texts(files.__contains__, files.__getitem__)
+    made, notes = _decided(document, texts, requirements=package.requirements, image=image)
+    if made["spec"].get("keras") == "Legacy":
+        package, about_tuner = _with_older_tuner(package)
+        notes += about_tuner
+    return made, package, notes
+
+
+def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
+    """The package with a keras-tuner that takes models of tf_keras, where its requirements name none of a release."""
+    files = {file.path: file for file in shipped.files}
+    if shipped.requirements is None or shipped.requirements not in files:
+        return shipped, []
+    before = files[shipped.requirements]
+    text = _TUNER.sub(_OLDER_TUNER, before.content.decode("utf-8", "replace"))
+    if text.encode() == before.content:
+        return shipped, []
+    files[before.path] = SourceFile.of_text(before.path, text)
+    made = packed(files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes)
+    return made, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
 
 
 def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The same for a program that lies in `folder` and is not packed."""
-    program = document["spec"].get("program") or {}
-    start = _start(program)
-    if start is None or not (folder / start).is_file():
-        return dict(document), []
-    return _decided(document, _Folder(folder), requirements=(document["spec"].get("source") or {}).get("requirements"))
+    texts = _Texts(lambda path: (folder / path).is_file(), lambda path: (folder / path).read_bytes())
+    source = document["spec"].get("source") or {}
+    return _decided(document, texts, requirements=source.get("requirements"))
 
 
-class _Folder(dict[str, str]):
-    """The texts of a folder by path, read when they are asked for."""
+@dataclass(frozen=True)
+class _Texts:
+    """Files by their paths; few of many are read."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
+    known: Callable[[str], bool]
+    content: Callable[[str], bytes]
 
-    def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and (self._folder / path).is_file()
+    def __contains__(self, path: str) -> bool:
+        return self.known(path)
 
-    def __missing__(self, path: str) -> str:
-        return (self._folder / path).read_text(encoding="utf-8", errors="replace")
+    def __getitem__(self, path: str) -> str:
+        return self.content(path).decode("utf-8", "replace")
 
 
 def _decided(
-    document: Mapping[str, Any], texts: Mapping[str, str], *, requirements: str | None, image: str | None = None
+    document: Mapping[str, Any], texts: _Texts, *, requirements: str | None, image: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     spec = dict(document["spec"])
     if spec.get("keras", "Auto") != "Auto":
@@ -80,7 +102,7 @@ def _decided(
     return dict(document), []
 
 
-def _placed(sign: Sign, path: str, texts: Mapping[str, str]) -> str:
+def _placed(sign: Sign, path: str, texts: _Texts) -> str:
     """The sign with its file and line, or the notebook's cell."""
     if not sign.line:
         return f"{sign.found} ({sign.why})"
@@ -100,7 +122,7 @@ def _start(program: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _modules(program: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
     """The paths of the program's file and of the modules among `texts` that it imports."""
     waiting = [_start(program)]
     seen: set[str] = set()

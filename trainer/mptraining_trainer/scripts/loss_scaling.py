@@ -13,6 +13,7 @@ A step that calls `scale_loss` itself is left alone.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.scripts.notice import Notice
 
 TOPIC = "LossScaled"
+_as_it_is = tf.autograph.experimental.do_not_convert
 _LARGEST_IN_FLOAT16 = 32768.0
 
 
@@ -47,6 +49,45 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notice) -> None:
     model.train_step = _ScaledStep(own, optimizer, notice)
 
 
+def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notice) -> None:
+    """Lets a custom loop apply its own gradients by the optimizer that `compile` has put a scale around.
+
+    `optimizer` is what `compile` was given. One that the program wrapped itself is left alone, and so is one by whose
+    scale a loss was ever multiplied, as Keras' own `train_step` does.
+    """
+    scaling = keras.module.optimizers.LossScaleOptimizer
+    if not keras.legacy and isinstance(model.optimizer, scaling) and not isinstance(optimizer, scaling):
+        _Undivided(model.optimizer, notice)
+
+
+class _Undivided:
+    def __init__(self, optimizer: Any, notice: Notice) -> None:
+        self._apply = optimizer.apply
+        self._scale_loss = optimizer.scale_loss
+        self._notice = notice
+        self._scaled = False
+        # A loop that is a tf.function calls them, and AutoGraph would rewrite the notice too.
+        optimizer.apply = _as_it_is(self._applied)
+        optimizer.scale_loss = _as_it_is(self._noted)
+
+    def _noted(self, loss: Any) -> Any:
+        self._scaled = True
+        return self._scale_loss(loss)
+
+    def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
+        if self._scaled:
+            return self._apply(grads, trainable_variables)
+        self._notice(
+            "LossNotScaled",
+            "a loop applies gradients by the model's compiled optimizer and never calls optimizer.scale_loss, by whose "
+            "scale Keras 3 divides them under mixed_float16: they are not divided here, and small ones become 0 in "
+            "float16. precision: {policy: float32} has the range",
+            level="Warning",
+        )
+        scale = tf.convert_to_tensor(self._scale_loss(1.0), tf.float32)
+        return self._apply([_times(gradient, scale) for gradient in grads], trainable_variables)
+
+
 def _say_what_is_not_scaled(model: Any, keras: Keras, notice: Notice) -> None:
     half = any(getattr(layer, "compute_dtype", "") == "float16" for layer in keras.layers(model))
     names = [name for name, value in vars(model).items() if isinstance(value, keras.module.optimizers.Optimizer)]
@@ -67,13 +108,14 @@ class _ScaledStep:
         self.own = own
         self.optimizer = optimizer
         self._notice = notice
-        self._apply = optimizer.apply
-        self._scale_loss = optimizer.scale_loss
+        self._outside = optimizer.apply, optimizer.scale_loss
+        self._apply = functools.partial(type(optimizer).apply, optimizer)
+        self._scale_loss = functools.partial(type(optimizer).scale_loss, optimizer)
         # Of the step that is being traced: whether it runs, and whether the program scales by itself.
         self._active = False
         self._by_program = False
-        optimizer.apply = self._applied
-        optimizer.scale_loss = self._scaled_by_program
+        optimizer.apply = _as_it_is(self._applied)
+        optimizer.scale_loss = _as_it_is(self._scaled_by_program)
 
     def __call__(self, data: Any) -> Any:
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -87,11 +129,15 @@ class _ScaledStep:
             self._active = False
 
     def _scaled_by_program(self, loss: Any) -> Any:
-        self._by_program = self._active
+        if not self._active:
+            return self._outside[1](loss)
+        self._by_program = True
         return self._scale_loss(loss)
 
     def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
-        if not self._active or self._by_program:
+        if not self._active:
+            return self._outside[0](grads, trainable_variables)
+        if self._by_program:
             return self._apply(grads, trainable_variables)
         self._notice(
             TOPIC,

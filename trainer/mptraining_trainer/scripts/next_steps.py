@@ -7,6 +7,18 @@ from dataclasses import dataclass
 
 from mptraining_api import script_signs
 
+# How a message of TensorFlow or Keras repeats where it was raised.
+_NOISE = (
+    'File "',
+    "in user code:",
+    "Graph execution error",
+    "Detected at node",
+    "[[{{",
+    "Stack trace",
+    "<stack traces",
+)
+_COLOURS = re.compile(r"\x1b\[\d+m")
+
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -44,6 +56,18 @@ _DTYPES = re.compile(
 )
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
+
+
+def one_line(error: BaseException) -> str:
+    """The error's class and what it says, without the frames of a traced function that TensorFlow repeats in it."""
+    said, frame = [], False
+    for line in _COLOURS.sub("", str(error)).splitlines():
+        text = line.strip()
+        # The line of code, or an empty one, follows the line of its file.
+        if not frame and text and not text.startswith(_NOISE):
+            said.append(text)
+        frame = text.startswith('File "')
+    return f"{type(error).__name__}: {' '.join(said) or error}"
 
 
 def next_step(error: BaseException, under: Circumstances) -> str | None:

@@ -20,7 +20,6 @@ def with_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
     kept = tf.gather(keep, (replica * size + tf.range(size)) * workers + worker)
 
     def replaced(tensor: Any) -> Any:
-        shape = tf.concat([[size], tf.ones([tf.rank(tensor) - 1], tf.int32)], axis=0)
-        return tf.where(tf.reshape(kept, shape), tensor, tensor[filler])
+        return tf.where(tf.reshape(kept, [size] + [1] * (len(tensor.shape) - 1)), tensor, tensor[filler])
 
     return tf.nest.map_structure(replaced, batch)

@@ -1,0 +1,49 @@
+"""The generation of Keras that a script's text asks for, decided where the text is at hand: beside the trainer.
+
+The client writes `keras: Legacy` into jobs that it submits. A job of `kubectl apply` is resolved by the operator, which
+has no code: there `keras: Auto` may have become Keras 3 for a script that tf_keras alone runs. Nothing of Keras is
+loaded yet when this is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from mptraining_api.keras_2_code import read
+from mptraining_api.launch import SOURCE_FOLDER
+from mptraining_api.policies import ASKED_FOR
+from mptraining_api.resolved import ResolvedJob
+from mptraining_api.script_signs import old_mixed_precision
+from mptraining_trainer.scripts.notice import Notice
+
+
+def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Notice) -> ResolvedJob:
+    """The job with `keras: Legacy` for a script of Keras 2 code under Auto; else the job as it is.
+
+    `notice` hears of that, and of lines that turn on mixed precision by names of the past.
+    """
+    script = job.program.script
+    if script is None:
+        return job
+    try:
+        text = (Path(environment.get(SOURCE_FOLDER, ".")) / script.path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        # `run_script` says what is wrong with it.
+        return job
+    for old in old_mixed_precision(text):
+        notice("OldMixedPrecision", f"{script.path}:{old.line}: {old.found}. {old.change}", level="Warning")
+    code = read(text)
+    if job.keras == "Legacy" or not code.needs_legacy:
+        return job
+    more = f", and {len(code.keras_2) - 1} more" if len(code.keras_2) > 1 else ""
+    because = f"{script.path} is written for Keras 2: {code.keras_2[0]}{more}"
+    if any(each.field == "spec.keras" and each.because == ASKED_FOR for each in job.choices):
+        notice("Keras2Code", f"{because}; the job asks for keras: Keras3, which is kept", level="Warning")
+        return job
+    if importlib.util.find_spec("tf_keras") is None:
+        notice("Keras2Code", f"{because}; tf-keras is not installed here, so Keras 3 is kept", level="Warning")
+        return job
+    notice("KerasLegacy", f"keras: Legacy (tf_keras) is chosen: {because}. keras: Keras3 in the job keeps Keras 3")
+    return job.model_copy(update={"keras": "Legacy"})
