@@ -43,7 +43,7 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
     embedding = keras.module.layers.Embedding
     original = embedding.call
 
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def check(layer: Any, ids: Any) -> None:
         dtype = getattr(ids, "dtype", None)
         exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
