@@ -20,6 +20,7 @@ from mptraining_trainer.batching import Batching, Share
 from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.entry_point import raised
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.facts import Facts
 from mptraining_trainer.first_look import gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import Keras
@@ -31,6 +32,7 @@ from mptraining_trainer.preflight import Finding
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.program import Program
 from mptraining_trainer.recovery import job_under, policies, safer
+from mptraining_trainer.replica_values import ReplicaValues
 from mptraining_trainer.splits import Opened
 from mptraining_trainer.training.separable import needs_sums
 from mptraining_trainer.xla import compiles, leave_out, sums_over_replicas
@@ -148,14 +150,8 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         examples = _look(_pipeline(ground, preprocess, ground.first, 1))
     # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
     few = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    with _explained(job), ground.strategy.scope():
-        loop.prepare(few)
-        loop.evaluation.prepare(few)
+    sums, facts = _looked_at(ground, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
-    parts = job.replicas * ground.training.gradient_accumulation_steps
-    sums = (
-        not own and parts > 1 and eager and needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
-    )
     if eager and not sums:
         loop.separable()
     if jit and sums and job.replicas > 1:
@@ -163,9 +159,41 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         loop.interpret()
     elif jit and eager and leave_out(job, loop.not_compilable(few), ground.notice):
         loop.interpret()
-    facts = gather(compiled, examples, keras, job)
     findings = tuple(preflight.warnings(facts)) if facts else ()
     return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
+
+
+def _looked_at(
+    ground: Ground, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
+) -> tuple[bool, Facts | None]:
+    """Whether the loss needs sums over the replicas, and the facts for `preflight`; own steps are traced.
+
+    Leaves the model as it was, also what its layers move. Raises InvalidProgram for what cannot train.
+    """
+    keras, compiled = ground.keras, built.compiled
+    assert compiled is not None
+    own = "train_step" in compiled.own_steps
+    if own and ground.masked and job.replicas > 1:
+        raise InvalidProgram(
+            "train_step",
+            f"an override of {type(compiled.model).__name__}, with padded or skipped rows on {job.replicas} replicas",
+            expected="batches in which every row counts",
+            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
+        )
+    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    with _explained(job), ground.strategy.scope():
+        loop.prepare(few)
+        loop.evaluation.prepare(few)
+    parts = job.replicas * ground.training.gradient_accumulation_steps
+    moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
+    values = ReplicaValues(ground.strategy)
+    before = values.read(moved)
+    sums = False
+    if not own and parts > 1 and job.accelerator.kind != "tpu":
+        sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
+    facts = gather(compiled, examples, keras, job)
+    values.assign(moved, before)
+    return sums, facts
 
 
 def _unscaled(ground: Ground, name: str) -> str:

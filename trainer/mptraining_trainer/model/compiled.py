@@ -86,11 +86,12 @@ class CompiledModel:
 
     @contextmanager
     def output_losses_weighted(self, weight: Any) -> Iterator[None]:
-        """While it lasts, Keras 3's means of the losses of several outputs count a batch by `weight`.
-
-        Keras 3 counts a batch without a fixed size as one, which a part of a batch is not.
-        """
-        trackers = [] if self.keras.legacy or self.model._compile_loss is None else self.model._compile_loss.metrics
+        """While it lasts, Keras' means of the losses of several outputs count a part of a batch by `weight`."""
+        if self.keras.legacy:
+            each = tf.nest.flatten(getattr(self.model.compiled_loss, "_per_output_metrics", None))
+            trackers = [tracker for tracker in each if tracker is not None]
+        else:
+            trackers = [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
         for tracker in trackers:
             object.__setattr__(tracker, "update_state", _weighted(tracker.update_state, weight))
         try:

@@ -8,6 +8,7 @@ whole batch. Everything runs in replica context, except where it says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -98,16 +99,17 @@ class ReplicaStep:
         inputs, labels, weights = self._for_keras(batch)
 
         def evaluated(part: Part | None) -> Any:
-            with part_of(part):
+            with part_of(part), self._outputs_weighted(rows, whole):
                 predictions = self._compiled.predictions(inputs, training=False)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
             self._update((inputs, labels, weights), predictions, rows, conditional=self._replicas > 1)
             return tf.reduce_mean(tf.cast(loss, tf.float32))
 
         def of_own_rows() -> Any:
-            part = Part(whole / own, _itself)
-            with self._compiled.output_losses_weighted(own * self._replicas / whole):
-                return evaluated(part)
+            # Keras 3 counts a batch without a fixed size as one, tf_keras by its rows.
+            weight = own if self._compiled.keras.legacy else own * self._replicas / whole
+            with self._compiled.output_losses_weighted(weight):
+                return evaluated(Part(whole / own, _itself))
 
         if rows is not None:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
@@ -132,7 +134,7 @@ class ReplicaStep:
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
         inputs, labels, weights = self._for_keras(batch)
         with tf.GradientTape() as tape:
-            with part_of(self._part(rows, count, self._accumulation)):
+            with part_of(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
                 predictions = self._compiled.predictions(inputs, training=True)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=True)
             if self._parts > 1:
@@ -155,6 +157,12 @@ class ReplicaStep:
             part.mean_rows = tf.maximum(count, 1.0) / parts
             part.mean_rows_now = part.mean_rows if accumulation == 1 else tf.reduce_sum(rows)
         return part
+
+    def _outputs_weighted(self, rows: Any, count: Any) -> AbstractContextManager[None]:
+        """Has tf_keras count the rows that count, where the batch has others; Keras 3 counts all batches alike."""
+        if rows is None or not self._compiled.keras.legacy:
+            return nullcontext()
+        return self._compiled.output_losses_weighted(tf.cast(count, tf.float32) / self._parts)
 
     def _counted(self, batch: Batch) -> tuple[Batch, Any]:
         """The batch without its rows, and those as far as a reduction has to know them.
