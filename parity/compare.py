@@ -16,6 +16,8 @@ from parity.program import Program
 Verdict = Literal["equal", "refused", "different", "not compared", "no program"]
 
 
+# Written into the logs by callbacks that set the rate, for those that follow: no metrics of the model.
+_RATES = frozenset({"lr", "learning_rate"})
 # A refusal that only repeats what the program, or Keras in it, raised.
 _RAISED = re.compile(r" raised [A-Z]\w+: ")
 
@@ -92,12 +94,14 @@ def _metrics_apart(
     names = {name for epoch in reference for name in epoch}
     apart, worst = 0.0, ""
     for number, (one, other) in enumerate(zip(reference, ours, strict=True), start=1):
-        if missing := sorted(name for name in set(one) - set(other) if math.isfinite(one[name])):
+        if missing := sorted(name for name in set(one) - set(other) - _RATES if math.isfinite(one[name])):
             return f"epoch {number} reports no {', '.join(missing)}; reported: {', '.join(sorted(other))}", ""
         # The loss that a step makes smaller is reported here even where tf_keras reports none.
-        if more := sorted(set(other) - names - {"loss", "val_loss"}):
+        if more := sorted(set(other) - names - _RATES - {"loss", "val_loss"}):
             return f"epoch {number} reports {', '.join(more)}; Keras: {', '.join(sorted(one))}", ""
         for name, value in one.items():
+            if name in _RATES:
+                continue
             if not math.isfinite(value):
                 continue
             found = abs(value - other[name]) / max(1.0, abs(value))

@@ -90,4 +90,22 @@ def labels_of(arrays: Arrays) -> list[str]:
     return [name for name in (LABEL, SECOND) if name in arrays]
 
 
-__all__ = ["SEED", "WEIGHT", "Arrays", "Numbers", "arrays_of", "features_of", "labels_of", "module_of", "records_of"]
+def one_line(error: Exception) -> str:
+    """What an error says, without line breaks and of a readable length."""
+    text = " ".join(str(error).split())
+    # A traceback of a graph begins with places and ends with what happened.
+    return text if len(text) <= 500 else f"{text[:120]} ... {text[-360:]}"
+
+
+__all__ = [
+    "SEED",
+    "WEIGHT",
+    "Arrays",
+    "Numbers",
+    "arrays_of",
+    "features_of",
+    "labels_of",
+    "module_of",
+    "one_line",
+    "records_of",
+]

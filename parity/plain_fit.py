@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.ground import SEED, Arrays, Numbers
+from parity.ground import SEED, Arrays, Numbers, one_line
 from parity.program import Program
 from parity.source import fit_arguments
 
@@ -32,7 +32,7 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
         weights = model.get_weights()
         steps = int(model.optimizer.iterations)
     except Exception as error:  # noqa: BLE001 - any program may fail in any way
-        return Numbers(failed=f"{type(error).__name__}: {_first_line(error)}", seconds=time.monotonic() - began)
+        return Numbers(failed=f"{type(error).__name__}: {one_line(error)}", seconds=time.monotonic() - began)
     finally:
         keras.mixed_precision.set_global_policy("float32")
     return Numbers(
@@ -53,8 +53,3 @@ def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_ever
             if np.ndim(value) == 0:
                 epochs[number][name] = float(value)
     return tuple(epochs)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:300]

@@ -30,7 +30,7 @@ from mptraining_api.resolved import ResolvedJob
 from mptraining_trainer.preemption import Preemption
 from mptraining_trainer.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
-from parity.ground import SEED, WEIGHT, Arrays, Numbers, features_of, labels_of, records_of
+from parity.ground import SEED, WEIGHT, Arrays, Numbers, features_of, labels_of, one_line, records_of
 from parity.program import Program
 from parity.source import CLASS_WEIGHT
 
@@ -166,7 +166,7 @@ def train(
             trainer_train.train(worker, os.environ if nodes > 1 else {})
         except Exception as error:  # noqa: BLE001 - any program may fail in any way
             started = any(isinstance(event, events.Started) for event in said)
-            text = f"{type(error).__name__}: {_one_line(error)}"
+            text = f"{type(error).__name__}: {one_line(error)}"
             seconds = time.monotonic() - began
             if isinstance(error, Problem) and not started:
                 return Numbers(refused=text, seconds=seconds)
@@ -182,7 +182,3 @@ def train(
     last = max((event.step for event in reports), default=0)
     by_epoch = {event.epoch: event.metrics for event in reports}
     return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), last, time.monotonic() - began)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]

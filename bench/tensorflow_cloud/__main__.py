@@ -106,8 +106,6 @@ def _environment(program: Program, place: Path, packages: str) -> dict[str, str]
         "IPYTHONDIR": str(place / ".ipython"),
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    if program.keras_2_here:
-        environment["TF_USE_LEGACY_KERAS"] = "1"
     return environment | ({"OF_COLAB": "1"} if program.colab else {})
 
 

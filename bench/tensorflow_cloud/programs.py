@@ -17,8 +17,8 @@ class Program:
     """One program.
 
     `file` is its path in the repository, `folder` is copied and is the current folder. `replaced` are words that are
-    other ones here, `changed` says it for the table. `keras_2_here`: its part outside of the job needs Keras 2 too, and
-    is run with TF_USE_LEGACY_KERAS=1. `because` is what is known of a program that cannot run anywhere today.
+    other ones here, `changed` says it for the table. `because` is what is known of a program that cannot run anywhere
+    today.
     """
 
     file: str
@@ -28,7 +28,6 @@ class Program:
     replaced: Mapping[str, str] = field(default_factory=dict)
     changed: str = ""
     colab: bool = False
-    keras_2_here: bool = False
     because: str = ""
     title: str = ""
 
@@ -59,54 +58,47 @@ PROGRAMS = (
         "script",
         f"{_PYTHON}/core",
         replaced={"epochs = 500": "epochs = 2"},
-        changed="2 epochs of 500; TF_USE_LEGACY_KERAS=1 for its part on this machine",
-        keras_2_here=True,
+        changed="2 epochs of 500",
     ),
     Program(f"{_EXAMPLES}/multi_file_example/scale_model.py", "script", f"{_EXAMPLES}/multi_file_example"),
     Program(
         f"{_EXAMPLES}/call_run_within_nb_on_colab.ipynb",
         "notebook",
         _EXAMPLES,
-        changed="TF_USE_LEGACY_KERAS=1 in the notebook",
-        keras_2_here=True,
     ),
     Program(
         f"{_EXAMPLES}/dogs_classification.ipynb",
         "notebook",
         _EXAMPLES,
         replaced={"epochs = 500": "epochs = 2"},
-        changed="2 epochs of 500; TF_USE_LEGACY_KERAS=1 in the notebook",
+        changed="2 epochs of 500",
         colab=True,
-        keras_2_here=True,
     ),
     Program(
         "g3doc/tutorials/overview.ipynb",
         "notebook",
         "g3doc/tutorials",
         replaced={'"import sys"': '"import sys, os"'},
-        changed="import os, which it lacks itself; TF_USE_LEGACY_KERAS=1 in the notebook",
-        keras_2_here=True,
+        changed="import os, which it lacks itself",
     ),
     Program(
         "g3doc/tutorials/distributed_training_nasnet_with_tensorflow_cloud.ipynb",
         "notebook",
         "g3doc/tutorials",
         replaced={"epochs=100": "epochs=1"},
-        changed="1 epoch of 100; TF_USE_LEGACY_KERAS=1 in the notebook",
-        keras_2_here=True,
+        changed="1 epoch of 100",
+        because="4 workers trained it and wrote its checkpoint; its SavedModel was not written when the time was over",
     ),
     Program(
         "g3doc/tutorials/hp_tuning_cifar10_using_google_cloud.ipynb",
         "notebook",
         "g3doc/tutorials",
-        keras_2_here=True,
         because=_VIZIER,
     ),
     Program(
         "g3doc/tutorials/hp_tuning_wide_and_deep_model.ipynb",
         "notebook",
         "g3doc/tutorials",
-        keras_2_here=True,
         because=f"its data is a file that its user puts into the bucket; {_VIZIER}",
     ),
     Program(
@@ -119,7 +111,5 @@ PROGRAMS = (
         f"{_PYTHON}/tuner/tests/examples/cloud_fit.ipynb",
         "notebook",
         f"{_PYTHON}/tuner/tests/examples",
-        changed="TF_USE_LEGACY_KERAS=1 in the notebook",
-        keras_2_here=True,
     ),
 )

@@ -1,7 +1,8 @@
 """One line for a program that was written for tensorflow-cloud: `import mptraining.colab`.
 
 From then on `import tensorflow_cloud as tfc` is `mptraining.tensorflow_cloud`, without installing the 3.3 GB of the
-real package; one that is imported already is redirected (`mptraining.tensorflow_cloud.install`).
+real package; one that is imported already is redirected (`mptraining.tensorflow_cloud.install`). A program for Keras 2
+gets tf_keras here too, if TensorFlow is not imported yet: `TF_USE_LEGACY_KERAS=1` is set, and that is printed.
 
     import mptraining.colab; mptraining.colab.run_here()      # jobs train on this machine, without a cluster
     python -m mptraining.colab [--here] FILE [ARGUMENTS]      # the same for a script that stays as it is
@@ -9,6 +10,7 @@ real package; one that is imported already is redirected (`mptraining.tensorflow
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -18,12 +20,44 @@ from pathlib import Path
 from mptraining import tensorflow_cloud
 
 _NAME = "tensorflow_cloud"
+_LEGACY = "TF_USE_LEGACY_KERAS"
 _USAGE = "usage: python -m mptraining.colab [--here] FILE [ARGUMENTS]"
+
+
+def _use_keras_2(text: str) -> None:
+    """Makes `tf.keras` tf_keras in this process if the program's text asks for it and nobody has decided."""
+    if "tensorflow" in sys.modules or _LEGACY in os.environ or tensorflow_cloud.remote():
+        return
+    from mptraining_api.keras_2_code import read
+
+    code = read(text)
+    if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
+        os.environ[_LEGACY] = "1"
+        found, why = code.keras_2[0].found, code.keras_2[0].why
+        print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {found} ({why})")
+
+
+def _running_notebook() -> str:
+    """The notebook's text as far as it can be had, else nothing."""
+    from mptraining.notebook_cells import running_notebook, shell
+    from mptraining.notebook_program import program
+    from mptraining_api.problems import Problem
+
+    if shell() is None:
+        return ""
+    try:
+        return program(running_notebook(as_saved=True)).text
+    except Problem:
+        # `run` says what is wrong with it.
+        return ""
+
 
 if _NAME not in sys.modules:
     sys.modules[_NAME] = tensorflow_cloud
 elif sys.modules[_NAME] is not tensorflow_cloud and not tensorflow_cloud.remote():
     tensorflow_cloud.install()
+if "IPython" in sys.modules and not tensorflow_cloud.remote():
+    _use_keras_2(_running_notebook())
 
 
 def run_here() -> None:
@@ -41,6 +75,7 @@ def main(words: Sequence[str]) -> None:
     file, *arguments = words[1:] if here else [*words]
     if here:
         run_here()
+    _use_keras_2(Path(file).read_text(encoding="utf-8", errors="replace"))
     sys.argv = [file, *arguments]
     # As Python does it for a script: in place of the folder of `-m`, which is the current one.
     sys.path[0] = str(Path(file).resolve().parent)

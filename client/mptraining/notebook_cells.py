@@ -73,8 +73,11 @@ def shell() -> Any | None:
     return ipython.get_ipython() if ipython is not None else None
 
 
-def running_notebook(environment: Mapping[str, str] = os.environ) -> Notebook:
-    """The notebook that this code is called from. Raises InvalidProgram when it cannot be had."""
+def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: bool = False) -> Notebook:
+    """The notebook that this code is called from; `as_saved`: also one whose file lacks the cell that is running.
+
+    Raises InvalidProgram when it cannot be had.
+    """
     session = shell()
     if session is None:
         step = "Name a file: entry_point='train.py'."
@@ -89,7 +92,11 @@ def running_notebook(environment: Mapping[str, str] = os.environ) -> Notebook:
         note = "the cells that were executed so far are shipped, in their order"
         return Notebook("notebook.ipynb", executed, (note,), executed=True)
     notebook = read_notebook(file)
-    if executed and executed[-1].source.strip() not in {cell.source.strip() for cell in notebook.cells}:
+    if (
+        not as_saved
+        and executed
+        and executed[-1].source.strip() not in {cell.source.strip() for cell in notebook.cells}
+    ):
         raise InvalidProgram(
             str(file),
             "the file does not hold the cell that is running",

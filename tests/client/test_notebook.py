@@ -82,3 +82,17 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "Invalid `entry_point`. Expected a relative path in the current directory tree." in done.stderr
     assert "mptraining/run_arguments.py" not in done.stderr
+
+
+def test_a_notebook_for_keras_2_has_it_here_too(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "source": "import tensorflow as tf\nmodel.save('folder')"}
+    (tmp_path / "saved.ipynb").write_text(json.dumps({"cells": [cell], "nbformat": 4}))
+    done = execute(
+        tmp_path,
+        # As Jupyter's server sets it; the cell is not saved yet.
+        "import os; os.environ['JPY_SESSION_NAME'] = 'saved.ipynb'\nimport mptraining.colab",
+        "import tensorflow as tf\nprint(tf.keras.__name__)",
+    )
+    assert done.returncode == 0, done.stderr
+    assert ".save('folder') (Keras 3 writes .keras)" in output(tmp_path)
+    assert "tf_keras.api" in output(tmp_path)

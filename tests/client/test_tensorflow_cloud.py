@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -344,6 +345,43 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     monkeypatch.setenv(run_program.BACKEND, "moon")
     with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):
         tfc.run("train.py")
+
+
+OLDER = "import tensorflow as tf\nprint(model.optimizer.lr)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "loaded", "environment", "legacy"),
+    [
+        (OLDER, False, None, "1"),
+        ("import tensorflow as tf\n", False, None, None),
+        (OLDER, True, None, None),
+        (OLDER, False, "0", "0"),
+    ],
+)
+def test_a_program_for_keras_2_has_it_here_too(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    loaded: bool,
+    environment: str | None,
+    legacy: str | None,
+) -> None:
+    monkeypatch.delenv("TF_KERAS_RUNNING_REMOTELY", raising=False)
+    monkeypatch.delenv("MPTRAINING_JOB_FILE", raising=False)
+    # Both are put back afterwards.
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", environment or "")
+    if environment is None:
+        monkeypatch.delenv("TF_USE_LEGACY_KERAS")
+    if loaded:
+        monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    else:
+        monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    colab._use_keras_2(text)
+    assert os.environ.get("TF_USE_LEGACY_KERAS") == legacy
+    said = "note: tf.keras is tf_keras here (TF_USE_LEGACY_KERAS=1): the program is written for Keras 2: "
+    told = f"{said}model.optimizer.lr (learning_rate is its name in Keras 3)\n"
+    assert capsys.readouterr().out == (told if legacy == "1" else "")
 
 
 def test_what_is_no_script_is_no_command(environment: Environment, tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ def nothing():
 def raises():
     raise KeyError("no such layer")
 
-class Own(keras.Model):
-    def train_step(self, data):
-        return {}
-
-def own():
-    return Own()
-
 def wrong_size():
     return keras.Sequential([keras.layers.Input((7,)), keras.layers.Dense(3)])
 
@@ -144,7 +137,6 @@ TYPED = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dty
         ("broken:build", r"entryPoint: importing broken raised AttributeError: .*no_such_thing.*broken\.py:2"),
         ("bad_models:nothing", r"entryPoint: bad_models:nothing returned NoneType; expected a keras\.Model"),
         ("bad_models:raises", r"entryPoint: bad_models:raises raised KeyError: 'no such layer' \(at .*bad_models.py"),
-        ("bad_models:own", r"entryPoint: Own overrides train_step, .*program\.script"),
         ("bad_models:wrong_size", r"spec\.program: .*\b7\b.*"),
     ],
 )

@@ -132,10 +132,13 @@ def test_loss_and_metrics_are_the_very_objects_of_the_program(keras: Keras) -> N
 
 def test_the_jobs_metrics_come_first_and_replace_namesakes(keras: Keras) -> None:
     wanted = {
-        "metrics": [{"className": "SparseCategoricalAccuracy", "config": {"name": "top_2"}}, {"className": "AUC"}]
+        "metrics": [
+            {"className": "SparseCategoricalAccuracy", "config": {"name": "top_2"}},
+            {"className": "AUC", "config": {"name": "area"}},
+        ]
     }
     _, _, metrics = settle(keras, wanted, model=compiled(keras))
-    assert [metric.name for metric in metrics] == ["top_2", "auc", "accuracy", "mse"]
+    assert [metric.name for metric in metrics] == ["top_2", "area", "accuracy", "mse"]
 
 
 def test_a_compile_of_its_own_and_more_from_the_job_are_refused(keras: Keras) -> None:

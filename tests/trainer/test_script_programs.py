@@ -466,3 +466,13 @@ def test_the_error_of_a_traced_function_is_short(tmp_path: Path, capsys: Capture
     assert "train.py:4: " in done.message
     assert 'File "' not in done.message
     assert len(done.message) < 700
+
+
+def test_a_model_without_call_trains_on_replicas(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    """Plain Keras calls it there first, which it cannot be."""
+    done = through_us(PROGRAMS / "vae.py", tmp_path, capsys, monkeypatch, replicas=2)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.losses[-1] < done.losses[0]
+    assert "has to be divided by 2" in done.notices["OwnTrainStep"]
+    unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", capsys, monkeypatch, replicas=2)
+    assert "build all of its layers before fit, or set accelerator.countPerNode: 1" in unbuilt.message

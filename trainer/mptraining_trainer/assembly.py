@@ -153,13 +153,6 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         loop.evaluation.prepare(few)
     eager = job.accelerator.kind != "tpu"
     parts = job.replicas * ground.training.gradient_accumulation_steps
-    if compiled.own_loss and ground.masked and parts > 1:
-        raise InvalidProgram(
-            "compute_loss",
-            f"an override of {type(compiled.model).__name__}, with padded or skipped rows in a batch of {parts} parts",
-            expected="batches in which every row counts",
-            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
-        )
     sums = (
         not own and parts > 1 and eager and needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
     )

@@ -142,7 +142,7 @@ class Evaluation:
         for _ in tf.range(steps):
             self._strategy.run(on_replica, args=(self._take(iterator),))
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
-        results |= self._compiled.results(self._strategy.num_replicas_in_sync)
+        results |= self._compiled.results(self._strategy.num_replicas_in_sync, self._compiled.evaluated)
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._speakers.heard(said)), *results.values()])
 

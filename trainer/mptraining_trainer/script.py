@@ -113,6 +113,8 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         fits.policy = policy_of(model, keras)
         replicas = strategy.num_replicas_in_sync
         fits.follow(Added.POLICY, lambda: fits.context.fitted(model, fits.policy or "", replicas))
+        if replicas > 1:
+            fits.follow(Added.BUILD, lambda: _built_by_its_parts(model, keras))
         skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
@@ -212,6 +214,13 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
             if math.isfinite(number):
                 found[str(name)] = number
     return found
+
+
+def _built_by_its_parts(model: Any, keras: Keras) -> None:
+    """Marks a model as built whose layers all are: under a strategy Keras 3 would call it, which may have no `call`."""
+    layers = [layer for layer in keras.layers(model) if layer is not model]
+    if not keras.legacy and not model.built and layers and all(layer.built for layer in layers):
+        model.built = True
 
 
 def _build_from(model: Any, data: Any) -> None:

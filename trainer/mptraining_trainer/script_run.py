@@ -229,6 +229,12 @@ class _Script:
                 f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "
             )
             self.notice("OwnPolicy", f"{message}{job.precision.policy}", level="Warning")
+        if replicas > 1 and "train_step" in self.keras_of(model).own_steps(model):
+            self.notice(
+                "OwnTrainStep",
+                f"the model's own train_step runs on {replicas} replicas, whose gradients are summed: a loss that is "
+                f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras does with its",
+            )
         scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
         if scaled and replicas > 1:
             self.notice(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,10 @@ class CompiledModel:
         self.keras = keras
         self.model = model
         self._labels = tuple(labels)
-        # Names of the outputs; None for a single output, and where the outputs are a list without names.
-        self._outputs = _names(getattr(model, "output_names", None))
+        # Names of the outputs; None where the outputs are a list without names.
+        structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
+        named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
+        self._outputs = _names(named)
 
     def arranged(self, labels: Any) -> Any:
         """The labels of a batch in the structure that Keras expects; None without labels."""
@@ -67,14 +70,34 @@ class CompiledModel:
             )
         return loss
 
-    def update_metrics(self, inputs: Any, labels: Any, predictions: Any, weights: Any) -> None:
-        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself."""
-        if type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics:
+    def update_metrics(
+        self, inputs: Any, labels: Any, predictions: Any, weights: Any, *, conditional: bool = False
+    ) -> None:
+        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself.
+
+        Not inside of a condition (`conditional`) of a replica: it reads results, for which all replicas meet.
+        """
+        if self.own_metrics and not conditional:
             self.model.compute_metrics(inputs, labels, predictions, weights)
         elif self.keras.legacy:
             self.model.compiled_metrics.update_state(labels, predictions, weights)
         elif self.model._compile_metrics is not None:
             self.model._compile_metrics.update_state(labels, predictions, weights)
+
+    @contextmanager
+    def output_losses_weighted(self, weight: Any) -> Iterator[None]:
+        """While it lasts, Keras 3's means of the losses of several outputs count a batch by `weight`.
+
+        Keras 3 counts a batch without a fixed size as one, which a part of a batch is not.
+        """
+        trackers = [] if self.keras.legacy or self.model._compile_loss is None else self.model._compile_loss.metrics
+        for tracker in trackers:
+            object.__setattr__(tracker, "update_state", _weighted(tracker.update_state, weight))
+        try:
+            yield
+        finally:
+            for tracker in trackers:
+                object.__delattr__(tracker, "update_state")
 
     def update_metrics_by_weight(self, labels: Any, predictions: Any, weights: Any, rows: Any) -> None:
         """Updates the compiled metrics of tf_keras, rows of weight 0 left out by sample weights: for static shapes."""
@@ -93,10 +116,7 @@ class CompiledModel:
     @property
     def metrics(self) -> list[Any]:
         """All metrics of the model, without Keras' own total of the loss where the training step sums it up itself."""
-        if "train_step" in self.own_steps:
-            return list(self.model.metrics)
-        tracker = self._loss_tracker
-        return [metric for metric in self.model.metrics if metric is not tracker]
+        return list(self.model.metrics) if "train_step" in self.own_steps else self.evaluated
 
     def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
         """The names under which metrics are logged, of the compiled ones by default, and which way is better."""
@@ -140,6 +160,17 @@ class CompiledModel:
         if self.keras.legacy:
             return getattr(self.model.compiled_loss, "_total_loss_mean", None)
         return self.model._loss_tracker
+
+    @property
+    def evaluated(self) -> list[Any]:
+        """The metrics that Keras' own `test_step` updates, without its total of the loss."""
+        tracker = self._loss_tracker
+        return [metric for metric in self.model.metrics if metric is not tracker]
+
+    @property
+    def own_metrics(self) -> bool:
+        """Whether the model's class overrides `compute_metrics`."""
+        return type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics
 
     @property
     def own_loss(self) -> bool:
@@ -190,6 +221,14 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _weighted(update: Callable[..., Any], weight: Any) -> Callable[..., Any]:
+    def update_state(values: Any, sample_weight: Any = None) -> Any:
+        del sample_weight
+        return update(values, sample_weight=weight)
+
+    return update_state
 
 
 def _names(names: Iterable[str] | None) -> set[str] | None:

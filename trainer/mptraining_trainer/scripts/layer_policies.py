@@ -43,6 +43,7 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
     embedding = keras.module.layers.Embedding
     original = embedding.call
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def check(layer: Any, ids: Any) -> None:
         dtype = getattr(ids, "dtype", None)
         exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
@@ -53,8 +54,6 @@ def rounded_ids_noticed(keras: Keras, notice: Notice) -> Iterator[None]:
                 "are rounded: write keras.Input(..., dtype='int32'), or precision: {policy: float32}",
                 level="Warning",
             )
-
-    check = tf.autograph.experimental.do_not_convert(check)
 
     # With the original's arguments: tf_keras passes `training` to a layer that takes any keyword.
     @functools.wraps(original)

@@ -73,8 +73,8 @@ def one_line(error: BaseException) -> str:
 def next_step(error: BaseException, under: Circumstances) -> str | None:
     """What to change in the script or the job, in one line; None for an error that nothing is known about."""
     text = f"{type(error).__name__}: {error}"
-    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _keras_2(text, under))
-    return next((each for each in (*found, _policy(text, under)) if each is not None), None)
+    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _unbuilt(text, under))
+    return next((each for each in (*found, _keras_2(text, under), _policy(text, under)) if each is not None), None)
 
 
 def _renamed(text: str) -> str | None:
@@ -113,6 +113,15 @@ def _batch(text: str, under: Circumstances) -> str | None:
         f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
         f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
         "drop_remainder=True, or keras: Legacy."
+    )
+
+
+def _unbuilt(text: str, under: Circumstances) -> str | None:
+    if under.replicas == 1 or under.legacy or "Unable to automatically build the model" not in text:
+        return None
+    return (
+        f"On {under.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
+        "build all of its layers before fit, or set accelerator.countPerNode: 1 or keras: Legacy."
     )
 
 

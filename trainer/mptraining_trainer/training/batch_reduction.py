@@ -36,13 +36,13 @@ _current = threading.local()
 class Part:
     """One part of a batch while its loss is computed.
 
-    `count` is the number of parts, `mean` the mean of a scalar tensor over the parts that are computed at the same time
-    (the replicas; the part alone while batches are accumulated). `rows` is None, or a float vector [rows] with 0 for
-    rows that do not count; `mean_rows` is then the number of real rows of the whole batch divided by `count`,
-    `mean_rows_now` that of the parts computed at this time.
+    `count` is the number of parts, or one divided by the share of this part. `mean` is the mean of a scalar tensor over
+    the parts that are computed at the same time (the replicas; the part alone while batches are accumulated). `rows` is
+    None, or a float vector [rows] with 0 for rows that do not count; `mean_rows` is then the number of real rows of the
+    whole batch divided by `count`, `mean_rows_now` that of the parts computed at this time.
     """
 
-    count: int
+    count: Any
     mean: Callable[[Any], Any]
     rows: Any = None
     mean_rows: Any = None
@@ -173,7 +173,7 @@ def _correction(part: Part, values: Any, mask: Any, reduction: Any, weights: Cal
     if values.shape.rank == 0:
         return 1.0
     if reduction in (None, "none"):
-        if part.count == 1 and part.rows is None:
+        if isinstance(part.count, int) and part.count == 1 and part.rows is None:
             return 1.0
         raise InvalidProgram(
             "loss",
@@ -182,7 +182,7 @@ def _correction(part: Part, values: Any, mask: Any, reduction: Any, weights: Cal
             next_step="Choose a reduction, or train on one replica without accumulation.",
         )
     if reduction == "sum":
-        return float(part.count)
+        return tf.cast(part.count, tf.float32)
     own = weights() if reduction == "mean_with_sample_weight" else mask
     if own is not None:
         return _own_share(part, own)

@@ -61,7 +61,15 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
     if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
         return sums
-    if abs(values[0] - separate) > tolerance * max(abs(values[0]), abs(separate), 1e-3):
+    if padded and _apart(*_with_padding(compiled, batch, rows)) > tolerance:
+        raise InvalidProgram(
+            "loss",
+            "padded or skipped rows change it (an add_loss or an activity regularizer counts them), and a batch here "
+            f"has {parts} parts (replicas, accumulated batches)",
+            expected="batches in which every row counts",
+            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
+        )
+    if _apart(values[0], separate) > tolerance:
         raise InvalidProgram(
             "loss",
             f"{rows} examples give {values[0]:.6g}, the mean of their halves is {separate:.6g}: no mean over examples, "
@@ -85,6 +93,20 @@ def _loss_of(
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
     values = [_piece(compiled, batch, piece, _part(pieces, _in_turn(means), padded=padded)) for piece in pieces]
     return float(np.mean(values)), bool(means)
+
+
+def _apart(first: float, second: float) -> float:
+    return abs(first - second) / max(abs(first), abs(second), 1e-3)
+
+
+def _with_padding(compiled: CompiledModel, batch: Batch, rows: int) -> tuple[float, float]:
+    """The loss of the first half of some rows, and of all of them with the second half as padding."""
+    half = rows // 2
+    part = Part(1, tf.identity)
+    part.rows = tf.concat([tf.ones([half]), tf.zeros([half])], axis=0)
+    part.mean_rows = part.mean_rows_now = tf.constant(float(half))
+    alone = _piece(compiled, batch, slice(0, half), Part(1, tf.identity))
+    return alone, _piece(compiled, batch, slice(0, rows), part)
 
 
 def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) -> Part:

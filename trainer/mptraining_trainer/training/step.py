@@ -97,17 +97,24 @@ class ReplicaStep:
         batch, rows = _without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
         inputs, labels, weights = self._for_keras(batch)
 
-        def evaluated() -> Any:
-            with part_of(self._part(rows, whole, accumulation=1)):
+        def evaluated(part: Part | None) -> Any:
+            with part_of(part):
                 predictions = self._compiled.predictions(inputs, training=False)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
-            self._update((inputs, labels, weights), predictions, rows)
+            self._update((inputs, labels, weights), predictions, rows, conditional=self._replicas > 1)
             return tf.reduce_mean(tf.cast(loss, tf.float32))
 
+        def of_own_rows() -> Any:
+            part = Part(whole / own, _itself)
+            with self._compiled.output_losses_weighted(own * self._replicas / whole):
+                return evaluated(part)
+
         if rows is not None:
-            return evaluated() * whole / self._replicas, whole / self._replicas
+            return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
+        if self._replicas == 1:
+            return evaluated(None) * own, own
         # Without a row there is no batch, which Keras would not evaluate either.
-        return tf.cond(own > 0, evaluated, lambda: tf.constant(0.0)) * own, own
+        return tf.cond(own > 0, of_own_rows, lambda: tf.constant(0.0)) * own, own
 
     def lowered(self, batch: Batch) -> None:
         """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
@@ -160,11 +167,11 @@ class ReplicaStep:
             return batch[:3], batch[3]
         return _without_padding(batch)
 
-    def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
+    def _update(self, batch: Batch, predictions: Any, rows: Any, *, conditional: bool = False) -> None:
         """Updates the compiled metrics with the rows that count."""
         inputs, labels, weights = batch
         if rows is None:
-            self._compiled.update_metrics(inputs, labels, predictions, weights)
+            self._compiled.update_metrics(inputs, labels, predictions, weights, conditional=conditional)
             return
         if self._static:
             self._compiled.update_metrics_by_weight(labels, predictions, weights, rows)
@@ -177,7 +184,8 @@ class ReplicaStep:
         def update() -> int:
             masks = {index: real(mask) for index, mask in _masks(predictions).items()}
             tensors = tf.nest.map_structure(real, (inputs, labels, predictions, weights))
-            self._compiled.update_metrics(tensors[0], tensors[1], _with_masks(tensors[2], masks), tensors[3])
+            predicted = _with_masks(tensors[2], masks)
+            self._compiled.update_metrics(tensors[0], tensors[1], predicted, tensors[3], conditional=True)
             return 0
 
         # A metric of the user's may divide by the number of rows.
