@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ def keep(arguments: Mapping[str, Any], folder: Path) -> None:
     facts: dict[str, Any] = {"batch_size": arguments.get("batch_size")}
     try:
         x, y, weight = _examples(arguments)
-        names = {"x": _named("x", x), "y": _named("y", y), "weight": _named("weight", weight)}
+        inputs = _input_names(arguments.get("self"))
+        names = {"x": _named("x", x, inputs), "y": _named("y", y), "weight": _named("weight", weight)}
         columns = {name: value for part in names.values() for name, value in part.items()}
         facts |= {part: list(found) for part, found in names.items()} | {"structure": _structure(x, y)}
         np.savez(folder / DATA, allow_pickle=False, **columns)
@@ -32,14 +33,21 @@ def _structure(x: Any, y: Any) -> dict[str, str]:
     return {"x": type(x).__name__, "y": type(y).__name__}
 
 
-def _named(part: str, value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns by name: the part itself, numbered for lists, the keys of a dict."""
+def _input_names(model: Any) -> list[str]:
+    """The names of a functional model's inputs, which its records have where `fit` is given a list."""
+    inputs = getattr(model, "inputs", None)
+    return [str(each.name) for each in inputs] if isinstance(inputs, (list, tuple)) else []
+
+
+def _named(part: str, value: Any, known: Sequence[str] = ()) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns by name: the part itself, `known` or numbered names for lists, the keys of a dict."""
     if value is None:
         return {}
     if isinstance(value, Mapping):
         items = {str(name): each for name, each in value.items()}
     elif isinstance(value, (list, tuple)):
-        items = {f"{part}{at}": each for at, each in enumerate(value)}
+        names = known if len(known) == len(value) else [f"{part}{at}" for at in range(len(value))]
+        items = dict(zip(names, value, strict=True))
     else:
         items = {part: value}
     found = {name: np.asarray(each) for name, each in items.items()}

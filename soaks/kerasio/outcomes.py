@@ -15,7 +15,7 @@ from soaks.kerasio.variants import FLOAT32, PLAIN, Variant
 NO_FUNCTION, TIMEOUT = "NoFunction", "Timeout"
 # The trainer's reasons for what it refuses to start.
 _REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
-_FOLDER = re.compile(r"/[^\s'\":]*/(?=[\w.-]+)")
+_FOLDER = re.compile(r"(?<!\w)/[^\s'\":]*/(?=[\w.-]+)")
 _ESCAPE = re.compile(r"\x1b\[\d*m")
 # Of losses in float32 on one device, against the same script under plain Keras.
 TOLERANCE = 1e-5
@@ -74,11 +74,10 @@ def without_folders(text: str) -> str:
     return _ESCAPE.sub("", _FOLDER.sub("", text))
 
 
-def losses(run: Run) -> list[float]:
-    """Every loss that the script's fits reported, in order."""
+def losses(fit: Mapping[str, Any]) -> list[float]:
+    """Every loss that one fit reported, in order."""
     return [
         math.nan if value is None else value
-        for fit in run.fits
         for name, values in fit["history"].items()
         if name.endswith("loss")
         for value in values
@@ -89,11 +88,15 @@ def _difference(run: Run, plain: Run | None) -> str:
     """Empty when the losses of all fits are those of plain Keras."""
     if plain is None or not plain.succeeded:
         return ""
-    ours, theirs = losses(run), losses(plain)
-    if len(ours) != len(theirs):
+    if len(run.fits) != len(plain.fits):
         return f"{len(run.fits)} fits, {len(plain.fits)} under plain Keras"
-    worst = max((_apart(one, other) for one, other in zip(ours, theirs, strict=True)), default=0.0)
-    return "" if worst <= TOLERANCE else f"losses {worst:.1g} apart from plain Keras"
+    for number, (ours, theirs) in enumerate(zip(run.fits, plain.fits, strict=True), start=1):
+        pairs = zip(losses(ours), losses(theirs), strict=False)
+        worst = max((_apart(one, other) for one, other in pairs), default=0.0)
+        if worst > TOLERANCE:
+            which = "" if len(run.fits) == 1 else f" from fit {number} of {len(run.fits)} on"
+            return f"losses{which} {worst:.1g} apart from plain Keras"
+    return ""
 
 
 def _apart(one: float, other: float) -> float:
