@@ -77,4 +77,6 @@ def test_named_programs_train_as_in_keras(generation: str, tmp_path: Path) -> No
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {found["name"]: found["value"] for found in map(json.loads, done.stdout.splitlines()[-5:])}
-    assert figures["parity.equal"] >= 15
+    assert figures["parity.equal"] >= 14
+    assert figures["parity.refused"] <= 2
+    assert figures["parity.different"] == 0
