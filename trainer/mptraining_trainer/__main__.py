@@ -49,6 +49,12 @@ def _train(environment: MutableMapping[str, str]) -> int:
     preemption = Preemption(lambda: os._exit(outcomes.PREEMPTED.exit_code))
     preemption.watch()
 
+    # TensorFlow reads it when it is imported.
+    from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
+
+    if with_keras_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
+        environment["TF_USE_LEGACY_KERAS"] = "1"
+
     with _quiet_start():
         from mptraining_trainer import hand_over, run
         from mptraining_trainer.whole_lines import of

@@ -73,6 +73,7 @@ def export(
         main = "weights.npz" if model is None else _write_model(model, keras, job, part)
         if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
             main = "weights.npz"
+        rebuilds = model is not None and program.rebuild.get("builder") != "script"
         of = program.model if model is None else model
         # An attribute that a distributed variable lacks is looked for in its value, which all workers must read.
         names = [variable.name if keras.legacy else variable.path for variable in of.weights]
@@ -93,10 +94,10 @@ def export(
             "main": main,
             "step": step,
             "metrics": dict(metrics or {}),
-            "recipe": _RECIPE if program.rebuild.get("builder") != "script" else None,
+            "recipe": _RECIPE if rebuilds else None,
         }
         (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        if program.rebuild.get("builder") != "script":
+        if rebuilds:
             (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
         if job.program.function:
             _copy_source(job.program.function.entry_point.partition(":")[0], part / "source")
@@ -133,14 +134,21 @@ def float32_copy(
     """The model built again under float32, with these weights; and the policy that the copy really has.
 
     From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is itself
-    switched to float32; None in its place where its variables are not `readable` by this process alone.
+    switched to float32; None in its place where its variables are not `readable` by this process alone, and of a
+    model with a `train_step` of its own that cannot be called.
     """
     with _under_float32(keras.module):
         with contextlib.suppress(Exception):
             return rebuilt(model, keras, without_mixed(model.get_config()), arrays), "float32"
         if rebuild.get("builder", "script") == "script":
             return (model, switched_to_float32(model, keras)) if readable else (None, "float32")
-        copy = build_model(keras.module, rebuild)
+        try:
+            copy = build_model(keras.module, rebuild)
+        except Exception:
+            if "train_step" not in keras.own_steps(model):
+                raise
+            # Its own step calls what it consists of: it may have no `call`, and no form but its weights.
+            return None, "float32"
         try:
             copy.set_weights(list(arrays))
         except ValueError as error:

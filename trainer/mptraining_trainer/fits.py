@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import Field
 
 from mptraining_api.model import Model
+from mptraining_trainer.scripts.random_state import random_states_kept
 
 T = TypeVar("T")
 
@@ -119,7 +120,8 @@ class Fits:
 
     def _guarded(self, what: Added, call: Callable[[], T], otherwise: T) -> T:
         try:
-            return call()
+            with random_states_kept():
+                return call()
         except Exception as error:  # noqa: BLE001 - whatever it is, the script has no part in it
             self.context.failed(what, error)
             return otherwise

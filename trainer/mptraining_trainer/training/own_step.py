@@ -81,8 +81,8 @@ class OwnStep:
         part = Part(self._replicas, self._mean) if self._replicas > 1 else None
         with part_of(part):
             logs = step(data)
-        logs = logs if isinstance(logs, Mapping) else {"loss": logs}
-        scalars = {str(name): tf.cast(tf.convert_to_tensor(value), tf.float32) for name, value in logs.items()}
+        logs = _flat(logs) if isinstance(logs, Mapping) else {"loss": logs}
+        scalars = {name: tf.cast(tf.convert_to_tensor(value), tf.float32) for name, value in logs.items()}
         return {name: tf.reduce_mean(value) for name, value in scalars.items()}
 
     def data(self, batch: Batch) -> Any:
@@ -100,6 +100,14 @@ class OwnStep:
 
     def _mean(self, value: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
+
+
+def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
+    """The logs with those of a dict inside among them, as Keras' `pythonify_logs` has them."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+    return found
 
 
 def batch_specs(batch: Batch) -> Batch:
