@@ -60,9 +60,8 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
 def compared(run: Run) -> tuple[Variant, ...]:
     """The runs of plain Keras that say whether a failure of `run` is Keras' own."""
     variant = Variant.parse(run.variant)
-    # A script without the job's strategy is on one device, however many there are.
-    alone = [Variant("plain", 1, variant.policy)] if "strategy: None" in run.followed else []
-    return tuple(dict.fromkeys((PLAIN, variant.plain, *alone)))
+    # Where plain Keras fails with several devices for another reason, the policy may be this one's.
+    return tuple(dict.fromkeys((PLAIN, variant.plain, Variant("plain", 1, variant.policy))))
 
 
 def first_line(run: Run) -> str:
