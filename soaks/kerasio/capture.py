@@ -35,8 +35,12 @@ def _structure(x: Any, y: Any) -> dict[str, str]:
 
 def _input_names(model: Any) -> list[str]:
     """The names of a functional model's inputs, which its records have where `fit` is given a list."""
+    known = getattr(model, "input_names", None)
+    if known is not None:
+        return list(known)
     inputs = getattr(model, "inputs", None)
-    return [str(each.name) for each in inputs] if isinstance(inputs, (list, tuple)) else []
+    # Keras 3 names the tensor otherwise than its input layer.
+    return [each._keras_history.operation.name for each in inputs] if isinstance(inputs, (list, tuple)) else []
 
 
 def _named(part: str, value: Any, known: Sequence[str] = ()) -> dict[str, np.ndarray[Any, Any]]:

@@ -15,6 +15,8 @@ from soaks.kerasio.variants import FLOAT32, PLAIN, Variant
 NO_FUNCTION, TIMEOUT = "NoFunction", "Timeout"
 # The trainer's reasons for what it refuses to start.
 _REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
+# A function program whose building or tracing raised is `InvalidProgram` too: that is no refusal by name.
+_RAISED = re.compile(r" raised \w*(?:Error|Exception)\b")
 _FOLDER = re.compile(r"(?<!\w)/[^\s'\":]*/(?=[\w.-]+)")
 _ESCAPE = re.compile(r"\x1b\[\d*m")
 # Of losses in float32 on one device, against the same script under plain Keras.
@@ -48,7 +50,7 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
     plain = runs.get((run.script, str(PLAIN)))
     if run.succeeded:
         return Outcome(Kind.OK, _difference(run, plain) if variant == Variant("script") else "")
-    if run.reason in _REFUSALS:
+    if run.reason in _REFUSALS and not _RAISED.search(run.message):
         return Outcome(Kind.REFUSED, first_line(run))
     others = [runs[key] for key in ((run.script, str(each)) for each in compared(run)) if key in runs]
     alike = any(not each.succeeded and _kind_of_error(each) in run.message for each in others)
@@ -58,9 +60,8 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
 def compared(run: Run) -> tuple[Variant, ...]:
     """The runs of plain Keras that say whether a failure of `run` is Keras' own."""
     variant = Variant.parse(run.variant)
-    # A script without the job's strategy is on one device, however many there are.
-    alone = [Variant("plain", 1, variant.policy)] if "strategy: None" in run.followed else []
-    return tuple(dict.fromkeys((PLAIN, variant.plain, *alone)))
+    # Where plain Keras fails with several devices for another reason, the policy may be this one's.
+    return tuple(dict.fromkeys((PLAIN, variant.plain, Variant("plain", 1, variant.policy))))
 
 
 def first_line(run: Run) -> str:

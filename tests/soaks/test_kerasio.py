@@ -247,6 +247,7 @@ SCRIPT_2 = Variant("script", 2, variants.BFLOAT16)
             Kind.AS_PLAIN,
             "net.py:3: TypeError: x",
         ),
+        (ran(SCRIPT_1, 2, "InvalidProgram", "m:b raised KeyError: x"), [], Kind.OURS, "m:b raised KeyError: x"),
         (ran(SCRIPT_1, 1, "ProgramFailed", "/a/b-c/net.py:3: \x1b[1mx"), [ran(PLAIN)], Kind.OURS, "net.py:3: x"),
         (ran(SCRIPT_1, TIMED_OUT, "Timeout"), [], Kind.NONE, "not at its end within the time that a run has"),
     ],
