@@ -25,7 +25,7 @@ _USAGE = "usage: python -m mptraining.colab [--here] FILE [ARGUMENTS]"
 
 
 def _use_keras_2(text: str) -> None:
-    """Makes `tf.keras` tf_keras in this process if the program's text asks for it and nobody has decided."""
+    """Makes `tf.keras` tf_keras in this process if the program's text asks for it and nothing has decided it yet."""
     if "tensorflow" in sys.modules or _LEGACY in os.environ or tensorflow_cloud.remote():
         return
     from mptraining_api.keras_2_code import read

@@ -49,7 +49,7 @@ SUPERSEDED: Mapping[str, str] = {
 }
 _FAMILIES = ("keras", "tf_keras")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-# What every callback has, whoever wrote it.
+# What every callback has, of any author.
 _OF_THE_BASE = frozenset({"validation_data", "model", "_model", "params", "_chief_worker_only", "_supports_tf_logs"})
 
 

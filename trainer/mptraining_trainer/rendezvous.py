@@ -88,7 +88,7 @@ def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
 
 
 def trouble(address: str, greeting: bytes = b"") -> str | None:
-    """Why nobody can be reached at host:port, or None when somebody can; that one is sent `greeting`."""
+    """The reason that host:port cannot be reached, or None; a peer there is sent `greeting`."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS) as connection:

@@ -75,7 +75,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
 def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
     """The exported model's path in the run folder; None where it could not be exported, and of other workers."""
     try:
-        # Reading variables that are kept per replica takes every worker: afterwards nobody may read them.
+        # Reading variables that are kept per replica takes every worker: afterwards no worker may read them.
         weights = model.get_weights()
     except Exception as error:  # noqa: BLE001 - a model of the script's own may have any
         context.failed(Added.EXPORT, error)
@@ -211,7 +211,7 @@ class _Script:
                 self._checkpoints(model).assign(self._loaded, only="model")
         except ResumeRefused as refused:
             cause = (
-                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins anew: "
+                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins at step 0: "
                 f"{refused.found}"
                 if whole
                 else f"the model {model.name!r} was trained by an earlier fit and is not part of the last one's "

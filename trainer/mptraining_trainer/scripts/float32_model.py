@@ -1,8 +1,8 @@
 """A script's trained model under float32, for the export: a copy of it, else the model itself, else nothing but arrays.
 
-Nobody knows which lines of a script build its model. What Keras can rebuild from its configuration, with the script's
-own classes and functions, is rebuilt. Any other model is switched to float32 as it is: a mixed policy keeps variables
-in float32 and decides only what layers compute in.
+The trainer does not know which lines of a script build its model. What Keras can rebuild from its configuration, with
+the script's own classes and functions, is rebuilt. Any other model is switched to float32 as it is: a mixed policy
+keeps variables in float32 and decides only what layers compute in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The precision policy that a fitted model's layers have, whoever set it."""
+"""The precision policy that a fitted model's layers have, set by the job or by the script."""
 
 from __future__ import annotations
 

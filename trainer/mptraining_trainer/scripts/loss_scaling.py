@@ -1,4 +1,4 @@
-"""Loss scaling of a Keras 3 model's own `train_step`, which `compile` prepares under mixed_float16 and nobody applies.
+"""Loss scaling of a Keras 3 model's own `train_step`, which `compile` prepares under mixed_float16 and no code applies.
 
 `compile` puts a LossScaleOptimizer around the optimizer. Its `apply` divides the gradients by the scale, 32768 at
 first, because Keras' own `train_step` has multiplied the loss by it. A `train_step` of the user's does not call
