@@ -211,8 +211,8 @@ class _Script:
                 self._checkpoints(model).assign(self._loaded, only="model")
         except ResumeRefused as refused:
             cause = (
-                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins at step 0: "
-                f"{refused.found}"
+                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins at "
+                f"step 0: {refused.found}"
                 if whole
                 else f"the model {model.name!r} was trained by an earlier fit and is not part of the last one's "
                 "checkpoint: it has its initial weights"
