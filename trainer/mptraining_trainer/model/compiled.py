@@ -135,7 +135,7 @@ class CompiledModel:
         """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
-            result = metric.result()
+            result = _result(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= self._summed_losses(found, replicas)
         scalars: dict[str, Any] = {}
@@ -222,6 +222,15 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _result(metric: Any) -> Any:
+    try:
+        return metric.result()
+    except NotImplementedError:
+        # tf_keras wraps `result` so that variables which cast themselves under a mixed policy cannot be read over the
+        # replicas; without the wrapper they can.
+        return type(metric).result(metric)
 
 
 def _weighted(update: Callable[..., Any], weight: Any) -> Callable[..., Any]:
