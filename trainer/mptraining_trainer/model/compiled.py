@@ -36,6 +36,8 @@ class CompiledModel:
         structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
         named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
         self._outputs = _names(named)
+        # What an override of `compute_metrics` returned last beside its metrics, by name.
+        self._returned: dict[str, Any] = {}
 
     def arranged(self, labels: Any) -> Any:
         """The labels of a batch in the structure that Keras expects; None without labels."""
@@ -78,7 +80,9 @@ class CompiledModel:
         Not inside of a condition (`conditional`) of a replica: it reads results, for which all replicas meet.
         """
         if self.own_metrics and not conditional:
-            self.model.compute_metrics(inputs, labels, predictions, weights)
+            logs = self.model.compute_metrics(inputs, labels, predictions, weights)
+            for name, variable in self._returned.items():
+                variable.assign(tf.cast(logs[name], tf.float32))
         elif self.keras.legacy:
             self.model.compiled_metrics.update_state(labels, predictions, weights)
         elif self.model._compile_metrics is not None:
@@ -138,6 +142,9 @@ class CompiledModel:
             result = _result(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= self._summed_losses(found, replicas)
+        # On several replicas validation cannot call `compute_metrics`.
+        if metrics is None or replicas == 1:
+            found |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}
         for name, result in found.items():
             value = tf.cast(tf.convert_to_tensor(result), tf.float32)
@@ -199,6 +206,8 @@ class CompiledModel:
             self._build_tf_keras(_specs(inputs), _specs(labels))
         else:
             self._build_keras_3(_specs(inputs), _specs(labels), _specs(weights))
+        if self.own_metrics:
+            self._build_returned(_specs(inputs), _specs(labels), _specs(weights))
 
     def _build_keras_3(self, inputs: Any, labels: Any, weights: Any) -> None:
         try:
@@ -209,6 +218,29 @@ class CompiledModel:
             for container in (self.model._compile_metrics, self.model._compile_loss):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
+
+    def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
+        """A variable for each number that `compute_metrics` returns and no metric of the model has."""
+        numbers: list[str] = []
+
+        def on_replica(*tensors: Any) -> None:
+            predictions = self.predictions(tensors[0], training=False)
+            logs = self.model.compute_metrics(tensors[0], tensors[1], predictions, tensors[2])
+            scalars = {name: value for name, value in logs.items() if not isinstance(value, Mapping)}
+            numbers.extend(name for name, value in scalars.items() if tf.convert_to_tensor(value).shape.rank == 0)
+
+        strategy = tf.distribute.get_strategy()
+        traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=False)
+        traced.get_concrete_function(inputs, labels, weights)
+        known = {"loss", *(each.name for each in self.logged())}
+        for name in dict.fromkeys(numbers):
+            if name not in known:
+                self._returned[name] = tf.Variable(
+                    0.0,
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.MEAN,
+                )
 
     def _build_tf_keras(self, inputs: Any, labels: Any) -> None:
         predictions = self._traced(inputs)
