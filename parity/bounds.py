@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.program import Program
 
@@ -87,6 +87,23 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
 )
 
 
+# Programs whose weights are compared and whose reported numbers are not, with the reason.
+_NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
+    (
+        lambda p, v: p.override == "compute_metrics" and p.validation != "none" and v != ONE,
+        "validation on several replicas updates the compiled metrics alone (docs/guide.md, Function)",
+    ),
+    (
+        lambda p, _: p.generation == "Legacy" and p.override == "compute_loss_super",
+        "tf_keras reports what its compiled losses saw; here the loss that is trained by is reported",
+    ),
+)
+
+
 def bound(program: Program, variant: Variant) -> Bound:
     """The first row of the table that applies."""
-    return next(found for applies, found in _TABLE if applies(program, variant))
+    limit = next(found for applies, found in _TABLE if applies(program, variant))
+    for applies, because in _NUMBERS_OF_THEIR_OWN:
+        if applies(program, variant):
+            return replace(limit, metrics=None, because=because)
+    return limit

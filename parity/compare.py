@@ -116,9 +116,11 @@ def _what(limit: Bound, weights: float | str, metrics: float | str, worst: str) 
         found.append(weights)
     elif limit.weights is not None and not weights <= limit.weights:
         found.append(f"weights differ by {weights:.2g}, more than {limit.weights:g}")
+    if limit.metrics is None:
+        return "; ".join(found)
     if isinstance(metrics, str):
         found.append(metrics)
-    elif limit.metrics is not None and not metrics <= limit.metrics:
+    elif not metrics <= limit.metrics:
         found.append(f"{worst}, more than {limit.metrics:g} apart")
     return "; ".join(found)
 
