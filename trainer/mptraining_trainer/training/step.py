@@ -123,9 +123,7 @@ class ReplicaStep:
 
         Raises what XLA reports about an operation that it cannot compile.
         """
-        one = tf.constant(1.0)
-        rows = tf.ones([len(tf.nest.flatten(batch[0])[0])]) if self._parts > 1 else None
-        self._differentiate.experimental_get_compiler_ir(batch, rows, None if rows is None else one, one)(stage="hlo")
+        self._differentiate.experimental_get_compiler_ir(batch, None, None, tf.constant(1.0))(stage="hlo")
 
     def interpret(self) -> None:
         """Turns XLA off; to be called before the first step."""
