@@ -27,7 +27,9 @@ os._exit(9)
 # A C call that gives the lock back, as TensorFlow's do.
 STUCK = """
 import ctypes
-ctypes.CDLL(None).sleep(600)
+# A signal that this thread takes ends a sleep.
+while True:
+    ctypes.CDLL(None).sleep(600)
 """
 CHILD = """
 import subprocess
