@@ -25,7 +25,7 @@ from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.precision import FLOOR, LossScaler
-from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, summed
+from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, run_eagerly, summed
 from mptraining_trainer.running_sum import RunningSum
 from mptraining_trainer.training.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.training.step import Batch, ReplicaStep
@@ -189,13 +189,8 @@ class Loop:
                 except (ValueError, tf.errors.OpError) as error:
                     said.append(str(error))
 
-        # Not traced, because XLA is asked by replicas and not by a graph: TensorFlow warns that this is slow.
-        log, level = tf.get_logger(), tf.get_logger().level
-        log.setLevel("ERROR")
-        try:
-            self._strategy.run(on_replica)
-        finally:
-            log.setLevel(level)
+        # Not traced, because XLA is asked by replicas and not by a graph.
+        run_eagerly(self._strategy, on_replica)
         return said[0] if said else None
 
     def separable(self) -> None:

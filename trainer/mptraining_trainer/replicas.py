@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,16 @@ def summed(shares: list[Any]) -> list[Any]:
     present = [share for share in shares if share is not None]
     sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
     return [None if share is None else next(sums) for share in shares]
+
+
+def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:
+    """Runs a function on every replica, not traced, without TensorFlow's warning that this is slow."""
+    log, level = tf.get_logger(), tf.get_logger().level
+    log.setLevel("ERROR")
+    try:
+        strategy.run(on_replica)
+    finally:
+        log.setLevel(level)
 
 
 def norm_of(gradients: list[Any]) -> Any:

@@ -49,6 +49,11 @@ class CompiledModel:
             return dict(labels)
         return [labels[name] for name in self._labels]
 
+    def for_keras(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """Inputs, labels and weights as `fit` passes them on: None for what there is not, an empty tuple in a batch."""
+        inputs, labels, weights = batch
+        return inputs, self.arranged(labels), None if isinstance(weights, tuple) and not weights else weights
+
     def predictions(self, inputs: Any, *, training: bool) -> Any:
         """The model's outputs, called as `fit` and `evaluate` call it."""
         if self.keras.legacy or self.model._call_has_training_arg:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.training.batch_reduction import Part, part_of, wrap_reductions
-from mptraining_trainer.training.step import Batch
+from mptraining_trainer.training.step import Batch, without_padding
 
 
 class OwnStep:
@@ -87,14 +87,9 @@ class OwnStep:
 
     def data(self, batch: Batch) -> Any:
         """What `fit` passes to `train_step`: inputs alone, (inputs, labels) or (inputs, labels, weights)."""
-        inputs, labels, weights = batch[:3]
-        if len(batch) > 3:
-            rows = batch[3] > 0
-            inputs, labels, weights = tf.nest.map_structure(
-                lambda tensor: tf.boolean_mask(tensor, rows), (inputs, labels, weights)
-            )
-        labels = self._compiled.arranged(labels)
-        if not isinstance(weights, tuple):
+        batch = without_padding(batch)[0] if len(batch) > 3 else batch
+        inputs, labels, weights = self._compiled.for_keras(batch)
+        if weights is not None:
             return inputs, labels, weights
         return inputs if labels is None else (inputs, labels)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.replicas import run_eagerly
 from mptraining_trainer.training.batch_reduction import Part, part_of, wrap_reductions
 
 # Rounding under a mixed policy, in which a product keeps 8 to 11 bits; losses that are no mean differ by far more.
@@ -37,13 +38,9 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
         except InvalidProgram as problem:
             found.append(problem)
 
-    # Not traced: TensorFlow warns that this is slow.
-    log, level = tf.get_logger(), tf.get_logger().level
-    log.setLevel("ERROR")
     try:
-        strategy.run(on_replica)
+        run_eagerly(strategy, on_replica)
     finally:
-        log.setLevel(level)
         compiled.model.reset_metrics()
     if isinstance(found[0], InvalidProgram):
         raise found[0]
@@ -131,9 +128,8 @@ def _in_turn(means: Sequence[float]) -> Callable[[Any], Any]:
 
 
 def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part) -> float:
-    inputs, labels, weights = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
-    labels = compiled.arranged(labels)
-    weights = None if isinstance(weights, tuple) else weights
+    tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
+    inputs, labels, weights = compiled.for_keras(tensors)
     with part_of(part):
         predictions = compiled.predictions(inputs, training=False)
         loss = compiled.loss(inputs, labels, predictions, weights, training=True)

@@ -61,7 +61,7 @@ class ReplicaStep:
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
             if metrics:
-                self._update(self._for_keras(batch), _with_masks(*outputs), rows)
+                self._update(self._compiled.for_keras(batch), _with_masks(*outputs), rows)
             return loss, gradients
         loss = tf.constant(0.0)
         gradients = [tf.zeros_like(variable) for variable in self._trainable]
@@ -72,7 +72,7 @@ class ReplicaStep:
             )
             part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
             if metrics:
-                self._update(self._for_keras(part), _with_masks(*outputs), part_rows)
+                self._update(self._compiled.for_keras(part), _with_masks(*outputs), part_rows)
             loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [
@@ -95,8 +95,8 @@ class ReplicaStep:
         whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
         # What is a mean over rows needs to see no others; a loss with sums over the replicas has to be told.
         drop = self._parts == 1 or not self.sums
-        batch, rows = _without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
-        inputs, labels, weights = self._for_keras(batch)
+        batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
+        inputs, labels, weights = self._compiled.for_keras(batch)
 
         def evaluated(part: Part | None) -> Any:
             with part_of(part), self._outputs_weighted(rows, whole):
@@ -130,7 +130,7 @@ class ReplicaStep:
         self._differentiate = self._loss_and_gradients
 
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
-        inputs, labels, weights = self._for_keras(batch)
+        inputs, labels, weights = self._compiled.for_keras(batch)
         with tf.GradientTape() as tape:
             with part_of(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
                 predictions = self._compiled.predictions(inputs, training=True)
@@ -171,7 +171,7 @@ class ReplicaStep:
             return batch, None
         if self._parts > 1 or self._static:
             return batch[:3], batch[3]
-        return _without_padding(batch)
+        return without_padding(batch)
 
     def _update(self, batch: Batch, predictions: Any, rows: Any, *, conditional: bool = False) -> None:
         """Updates the compiled metrics with the rows that count."""
@@ -197,11 +197,6 @@ class ReplicaStep:
         # A metric of the user's may divide by the number of rows.
         tf.cond(tf.reduce_any(keep), update, lambda: 0)
 
-    def _for_keras(self, batch: Batch) -> Batch:
-        """Inputs, labels and weights as `fit` passes them on: None for what there is not."""
-        inputs, labels, weights = batch
-        return inputs, self._compiled.arranged(labels), _none_if_empty(weights)
-
     def _slice(self, tensor: Any, number: Any) -> Any:
         size = tf.shape(tensor)[0] // self._accumulation
         part = tensor[number * size : (number + 1) * size]
@@ -218,17 +213,14 @@ class ReplicaStep:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-def _without_padding(batch: Batch) -> tuple[Batch, None]:
+def without_padding(batch: Batch) -> tuple[Batch, None]:
+    """The rows of a batch that count, and None in place of their vector."""
     *tensors, rows = batch
     return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
 
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _none_if_empty(tree: Any) -> Any:
-    return None if isinstance(tree, tuple) and not tree else tree
 
 
 def _masks(predictions: Any) -> dict[str, Any]:
