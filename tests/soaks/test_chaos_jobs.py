@@ -37,7 +37,6 @@ def test_a_stub_is_a_job_with_as_many_workers_as_codes(kind: str) -> None:
 
 
 def python(folder: Path, stub: Stub, attempt: int, worker: int) -> subprocess.Popen[str]:
-    (folder / "sitecustomize.py").write_text(SITE)
     told = environment(stub) | {
         "PYTHONPATH": str(folder),
         "MPTRAINING_ATTEMPT": str(attempt),
@@ -49,6 +48,8 @@ def python(folder: Path, stub: Stub, attempt: int, worker: int) -> subprocess.Po
 
 def test_a_python_that_finds_the_stub_waits_and_exits_as_is_written(tmp_path: Path) -> None:
     stub = Stub("one", "one-of-two", 0.05)
+    # Written once: a process that starts while the file is written again reads an empty one.
+    (tmp_path / "sitecustomize.py").write_text(SITE)
     started = {at: python(tmp_path, stub, *at) for at in ((1, 1), (2, 0), (9, 1))}
     codes = {at: process.wait(240) for at, process in started.items()}
     assert codes == {(1, 1): 1, (2, 0): 0, (9, 1): 0}
