@@ -6,7 +6,7 @@ Whatever was built before, the same job under the same policy begins with the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,9 +122,9 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
             return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
         # Nothing can be scaled or skipped inside a step of the user's.
         scaler = None if own else scaler_for(job.precision, checked=checked)
-        if not own:
-            with _explained(job):
-                compiled.build(_specs(built, ground.example))
+        with _explained(job), suppress(Exception) if own else nullcontext():
+            # Of a model with steps of its own Keras may be unable to; what these make themselves is traced later.
+            compiled.build(_specs(built, ground.example))
         jit = not own and compiles(job, keras, built.model, ground.notice)
         loop = Loop(
             keras=keras,

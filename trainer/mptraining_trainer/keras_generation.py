@@ -78,6 +78,8 @@ class Keras:
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Makes the slots now, so that a checkpoint can be restored before the first step."""
         optimizer.build(list(variables))
+        if self.legacy and hasattr(optimizer, "_u_product_counter"):
+            _count_by_variable(optimizer)
         if not self.legacy:
             # Keras 3 clips each replica's share and sums afterwards, without a switch: so it is given the sums, and
             # its own summing taken away. tf_keras has an argument for that.
@@ -264,3 +266,18 @@ def load(generation: Generation) -> Keras:
             "'Legacy' needs the package tf-keras, which is not installed",
             next_step="pip install tf-keras",
         ) from None
+
+
+def _count_by_variable(nadam: Any) -> None:
+    """Gives each variable of tf_keras' Nadam the count that it has in `fit`, which traces its step twice.
+
+    Its `update_step` compares a Python number, which every trace and every replica counts on, with the iterations:
+    without this, weights depend on how often a step was traced.
+    """
+    update = nadam.update_step
+
+    def update_step(gradient: Any, variable: Any) -> None:
+        nadam._u_product_counter = 1 + len(nadam._index_dict) + nadam._index_dict[nadam._var_key(variable)]
+        update(gradient, variable)
+
+    nadam.update_step = update_step

@@ -130,10 +130,7 @@ class CompiledModel:
 
     def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
         """The names under which metrics are logged, of the compiled ones by default, and which way is better."""
-        flat: list[Any] = []
-        for metric in self.metrics:
-            flat += getattr(metric, "metrics", None) or [metric]
-        known = {each.name: getattr(each, "_direction", None) for each in flat}
+        known = {each.name: getattr(each, "_direction", None) for each in _flat(self.metrics)}
         if names is None:
             # Traced only: to read values that replicas keep apart is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
@@ -211,6 +208,8 @@ class CompiledModel:
             self._build_tf_keras(_specs(inputs), _specs(labels))
         else:
             self._build_keras_3(_specs(inputs), _specs(labels), _specs(weights))
+        if labels is not None:
+            self._build_by_update(_specs(inputs), _specs(labels), _specs(weights))
         if self.own_metrics:
             self._build_returned(_specs(inputs), _specs(labels), _specs(weights))
 
@@ -223,6 +222,19 @@ class CompiledModel:
             for container in (self.model._compile_metrics, self.model._compile_loss):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
+
+    def _build_by_update(self, inputs: Any, labels: Any, weights: Any) -> None:
+        """Traces an update where metrics make their variables at the first one, as R2Score and F1Score do."""
+        if all(getattr(metric, "built", True) and getattr(metric, "_built", True) for metric in _flat(self.metrics)):
+            return
+
+        def on_replica(*tensors: Any) -> None:
+            predictions = self.predictions(tensors[0], training=False)
+            self.update_metrics(tensors[0], tensors[1], predictions, tensors[2])
+
+        strategy = tf.distribute.get_strategy()
+        traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=False)
+        traced.get_concrete_function(inputs, labels, weights)
 
     def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
         """A variable for each number that `compute_metrics` returns and no metric of the model has."""
@@ -259,6 +271,11 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _flat(metrics: Sequence[Any]) -> list[Any]:
+    """Each metric, those of a container in its place."""
+    return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
 
 
 def _result(metric: Any) -> Any:

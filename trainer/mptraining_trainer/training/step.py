@@ -93,6 +93,7 @@ class ReplicaStep:
         The batch has rows. Shares, so that the sums over the replicas are those of the whole batch.
         """
         whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
+        padded = batch
         # What is a mean over rows needs to see no others; a loss with sums over the replicas has to be told.
         drop = self._parts == 1 or not self.sums
         batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
@@ -115,8 +116,12 @@ class ReplicaStep:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
         if self._replicas == 1:
             return evaluated(None) * own, own
-        # Without a row there is no batch, which Keras would not evaluate either.
-        return tf.cond(own > 0, of_own_rows, lambda: tf.constant(0.0)) * own, own
+        def of_no_row() -> Any:
+            # A layer that counts its calls counts the same ones on every replica.
+            self._compiled.predictions(padded[0], training=False)
+            return tf.constant(0.0)
+
+        return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
 
     def lowered(self, batch: Batch) -> None:
         """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
