@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -108,6 +109,18 @@ class CompiledModel:
         finally:
             for tracker in trackers:
                 object.__delattr__(tracker, "update_state")
+
+    @contextmanager
+    def results_of_one_replica(self) -> Iterator[None]:
+        """While it lasts, tf_keras' metrics read what this replica counted: all replicas cannot meet in a condition."""
+        wrapped = [(metric, metric.result) for metric in _flat(self.model.metrics)] if self.keras.legacy else []
+        for metric, _ in wrapped:
+            object.__setattr__(metric, "result", partial(type(metric).result, metric))
+        try:
+            yield
+        finally:
+            for metric, result in wrapped:
+                object.__setattr__(metric, "result", result)
 
     def update_metrics_by_weight(self, labels: Any, predictions: Any, weights: Any, rows: Any) -> None:
         """Updates the compiled metrics of tf_keras, rows of weight 0 left out by sample weights: for static shapes."""

@@ -70,7 +70,8 @@ class OwnStep:
             whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
 
         def tested() -> dict[str, Any]:
-            logs = self.test(batch)
+            with self._compiled.results_of_one_replica():
+                logs = self.test(batch)
             return {name: logs[name] * own / whole for name in names}
 
         logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
