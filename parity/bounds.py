@@ -90,10 +90,6 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
 # Programs whose weights are compared and whose reported numbers are not, with the reason.
 _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
     (
-        lambda p, v: p.override == "compute_metrics" and p.validation != "none" and v != ONE,
-        "validation on several replicas updates the compiled metrics alone (docs/guide.md, Function)",
-    ),
-    (
         lambda p, _: p.generation == "Legacy" and p.override == "compute_loss_super",
         "tf_keras reports what its compiled losses saw; here the loss that is trained by is reported",
     ),

@@ -37,6 +37,11 @@ class Compared:
         """Plain values for JSON."""
         return {key: value for key, value in asdict(self).items() if value not in ("", None)}
 
+_SKIPPED = (
+    "loss scaling skipped steps: Keras counts those in the loss, in the layers' statistics and, tf_keras, in the "
+    "iterations; here a skipped step leaves nothing behind"
+)
+
 
 def compare(program: Program, variant: Variant, reference: Numbers, ours: Numbers) -> Compared:
     """The verdict on `ours`, which may be refused or failed; `reference` is what plain Keras made of it."""
@@ -49,6 +54,8 @@ def compare(program: Program, variant: Variant, reference: Numbers, ours: Number
         return Compared(variant.name, "refused", ours.refused, seconds=ours.seconds)
     if ours.failed is not None:
         return Compared(variant.name, "different", f"fails: {ours.failed}", seconds=ours.seconds)
+    if reference.skipped:
+        return Compared(variant.name, "not compared", _SKIPPED, seconds=ours.seconds)
     limit = bound(program, variant)
     if limit.weights is None:
         return Compared(variant.name, "not compared", limit.because, seconds=ours.seconds)

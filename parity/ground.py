@@ -26,13 +26,13 @@ Arrays = dict[str, Any]
 class Numbers:
     """What a training leaves behind: the weights, and the metrics of each epoch that were reported.
 
-    `first` are weights before training. `refused` is the sentence of a refusal before the first step, `failed` that of
+    `skipped` says that loss scaling skipped steps. `refused` is the sentence of a refusal before the first step, `failed` that of
     any other end.
     """
 
     weights: tuple[Any, ...] = ()
     epochs: tuple[dict[str, float], ...] = ()
-    steps: int = 0
+    skipped: bool = False
     seconds: float = 0.0
     refused: str | None = None
     failed: str | None = None

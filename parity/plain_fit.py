@@ -12,6 +12,9 @@ from parity.ground import SEED, Arrays, Numbers, one_line
 from parity.program import Program
 from parity.source import fit_arguments
 
+# Keras' own, in both generations. It grows after 2,000 steps, which no program here has.
+INITIAL_SCALE = 2.0**15
+
 
 def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arrays | None) -> Numbers:
     """Trains as the program's own `__main__` does. What Keras raises is `failed`."""
@@ -30,7 +33,7 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
             arguments |= {"validation_data": module.split(validation), "validation_batch_size": program.batch}
         history = model.fit(x, y, sample_weight=weights[0] if weights else None, callbacks=callbacks, **arguments)
         weights = model.get_weights()
-        steps = int(model.optimizer.iterations)
+        skipped = _scale(model.optimizer) < INITIAL_SCALE
     except Exception as error:  # noqa: BLE001 - any program may fail in any way
         return Numbers(failed=f"{type(error).__name__}: {one_line(error)}", seconds=time.monotonic() - began)
     finally:
@@ -38,9 +41,16 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
     return Numbers(
         tuple(weights),
         _epochs(history.history, history.epoch, validated_every=every),
-        steps,
+        skipped,
         time.monotonic() - began,
     )
+
+
+def _scale(optimizer: Any) -> float:
+    """The loss scale, which each skipped step halves; the initial one without loss scaling."""
+    scale = getattr(optimizer, "dynamic_scale", None)
+    scale = getattr(optimizer, "loss_scale", INITIAL_SCALE) if scale is None else scale
+    return float(np.asarray(scale))
 
 
 def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_every: int) -> tuple[dict[str, float], ...]:

@@ -262,6 +262,8 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "a metric twice"
     if p.head == "rank1" and "R2Score" in (*p.metrics, *p.weighted_metrics):
         return "R2Score needs two axes"
+    if p.legacy and p.head == "rank1" and {"accuracy", "acc"} & {*p.metrics, *p.weighted_metrics}:
+        return "tf_keras' accuracy of numbers without an axis compares the places of the largest in the batch"
     if "dropout" in p.extras and p.legacy:
         return "tf_keras draws other masks in each program"
     if p.legacy and p.policy == "mixed_float16" and p.override in ("train_step", "both_steps"):

@@ -179,6 +179,5 @@ def train(
         return Numbers(failed=f"{begun.replicas_in_sync} replicas, expected {replicas * nodes}")
     weights = tuple(_published[-1]) if _published else ()
     reports = [event for event in said if isinstance(event, events.Progress)]
-    last = max((event.step for event in reports), default=0)
     by_epoch = {event.epoch: event.metrics for event in reports}
-    return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), last, time.monotonic() - began)
+    return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), seconds=time.monotonic() - began)

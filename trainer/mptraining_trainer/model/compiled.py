@@ -78,15 +78,11 @@ class CompiledModel:
             )
         return loss
 
-    def update_metrics(
-        self, inputs: Any, labels: Any, predictions: Any, weights: Any, *, conditional: bool = False
-    ) -> None:
-        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself.
-
-        Not inside of a condition (`conditional`) of a replica: it reads results, for which all replicas meet.
-        """
-        if self.own_metrics and not conditional:
-            logs = self.model.compute_metrics(inputs, labels, predictions, weights)
+    def update_metrics(self, inputs: Any, labels: Any, predictions: Any, weights: Any) -> None:
+        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself."""
+        if self.own_metrics:
+            with self.results_of_one_replica():
+                logs = self.model.compute_metrics(inputs, labels, predictions, weights)
             for name, variable in self._returned.items():
                 variable.assign(tf.cast(logs[name], tf.float32))
         elif self.keras.legacy:
@@ -157,9 +153,7 @@ class CompiledModel:
             result = _result(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= self._summed_losses(found, replicas)
-        # On several replicas validation cannot call `compute_metrics`.
-        if metrics is None or replicas == 1:
-            found |= {name: variable.read_value() for name, variable in self._returned.items()}
+        found |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}
         for name, result in found.items():
             value = tf.cast(tf.convert_to_tensor(result), tf.float32)

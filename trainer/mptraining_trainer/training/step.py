@@ -103,7 +103,7 @@ class ReplicaStep:
             with part_of(part), self._outputs_weighted(rows, whole):
                 predictions = self._compiled.predictions(inputs, training=False)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
-            self._update((inputs, labels, weights), predictions, rows, conditional=self._replicas > 1)
+            self._update((inputs, labels, weights), predictions, rows)
             return tf.reduce_mean(tf.cast(loss, tf.float32))
 
         def of_own_rows() -> Any:
@@ -178,11 +178,11 @@ class ReplicaStep:
             return batch[:3], batch[3]
         return without_padding(batch)
 
-    def _update(self, batch: Batch, predictions: Any, rows: Any, *, conditional: bool = False) -> None:
+    def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
         """Updates the compiled metrics with the rows that count."""
         inputs, labels, weights = batch
         if rows is None:
-            self._compiled.update_metrics(inputs, labels, predictions, weights, conditional=conditional)
+            self._compiled.update_metrics(inputs, labels, predictions, weights)
             return
         if self._static:
             self._compiled.update_metrics_by_weight(labels, predictions, weights, rows)
@@ -196,7 +196,7 @@ class ReplicaStep:
             masks = {index: real(mask) for index, mask in _masks(predictions).items()}
             tensors = tf.nest.map_structure(real, (inputs, labels, predictions, weights))
             predicted = _with_masks(tensors[2], masks)
-            self._compiled.update_metrics(tensors[0], tensors[1], predicted, tensors[3], conditional=True)
+            self._compiled.update_metrics(tensors[0], tensors[1], predicted, tensors[3])
             return 0
 
         # A metric of the user's may divide by the number of rows.
