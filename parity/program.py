@@ -270,4 +270,7 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "written for the LossScaleOptimizer of Keras 3"
     if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or {"batchnorm", "dropout"} & set(p.extras)):
         return "accumulation is compared with the larger batch, which has other statistics"
+    weighed = p.reduction == "mean_with_sample_weight" and (p.class_weight or p.sample_weight != "none")
+    if p.accumulation > 1 and (p.task == "tokens" or weighed):
+        return "accumulation is compared with the larger batch, whose mask or sum of weights is another"
     return None
