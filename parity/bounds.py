@@ -38,6 +38,10 @@ class Bound:
     because: str
 
 
+def _reordered(p: Program, v: Variant) -> bool:
+    return v != ONE or p.remainder == "PadAndMask" or p.accumulation > 1
+
+
 _Applies = Callable[[Program, Variant], bool]
 _TABLE: tuple[tuple[_Applies, Bound], ...] = (
     (
@@ -51,6 +55,14 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
     (
         lambda p, v: v != ONE and p.optimizer == "Lion",
         Bound(2e-2, 2e-2, "steps by the sign of a gradient, which the order of additions may turn"),
+    ),
+    (
+        lambda p, v: p.policy == "mixed_float16" and p.override in ("train_step", "both_steps"),
+        Bound(3e-2, 5e-2, "a step of the user's is not scaled: bfloat16 or float32 is taken, with a notice"),
+    ),
+    (
+        lambda p, v: p.policy != "float32" and p.optimizer in _ADAPTIVE and _reordered(p, v),
+        Bound(1e-1, 5e-2, "where rounding turns a gradient's sign, an update of the rate's size turns"),
     ),
     (
         lambda p, v: p.policy == "mixed_bfloat16" and v != ONE,
@@ -69,26 +81,30 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         Bound(1e-2, 1e-2, "11 bits of mantissa, and sums over padded or split batches are made in another order"),
     ),
     (
-        lambda p, v: p.optimizer in _ADAPTIVE and (v != ONE or p.remainder == "PadAndMask" or p.accumulation > 1),
+        lambda p, v: p.optimizer in _ADAPTIVE and _reordered(p, v),
         Bound(5e-4, 2e-4, "sums in another order, divided by the root of a mean of squares that may be nearly zero"),
     ),
     (
-        lambda p, v: v != ONE or p.remainder == "PadAndMask" or p.accumulation > 1,
+        _reordered,
         Bound(2e-6, 5e-6, "float32, sums in another order"),
     ),
     (
-        lambda p, _: p.policy != "float32",
+        lambda p, _: p.outputs == "one" and p.ema == "none",
         Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),
     ),
     (
         lambda *_: True,
-        Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),
+        Bound(2e-7, 1e-6, "gradients of several losses, or averages of weights, are added up in another order"),
     ),
 )
 
 
 # Programs whose weights are compared and whose reported numbers are not, with the reason.
 _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
+    (
+        lambda p, v: v != ONE and p.head == "rank1" and p.generation == "Legacy",
+        "a metric of numbers without an axis is one number a batch, and replicas have more batches, of other sizes",
+    ),
     (
         lambda p, _: p.generation == "Legacy" and p.override == "compute_loss_super",
         "tf_keras reports what its compiled losses saw; here the loss that is trained by is reported",

@@ -37,6 +37,7 @@ class Compared:
         """Plain values for JSON."""
         return {key: value for key, value in asdict(self).items() if value not in ("", None)}
 
+
 _SKIPPED = (
     "loss scaling skipped steps: Keras counts those in the loss, in the layers' statistics and, tf_keras, in the "
     "iterations; here a skipped step leaves nothing behind"
@@ -45,25 +46,36 @@ _SKIPPED = (
 
 def compare(program: Program, variant: Variant, reference: Numbers, ours: Numbers) -> Compared:
     """The verdict on `ours`, which may be refused or failed; `reference` is what plain Keras made of it."""
-    if reference.failed is not None:
-        return Compared(variant.name, "no program", reference.failed, seconds=ours.seconds)
-    if ours.refused is not None and _RAISED.search(ours.refused):
-        # Under plain Keras the same program raised nothing.
-        return Compared(variant.name, "different", f"fails: {ours.refused}", seconds=ours.seconds)
-    if ours.refused is not None:
-        return Compared(variant.name, "refused", ours.refused, seconds=ours.seconds)
-    if ours.failed is not None:
-        return Compared(variant.name, "different", f"fails: {ours.failed}", seconds=ours.seconds)
-    if reference.skipped:
-        return Compared(variant.name, "not compared", _SKIPPED, seconds=ours.seconds)
     limit = bound(program, variant)
-    if limit.weights is None:
-        return Compared(variant.name, "not compared", limit.because, seconds=ours.seconds)
     weights = _weights_apart(reference.weights, ours.weights)
     metrics, worst = _metrics_apart(reference.epochs, ours.epochs)
-    what = _what(limit, weights, metrics, worst)
-    verdict: Verdict = "different" if what else "equal"
-    return Compared(variant.name, verdict, what, _plain(weights), _plain(metrics), ours.seconds)
+    verdict, what = _without_numbers(limit, reference, ours)
+    if verdict is None:
+        what = _what(limit, weights, metrics, worst)
+        verdict = "different" if what else "equal"
+        return Compared(variant.name, verdict, what, _plain(weights), _plain(metrics), ours.seconds)
+    return Compared(variant.name, verdict, what, seconds=ours.seconds)
+
+
+def _without_numbers(limit: Bound, reference: Numbers, ours: Numbers) -> tuple[Verdict | None, str]:
+    """A verdict that needs no numbers, and why; None where they decide."""
+    verdict: Verdict | None = None
+    what = ""
+    if reference.failed is not None:
+        verdict, what = "no program", reference.failed
+    elif not all(math.isfinite(epoch.get("loss", 0.0)) for epoch in reference.epochs):
+        verdict, what = "no program", "plain Keras trains to numbers that are not finite"
+    elif ours.refused is not None:
+        # Under plain Keras the same program raised nothing.
+        raised = _RAISED.search(ours.refused)
+        verdict, what = ("different", f"fails: {ours.refused}") if raised else ("refused", ours.refused)
+    elif ours.failed is not None:
+        verdict, what = "different", f"fails: {ours.failed}"
+    elif reference.skipped:
+        verdict, what = "not compared", _SKIPPED
+    elif limit.weights is None:
+        verdict, what = "not compared", limit.because
+    return verdict, what
 
 
 def reason(refusal: str) -> str:

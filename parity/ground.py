@@ -26,8 +26,8 @@ Arrays = dict[str, Any]
 class Numbers:
     """What a training leaves behind: the weights, and the metrics of each epoch that were reported.
 
-    `skipped` says that loss scaling skipped steps. `refused` is the sentence of a refusal before the first step, `failed` that of
-    any other end.
+    `skipped` says that loss scaling skipped steps. `refused` is the sentence of a refusal before the first step,
+    `failed` that of any other end.
     """
 
     weights: tuple[Any, ...] = ()

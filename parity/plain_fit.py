@@ -60,6 +60,6 @@ def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_ever
     validated = [place for place, number in enumerate(numbers) if (number + 1) % validated_every == 0]
     for name, values in history.items():
         for number, value in zip(validated if name.startswith("val_") else range(count), values, strict=True):
-            if np.ndim(value) == 0:
-                epochs[number][name] = float(value)
+            # A loss without reduction is a vector; a job reports its mean.
+            epochs[number][name] = float(np.mean(value))
     return tuple(epochs)

@@ -19,8 +19,8 @@ from parity.program import Program
 # A program that takes longer than this hangs. The first one of a process also imports TensorFlow.
 SECONDS = 300.0
 _KILLED = "the process died"
-# A process is replaced once it is larger, in bytes, and after so many programs: TensorFlow keeps graphs of programs that
-# are gone, and after 160 of them one takes three times as long.
+# A process is replaced once it is larger, in bytes, and after so many programs: TensorFlow keeps graphs of programs
+# that are gone, and after 160 of them one takes three times as long.
 _LARGEST = 3 << 30
 _PROGRAMS = 40
 

@@ -116,8 +116,9 @@ def _metrics(names: tuple[str, ...]) -> str:
 
 
 def optimizer(p: Program) -> list[str]:
-    # 144 numbers of an image are one layer's input: at the full rate the loss grows, and rounding errors with it.
-    rate = _RATES.get(p.optimizer, 0.01) / (10 if p.inputs == "image" else 1)
+    # At the full rate the loss of a sum, or of a layer with the 144 numbers of an image, grows, and rounding errors
+    # with it.
+    rate = _RATES.get(p.optimizer, 0.01) / (10 if p.inputs == "image" else 1) / (20 if p.reduction == "sum" else 1)
     schedule = {
         "none": f"{rate}",
         "exponential": f"keras.optimizers.schedules.ExponentialDecay({rate}, 2, 0.7)",

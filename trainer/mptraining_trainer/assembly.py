@@ -118,8 +118,9 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         assert compiled is not None
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
-        if own and policy == "mixed_float16":
-            return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
+    if own and policy == "mixed_float16":
+        return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
+    with ground.strategy.scope():
         # Nothing can be scaled or skipped inside a step of the user's.
         scaler = None if own else scaler_for(job.precision, checked=checked)
         with _explained(job), suppress(Exception) if own else nullcontext():
@@ -189,8 +190,10 @@ def _looked_at(
     values = ReplicaValues(ground.strategy)
     before = values.read(moved)
     sums = False
-    if not own and parts > 1 and job.accelerator.kind != "tpu":
-        sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
+    if parts > 1 and job.accelerator.kind != "tpu":
+        # An own step need not call the compiled loss, nor the model itself.
+        with _ignoring_all_but_problems() if own else nullcontext():
+            sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
     facts = gather(compiled, examples, keras, job)
     values.assign(moved, before)
     return sums, facts
@@ -232,6 +235,18 @@ def _look(dataset: Any) -> tuple[Any, Any, Any]:
 
 
 @contextmanager
+def _ignoring_all_but_problems() -> Iterator[None]:
+    try:
+        yield
+    except Problem as problem:
+        if "no loss to compute" in str(problem):
+            return
+        raise
+    except Exception:  # noqa: BLE001 - what the user's code does with a loss of its own is not known
+        return
+
+
+@contextmanager
 def _explained(job: ResolvedJob) -> Iterator[None]:
     """Raises what Keras or the program's own code raises as InvalidProgram, with the program's file and line."""
     try:
@@ -239,6 +254,12 @@ def _explained(job: ResolvedJob) -> Iterator[None]:
     except Problem:
         raise
     except Exception as error:
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            # AutoGraph raises an error of its own in place of one whose class it cannot construct.
+            if isinstance(cause, Problem):
+                raise cause from None
+            chain.append(cause)
         function = job.program.function
         text = raised(function.entry_point, error) if function else " ".join(str(error).split())[:600]
         raise InvalidProgram("spec.program", text) from error

@@ -142,12 +142,12 @@ class Evaluation:
         for _ in tf.range(steps):
             self._strategy.run(on_replica, args=(self._take(iterator),))
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
-        results |= self._compiled.results(self._strategy.num_replicas_in_sync, self._compiled.evaluated)
+        results |= self._compiled.results(self._compiled.evaluated)
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._speakers.heard(said)), *results.values()])
 
     def _own_part(self, iterator: Any, steps: Any, said: Any) -> Any:
-        own, replicas = self._own, self._strategy.num_replicas_in_sync
+        own = self._own
         assert own is not None
         if not self._names:
             raise ValueError("prepare has to be called first")
@@ -160,7 +160,7 @@ class Evaluation:
             shares = self._strategy.run(on_replica, args=(self._take(iterator),))
             total = tf.distribute.ReduceOp.SUM
             logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
-        results = self._compiled.results(replicas, self._compiled.model.metrics)
+        results = self._compiled.results(self._compiled.model.metrics)
         logs |= {name: value for name, value in results.items() if name in logs}
         return tf.stack([*tf.unstack(self._speakers.heard(said)), *logs.values()])
 

@@ -105,7 +105,10 @@ class Loop:
         )
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
-            self._overwrites = keras.overwriting_average(optimizer)
+        # The optimizers that overwrite their variables with averages, and after how many updates.
+        each = [optimizer] if self._own is None else optimizers(keras, model)
+        found = ((one, keras.overwriting_average(one)) for one in each)
+        self._overwriting = [(one, frequency) for one, frequency in found if frequency]
         self._names: tuple[str, ...] = ()
         self._trace()
         self._reset = tf.function(self._reset_graph)
@@ -246,7 +249,6 @@ class Loop:
 
     _fed: Any = None
     _traced: Any = None
-    _overwrites: int | None = None
     _skipped_before = 0.0
     _loss_before = 0.0
     _weight_before = 0.0
@@ -280,7 +282,7 @@ class Loop:
             said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         said = tf.concat([said, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
-        results = self._compiled.results(self._replicas)
+        results = self._compiled.results()
         self._names = tuple(results)
         heard = tf.unstack(self._speakers.heard(said))
         sums = [*self._losses.readings(), *self._weights.readings()]
@@ -295,13 +297,14 @@ class Loop:
             batch, seconds = self._timed_next(iterator)
             waited += seconds
             of_replicas = self._strategy.run(self._own.train, args=(batch,))
+            self._overwrite_by_average()
             mean = tf.distribute.ReduceOp.MEAN
             logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in self._own.names}
             for value in logs.values():
                 fine &= tf.math.is_finite(value)
             finite += tf.cast(fine, tf.float32)
         # A metric over all replicas; what else the step returned is their mean.
-        logs |= {name: value for name, value in self._compiled.results(self._replicas).items() if name in logs}
+        logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
         self._names = tuple(logs)
         heard = tf.unstack(self._speakers.heard(tf.concat([said, [waited]], axis=0)))
         nothing = tf.constant(0.0)
@@ -382,12 +385,12 @@ class Loop:
 
     def _overwrite_by_average(self) -> None:
         """Every `ema_overwrite_frequency` updates the weights become their moving average; in cross-replica context."""
-        if self._overwrites is None:
-            return
-        due = tf.equal(tf.cast(self._optimizer.iterations.value, tf.int64) % self._overwrites, 0)
-        averages = self._keras.variables_of(self._optimizer._model_variables_moving_average)
-        for variable, average in zip(self._keras.variables_of(self._variables), averages, strict=True):
-            self._strategy.extended.update(variable, _assign_if, args=(average, due), group=False)
+        for optimizer, frequency in self._overwriting:
+            due = tf.equal(tf.cast(optimizer.iterations.value, tf.int64) % frequency, 0)
+            averages = self._keras.variables_of(optimizer._model_variables_moving_average)
+            variables = self._keras.variables_of(optimizer._trainable_variables)
+            for variable, average in zip(variables, averages, strict=True):
+                self._strategy.extended.update(variable, _assign_if, args=(average, due), group=False)
 
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         return self._replica_step.gradients(batch, scale)

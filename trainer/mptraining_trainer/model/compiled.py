@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.training.batch_reduction import updated_by
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,12 @@ class CompiledModel:
             trackers = [tracker for tracker in each if tracker is not None]
         else:
             trackers = [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
-        for tracker in trackers:
-            object.__setattr__(tracker, "update_state", _weighted(tracker.update_state, weight))
-        try:
-            yield
-        finally:
+        with ExitStack() as ends:
             for tracker in trackers:
-                object.__delattr__(tracker, "update_state")
+                ends.enter_context(
+                    updated_by(tracker, lambda update, values, _weight: update(values, sample_weight=weight))
+                )
+            yield
 
     @contextmanager
     def results_of_one_replica(self) -> Iterator[None]:
@@ -146,13 +146,12 @@ class CompiledModel:
             names = list(traced.structured_outputs)
         return [LoggedMetric(name, known.get(name)) for name in names if name != "loss"]
 
-    def results(self, replicas: int = 1, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
+    def results(self, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
         """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
             result = _result(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
-        found |= self._summed_losses(found, replicas)
         found |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}
         for name, result in found.items():
@@ -163,14 +162,6 @@ class CompiledModel:
                 flat = tf.reshape(value, [-1])
                 scalars |= {f"{name}_{index}": flat[index] for index in range(flat.shape[0])}
         return scalars
-
-    def _summed_losses(self, found: Mapping[str, Any], replicas: int) -> dict[str, Any]:
-        """tf_keras logs the loss of one output with reduction `sum` times the replicas, which are averaged here."""
-        if not self.keras.legacy or replicas == 1 or not getattr(self.model.compiled_loss, "_built", False):
-            return {}
-        pairs = zip(self.model.compiled_loss._losses, self.model.compiled_loss._per_output_metrics, strict=False)
-        named = [metric.name for loss, metric in pairs if metric is not None and loss.reduction == "sum"]
-        return {name: found[name] / replicas for name in named if name in found}
 
     @property
     def _loss_tracker(self) -> Any:
@@ -292,14 +283,6 @@ def _result(metric: Any) -> Any:
         # tf_keras wraps `result` so that variables which cast themselves under a mixed policy cannot be read over the
         # replicas; without the wrapper they can.
         return type(metric).result(metric)
-
-
-def _weighted(update: Callable[..., Any], weight: Any) -> Callable[..., Any]:
-    def update_state(values: Any, sample_weight: Any = None) -> Any:
-        del sample_weight
-        return update(values, sample_weight=weight)
-
-    return update_state
 
 
 def _names(names: Iterable[str] | None) -> set[str] | None:

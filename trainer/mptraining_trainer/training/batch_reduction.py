@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,6 +144,45 @@ def _wrap_tf_keras() -> None:
         return own(loss)
 
     losses.Loss._get_reduction = _get_reduction
+    _wrap_reported_losses()
+
+
+def _wrap_reported_losses() -> None:
+    """Has tf_keras report what is trained by: with reduction `sum` it reports the loss times the replicas."""
+    from tf_keras.src.engine.compile_utils import LossesContainer
+
+    call = LossesContainer.__call__
+
+    def reported(container: Any, *arguments: Any, **named: Any) -> Any:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if current() is None or replicas == 1 or not container.built:
+            return call(container, *arguments, **named)
+        sizes: list[Any] = []
+        total = container._total_loss_mean
+        with ExitStack() as ends:
+            ends.enter_context(updated_by(total, lambda _update, _value, weight: sizes.append(weight)))
+            for loss, mean in zip(container._losses, container._per_output_metrics, strict=True):
+                if mean is not None and loss.reduction == "sum":
+                    ends.enter_context(
+                        updated_by(mean, lambda update, value, weight: update(value / replicas, sample_weight=weight))
+                    )
+            loss = call(container, *arguments, **named)
+        if sizes:
+            total.update_state(loss, sample_weight=sizes[0])
+        return loss
+
+    LossesContainer.__call__ = reported
+
+
+@contextmanager
+def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
+    """While it lasts, `metric.update_state(values, sample_weight)` is `update(update_state, values, sample_weight)`."""
+    before = metric.update_state
+    object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
+    try:
+        yield
+    finally:
+        object.__setattr__(metric, "update_state", before)
 
 
 def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -56,11 +56,11 @@ class OwnStep:
 
     def train(self, batch: Batch) -> dict[str, Any]:
         """Runs `train_step`; its logs as float32 scalars."""
-        return self._run(self._compiled.model.train_step, batch)
+        return self._run(self._compiled.model.train_step, batch, self._replicas)
 
-    def test(self, batch: Batch) -> dict[str, Any]:
-        """Runs `test_step`; its logs as float32 scalars."""
-        return self._run(self._compiled.model.test_step, batch)
+    def test(self, batch: Batch, parts: Any = None) -> dict[str, Any]:
+        """Runs `test_step`; its logs as float32 scalars. `parts`: one divided by this replica's share of the rows."""
+        return self._run(self._compiled.model.test_step, batch, self._replicas if parts is None else parts)
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
         """`test` with the rows that count, if there are any: the logs times this replica's share of these rows."""
@@ -71,15 +71,15 @@ class OwnStep:
 
         def tested() -> dict[str, Any]:
             with self._compiled.results_of_one_replica():
-                logs = self.test(batch)
+                logs = self.test(batch, whole / own)
             return {name: logs[name] * own / whole for name in names}
 
         logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
         return logs
 
-    def _run(self, step: Any, batch: Batch) -> dict[str, Any]:
+    def _run(self, step: Any, batch: Batch, parts: Any) -> dict[str, Any]:
         data = self.data(batch)
-        part = Part(self._replicas, self._mean) if self._replicas > 1 else None
+        part = Part(parts, self._mean) if self._replicas > 1 else None
         with part_of(part):
             logs = step(data)
         logs = _flat(logs) if isinstance(logs, Mapping) else {"loss": logs}

@@ -116,6 +116,7 @@ class ReplicaStep:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
         if self._replicas == 1:
             return evaluated(None) * own, own
+
         def of_no_row() -> Any:
             # A layer that counts its calls counts the same ones on every replica.
             self._compiled.predictions(padded[0], training=False)
