@@ -201,7 +201,24 @@ STEPS_TO = {
         "import keras\nmodel = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
         "model.compile('sgd', 'mse')\nprint(model.optimizer.lr)\n",
         {},
-        ["set keras: Legacy"],
+        ["set keras: Legacy, and import tf_keras in place of keras."],
+    ),
+    "model_of_a_callback": (
+        "import keras\nclass Own(keras.callbacks.Callback):\n    def __init__(self, model):\n"
+        "        self.model = model\nOwn(keras.Sequential())\n",
+        {},
+        ["has no setter. This is Keras 2 code", "set keras: Legacy, and import tf_keras in place of keras."],
+    ),
+    "training_without_default": (
+        "import tensorflow as tf\nclass Own(tf.keras.layers.Layer):\n    def call(self, inputs, training):\n"
+        "        return inputs\nOwn()(tf.keras.Input((2,)))\n",
+        {},
+        ["TypeError: missing a required argument: 'training'. This is Keras 2 code", "set keras: Legacy."],
+    ),
+    "tensorflow_on_a_symbol": (
+        "import tensorflow as tf\ndef square(x):\n    return tf.square(x)\nsquare(tf.keras.Input((2,)))\n",
+        {},
+        ["A KerasTensor cannot be used as input", "This is Keras 2 code", "set keras: Legacy."],
     ),
     "float32_constant": (
         "import keras, tensorflow as tf\nx = keras.layers.Dense(2)(tf.ones((2, 3)))\nx + tf.random.normal((2, 2))\n",
