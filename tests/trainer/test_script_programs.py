@@ -493,3 +493,38 @@ def test_a_model_without_call_trains_on_replicas(tmp_path: Path, capsys: Capture
     assert "has to be divided by 2" in done.notices["OwnTrainStep"]
     unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", capsys, monkeypatch, replicas=2)
     assert "build all of its layers before fit, or set accelerator.countPerNode: 1" in unbuilt.message
+
+
+OWN_OPTIMIZER = """
+import keras, numpy as np, tensorflow as tf
+class Gan(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.part = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    def compile(self, own):
+        super().compile()
+        self.own = own
+    def train_step(self, x):
+        # A shape that is known within the step alone.
+        noise = tf.zeros((tf.shape(x)[0], 3))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.part(tf.concat([x, noise], 0)) - 1) ** 2) / 2
+        variables = self.part.trainable_variables
+        self.own.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"own": loss}
+model = Gan()
+model.compile(keras.optimizers.Adam(0.1))
+history = model.fit(np.ones((8, 3), "float32"), batch_size=4, epochs=2, shuffle=False, verbose=2)
+assert len(model.own.variables) == 6
+print("LOSSES", history.history["own"])
+"""
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_an_optimizer_beside_the_compiled_one_trains_on_replicas(
+    policy: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Plain Keras makes its variables within the traced step, which TensorFlow then cannot run."""
+    done = through_us(OWN_OPTIMIZER, tmp_path, capsys, monkeypatch, replicas=2, policy=policy)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.losses[-1] < done.losses[0]

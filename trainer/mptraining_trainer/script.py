@@ -37,6 +37,7 @@ from mptraining_trainer.scripts.late_settings import late_settings_ignored
 from mptraining_trainer.scripts.layer_policies import policy_of, rounded_ids_noticed
 from mptraining_trainer.scripts.loss_scaling import scale_own_train_step, undivided_outside_of_fit
 from mptraining_trainer.scripts.next_steps import Circumstances, next_step, one_line
+from mptraining_trainer.scripts.own_optimizers import built_before_their_first_step
 from mptraining_trainer.secret_values import SecretValues
 
 _PATH = "spec.program.script.path"
@@ -66,6 +67,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         for generation in generations:
             around.enter_context(_wrapped_fit(generation, fits))
             around.enter_context(rounded_ids_noticed(generation, context.notice))
+            around.enter_context(built_before_their_first_step(generation))
         around.enter_context(_as_main(path, folder, script))
         around.enter_context(job_scope(generations, job.precision.policy, strategy))
         try:

@@ -125,7 +125,14 @@ def _batch(text: str, under: Circumstances) -> str | None:
 
 
 def _unbuilt(text: str, under: Circumstances) -> str | None:
-    if under.replicas == 1 or under.legacy or "Unable to automatically build the model" not in text:
+    if under.replicas == 1 or under.legacy:
+        return None
+    if "You must feed a value for placeholder tensor" in text:
+        return (
+            f"On {under.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
+            "before fit (optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1."
+        )
+    if "Unable to automatically build the model" not in text:
         return None
     return (
         f"On {under.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
