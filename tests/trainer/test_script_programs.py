@@ -511,7 +511,8 @@ class Gan(keras.Model):
             loss = tf.reduce_mean((self.part(tf.concat([x, noise], 0)) - 1) ** 2) / 2
         variables = self.part.trainable_variables
         self.own.apply_gradients(zip(tape.gradient(loss, variables), variables))
-        return {"own": loss}
+        # Keras' History takes no bfloat16.
+        return {"own": tf.cast(loss, tf.float32)}
 model = Gan()
 model.compile(keras.optimizers.Adam(0.1))
 history = model.fit(np.ones((8, 3), "float32"), batch_size=4, epochs=2, shuffle=False, verbose=2)
