@@ -144,6 +144,9 @@ class _Reader(ast.NodeVisitor):
         self.symbolic: set[str] = set()
         self.models: set[str] = set()
         self.optimizers: set[str] = set()
+        # Names of the text's own callbacks, and whether one of them is being read.
+        self.callbacks: set[str] = set()
+        self.in_callback = False
         self._collect()
 
     # --- names and values -------------------------------------------------------------------------------------------
@@ -306,6 +309,8 @@ class _Reader(ast.NodeVisitor):
             self._say(node, METHODS[node.attr], f".{node.attr}")
         elif node.attr == "minimize" and _last(node.value) in self.optimizers:
             self._say(node, "Keras 3's optimizers have apply_gradients alone")
+        elif self.in_callback and isinstance(node.ctx, ast.Store) and ast.unparse(node) == "self.model":
+            self._say(node, "Keras 3's callbacks have a model that cannot be assigned")
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -323,6 +328,19 @@ class _Reader(ast.NodeVisitor):
             }
         else:
             self.symbolic -= {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """A callback of the text's own, unless it has a `model` of its own."""
+        kinds = [self._keras(each) or "" for each in node.bases]
+        inherited = self.callbacks & {_last(each) for each in node.bases}
+        if inherited or any(each.startswith("callbacks.") for each in kinds):
+            self.callbacks.add(node.name)
+        assigned = [each for each in node.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
+        own = any(isinstance(each, ast.Name) and each.id == "model" for part in assigned for each in ast.walk(part))
+        before = self.in_callback
+        self.in_callback = node.name in self.callbacks and not own and "model" not in self.defined
+        self.generic_visit(node)
+        self.in_callback = before
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Its parameters may be anything, so nothing in it is known to be symbolic but what it makes itself."""

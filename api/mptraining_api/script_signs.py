@@ -40,6 +40,9 @@ _MESSAGES = re.compile(
     r"|No module named 'tensorflow\.python\.keras"
     r"|Unrecognized keyword arguments passed to \w+: \{'weights'"
     r"|unexpected keyword argument '(?:save_format|period|workers|use_multiprocessing)'"
+    # tf_keras gives `call` the `training` that it has no default for; these are the words of `Signature.bind`.
+    r"|missing a required argument: 'training'"
+    r"|A KerasTensor cannot be used as input to a TensorFlow function"
     r"|has no attribute '(?:" + "|".join(sorted(name.rpartition(".")[2] for name in REMOVED)) + ")'"
 )
 

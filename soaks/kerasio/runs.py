@@ -72,9 +72,13 @@ class Bench:
     def run(self, script: Script, variant: Variant, *, capture: bool = False) -> Run:
         """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction.
 
+        `capture` keeps the data of its first fit, in a run before it that ends there.
+
         A text of Keras 2 that failed without such a name runs once more under tf_keras, as its reader would try.
         """
-        run = self._once(script, variant, {}, capture=capture)
+        if capture:
+            self._once(script, variant, {}, capture=True)
+        run = self._once(script, variant, {}, capture=False)
         if run.succeeded or variant.kind == "plain":
             return run
         advised = next((advice for advice in _ADVICE if advice in run.message), None)

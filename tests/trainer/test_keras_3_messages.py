@@ -7,6 +7,7 @@ import importlib
 import pytest
 
 from mptraining_api.script_signs import speaks_keras_2
+from mptraining_trainer.scripts.next_steps import Circumstances, next_step
 
 pytestmark = pytest.mark.training
 
@@ -31,3 +32,25 @@ def test_what_keras_3_says_to_keras_2_code_is_recognized() -> None:
             call()
         assert speaks_keras_2(str(error.value)), str(error.value)
     assert not speaks_keras_2("module 'keras.layers' has no attribute 'Dens'")
+
+
+UNDER = Circumstances(policy="float32", policy_of_job="float32", replicas=2, in_job_scope=True, legacy=False)
+
+
+def test_a_class_of_the_program_s_own_with_a_model_to_read_is_no_keras_2() -> None:
+    class Own:
+        @property
+        def model(self) -> int:
+            return 1
+
+        def __init__(self) -> None:
+            self.model = 2  # type: ignore[misc]
+
+    with pytest.raises(AttributeError, match=r"property 'model' of .* has no setter") as raised:
+        Own()
+    assert next_step(raised.value, UNDER) is None
+
+
+def test_variables_made_in_a_step_on_replicas_have_a_next_step() -> None:
+    said = "You must feed a value for placeholder tensor 'StatefulPartitionedCall/cond/else/_146/cond/Placeholder_2'"
+    assert "accelerator.countPerNode: 1" in str(next_step(ValueError(said), UNDER))

@@ -201,7 +201,24 @@ STEPS_TO = {
         "import keras\nmodel = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
         "model.compile('sgd', 'mse')\nprint(model.optimizer.lr)\n",
         {},
-        ["set keras: Legacy"],
+        ["set keras: Legacy, and import tf_keras in place of keras."],
+    ),
+    "model_of_a_callback": (
+        "import keras\nclass Own(keras.callbacks.Callback):\n    def __init__(self, model):\n"
+        "        self.model = model\nOwn(keras.Sequential())\n",
+        {},
+        ["has no setter. This is Keras 2 code", "set keras: Legacy, and import tf_keras in place of keras."],
+    ),
+    "training_without_default": (
+        "import tensorflow as tf\nclass Own(tf.keras.layers.Layer):\n    def call(self, inputs, training):\n"
+        "        return inputs\nOwn()(tf.keras.Input((2,)))\n",
+        {},
+        ["TypeError: missing a required argument: 'training'. This is Keras 2 code", "set keras: Legacy."],
+    ),
+    "tensorflow_on_a_symbol": (
+        "import tensorflow as tf\ndef square(x):\n    return tf.square(x)\nsquare(tf.keras.Input((2,)))\n",
+        {},
+        ["A KerasTensor cannot be used as input", "This is Keras 2 code", "set keras: Legacy."],
     ),
     "float32_constant": (
         "import keras, tensorflow as tf\nx = keras.layers.Dense(2)(tf.ones((2, 3)))\nx + tf.random.normal((2, 2))\n",
@@ -476,3 +493,39 @@ def test_a_model_without_call_trains_on_replicas(tmp_path: Path, capsys: Capture
     assert "has to be divided by 2" in done.notices["OwnTrainStep"]
     unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", capsys, monkeypatch, replicas=2)
     assert "build all of its layers before fit, or set accelerator.countPerNode: 1" in unbuilt.message
+
+
+OWN_OPTIMIZER = """
+import keras, numpy as np, tensorflow as tf
+class Gan(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.part = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    def compile(self, own):
+        super().compile()
+        self.own = own
+    def train_step(self, x):
+        # A shape that is known within the step alone.
+        noise = tf.zeros((tf.shape(x)[0], 3))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.part(tf.concat([x, noise], 0)) - 1) ** 2) / 2
+        variables = self.part.trainable_variables
+        self.own.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        # Keras' History takes no bfloat16.
+        return {"own": tf.cast(loss, tf.float32)}
+model = Gan()
+model.compile(keras.optimizers.Adam(0.1))
+history = model.fit(np.ones((8, 3), "float32"), batch_size=4, epochs=2, shuffle=False, verbose=2)
+assert len(model.own.variables) == 6
+print("LOSSES", history.history["own"])
+"""
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_an_optimizer_beside_the_compiled_one_trains_on_replicas(
+    policy: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Plain Keras makes its variables within the traced step, which TensorFlow then cannot run."""
+    done = through_us(OWN_OPTIMIZER, tmp_path, capsys, monkeypatch, replicas=2, policy=policy)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.losses[-1] < done.losses[0]

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api import inside_job
+from mptraining_api.keras_2_code import read
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved import ResolvedJob
 from mptraining_api.spec_program import Script
@@ -36,6 +37,7 @@ from mptraining_trainer.scripts.late_settings import late_settings_ignored
 from mptraining_trainer.scripts.layer_policies import policy_of, rounded_ids_noticed
 from mptraining_trainer.scripts.loss_scaling import scale_own_train_step, undivided_outside_of_fit
 from mptraining_trainer.scripts.next_steps import Circumstances, next_step, one_line
+from mptraining_trainer.scripts.own_optimizers import built_before_their_first_step
 from mptraining_trainer.secret_values import SecretValues
 
 _PATH = "spec.program.script.path"
@@ -65,6 +67,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         for generation in generations:
             around.enter_context(_wrapped_fit(generation, fits))
             around.enter_context(rounded_ids_noticed(generation, context.notice))
+            around.enter_context(built_before_their_first_step(generation))
         around.enter_context(_as_main(path, folder, script))
         around.enter_context(job_scope(generations, job.precision.policy, strategy))
         try:
@@ -80,7 +83,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
             if job.processes > 1 and of_a_peer(error):
                 # No mistake of the script's: `failures` says what it means.
                 raise
-            raise _failed(script, folder, error, _circumstances(job, keras, fits)) from error
+            raise _failed(script, folder, error, _circumstances(job, keras, fits, path)) from error
     return fits.model
 
 
@@ -256,7 +259,7 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
             sys.modules["tensorflow_cloud"] = real
 
 
-def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits) -> Circumstances:
+def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Circumstances:
     # Of the model that was fitted, or what the script has set so far.
     policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
     return Circumstances(
@@ -265,6 +268,7 @@ def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits) -> Circumstances:
         replicas=job.replicas,
         in_job_scope=fits.strategy is not None,
         legacy=keras.legacy,
+        bare=read(path.read_text(encoding="utf-8", errors="replace")).bare,
     )
 
 

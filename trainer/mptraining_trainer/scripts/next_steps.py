@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from dataclasses import dataclass
 
 from mptraining_api import script_signs
@@ -29,6 +30,12 @@ class Circumstances:
     replicas: int
     in_job_scope: bool
     legacy: bool
+    # The script imports `keras` itself, which is Keras 3 whatever the job says.
+    bare: bool = False
+
+    @property
+    def set_legacy(self) -> str:
+        return "keras: Legacy, and import tf_keras in place of keras" if self.bare else "keras: Legacy"
 
 
 # TensorFlow's words for variables of a strategy that are used outside of `strategy.run`.
@@ -74,7 +81,8 @@ def next_step(error: BaseException, under: Circumstances) -> str | None:
     """What to change in the script or the job, in one line; None for an error that nothing is known about."""
     text = f"{type(error).__name__}: {error}"
     found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _unbuilt(text, under))
-    return next((each for each in (*found, _keras_2(text, under), _policy(text, under)) if each is not None), None)
+    last = (_keras_2(error, text, under), _policy(text, under))
+    return next((each for each in (*found, *last) if each is not None), None)
 
 
 def _renamed(text: str) -> str | None:
@@ -112,23 +120,39 @@ def _batch(text: str, under: Circumstances) -> str | None:
     return (
         f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
         f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
-        "drop_remainder=True, or keras: Legacy."
+        f"drop_remainder=True, or {under.set_legacy}."
     )
 
 
 def _unbuilt(text: str, under: Circumstances) -> str | None:
-    if under.replicas == 1 or under.legacy or "Unable to automatically build the model" not in text:
+    if under.replicas == 1 or under.legacy:
+        return None
+    if "You must feed a value for placeholder tensor" in text:
+        return (
+            f"On {under.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
+            "before fit (optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1."
+        )
+    if "Unable to automatically build the model" not in text:
         return None
     return (
         f"On {under.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
-        "build all of its layers before fit, or set accelerator.countPerNode: 1 or keras: Legacy."
+        f"build all of its layers before fit, or set accelerator.countPerNode: 1 or {under.set_legacy}."
     )
 
 
-def _keras_2(text: str, under: Circumstances) -> str | None:
-    if under.legacy or not script_signs.speaks_keras_2(text):
+def _keras_2(error: BaseException, text: str, under: Circumstances) -> str | None:
+    if under.legacy or not (script_signs.speaks_keras_2(text) or _assigns_a_callback_s_model(error)):
         return None
-    return "This is Keras 2 code, which tf_keras runs: set keras: Legacy, with tf.keras or tf_keras in the script."
+    return f"This is Keras 2 code, which tf_keras runs: set {under.set_legacy}."
+
+
+def _assigns_a_callback_s_model(error: BaseException) -> bool:
+    """Whether the error's last frame is a method of a Keras callback whose property `model` has no setter."""
+    if "property 'model' of" not in str(error) or "has no setter" not in str(error):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    classes = type(frame.f_locals.get("self")).__mro__
+    return any((each.__module__.partition(".")[0], each.__name__) == ("keras", "Callback") for each in classes)
 
 
 def _policy(text: str, under: Circumstances) -> str | None:
