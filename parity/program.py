@@ -10,7 +10,7 @@ from typing import Any
 
 # Values of each field, the simplest first; `strategies` draws from them, `shrink` goes towards the first.
 FORMS = ("sequential", "functional", "subclass")
-INPUTS = ("vector", "image", "tokens", "tokens_lstm", "sequence", "several")
+INPUTS = ("vector", "image", "tokens", "tokens_lstm", "sequence", "several", "several_list")
 EXTRAS = ("batchnorm", "dropout", "l2", "activity", "add_loss", "frozen", "stateful")
 TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image", "unlabelled")
 DTYPES = ("float32", "int64", "int32", "uint8", "bool")
@@ -172,6 +172,10 @@ class Program:
         return None if self.outputs == "one" else "regression"
 
     @property
+    def several(self) -> bool:
+        return self.inputs in ("several", "several_list")
+
+    @property
     def masked_sequence(self) -> bool:
         return self.inputs in ("tokens", "tokens_lstm", "sequence")
 
@@ -179,8 +183,10 @@ class Program:
 def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list of rules
     """Why Keras has no such program, or why it would say nothing; None for a program."""
     p = program
-    if p.inputs == "several" and p.form == "sequential":
+    if p.several and p.form == "sequential":
         return "a Sequential model has one input"
+    if p.inputs == "several_list" and p.form == "subclass":
+        return "only a functional model says that its inputs are a list"
     if p.outputs != "one" and p.form == "sequential":
         return "a Sequential model has one output"
     if p.outputs == "named" and p.form == "subclass":

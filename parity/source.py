@@ -106,7 +106,9 @@ def _rank(p: Program) -> str:
 
 
 def _split(p: Program) -> str:
-    inputs = '{"a": found["a"], "b": found["b"]}' if p.inputs == "several" else 'found["x"]'
+    inputs = {"several": '{"a": found["a"], "b": found["b"]}', "several_list": '[found["a"], found["b"]]'}.get(
+        p.inputs, 'found["x"]'
+    )
     if p.task == "unlabelled":
         labels = "None"
     elif p.outputs == "one":

@@ -101,6 +101,11 @@ def model(p: Program) -> list[str]:
             'inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((3,), name="b")}',
             'x = keras.layers.Concatenate()([keras.layers.Dense(4)(inputs["a"]), inputs["b"]])',
         ]
+    elif p.inputs == "several_list":
+        lines += [
+            "inputs = [keras.Input((4,)), keras.Input((3,))]",
+            "x = keras.layers.Concatenate()([keras.layers.Dense(4)(inputs[0]), inputs[1]])",
+        ]
     else:
         lines += [f"inputs = x = {_input(p)}"]
     lines += [f"x = {layer}(x)" for layer in body]

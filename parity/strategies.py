@@ -113,8 +113,7 @@ def _programs(draw: st.DrawFn, generation: str | None) -> Program:
     p: dict[str, Any] = {"generation": generation or draw(st.sampled_from(["Keras3", "Legacy"]))}
     p["form"] = draw(st.sampled_from(choices.FORMS))
     p["inputs"] = draw(_rarely(choices.INPUTS, 3))
-    several = p["inputs"] == "several"
-    if several and p["form"] == "sequential":
+    if (p["inputs"] == "several" and p["form"] == "sequential") or p["inputs"] == "several_list":
         p["form"] = "functional"
     p["override"] = draw(_rarely(choices.OVERRIDES, 18))
     tasks = [task for task in choices.TASKS if task not in ("tokens", "image", "unlabelled")]

@@ -18,7 +18,8 @@ class TensorSpec:
 class ExampleSpec:
     """`inputs` in the order of the features, `labels` in the order of the job; `classes` are the manifest's names.
 
-    A model with one input gets that tensor, a model with several a dict by name; so do losses with the labels.
+    A model with one input gets that tensor, a model with several a dict by name or, where its inputs are a list, a
+    tuple; so do losses with the labels.
     """
 
     inputs: tuple[TensorSpec, ...]

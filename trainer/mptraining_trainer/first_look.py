@@ -36,7 +36,7 @@ def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, 
     output = (
         None
         if job.accelerator.kind == "tpu"
-        else _forward(model, few if isinstance(inputs, Mapping) else few["inputs"])
+        else _forward(model, compiled.arranged_inputs(few) if isinstance(inputs, Mapping) else few["inputs"])
     )
     if output is not None and not tf.is_tensor(output):
         return None

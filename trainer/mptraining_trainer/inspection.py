@@ -125,6 +125,7 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
 
     def step(inputs: Any, labels: Any) -> Any:
         taken.extend(tf.nest.flatten(inputs))
+        inputs = compiled.arranged_inputs(inputs)
         with tf.GradientTape() as tape:
             predictions = compiled.predictions(inputs, training=True)
             output.append(predictions)

@@ -67,8 +67,9 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
         rebuild["preprocess"] = "the program's own" if preprocess else None
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
-    rebuild["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs]
     compiled, optimizer = compile_model(job, keras, parts, example, notice)
+    fed = {one.name: {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs}
+    rebuild["inputs"] = [fed[name] for name in compiled.inputs or fed]
     callbacks = parts.get("callbacks", ())
     return Program(parts["model"], compiled, optimizer, preprocess, callbacks, rebuild)
 

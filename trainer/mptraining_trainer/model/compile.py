@@ -29,7 +29,7 @@ def compile_model(
     InvalidProgram for what the program brings and for two that disagree.
     """
     model = parts["model"]
-    compiled = CompiledModel(keras, model, [label.name for label in example.labels])
+    compiled = CompiledModel(keras, model, [label.name for label in example.labels], example.inputs)
     optimizer = _optimizer(job, keras, parts, notice)
     loss, new_loss = _loss(job, keras, compiled, parts, example, notice)
     added = _job_metrics(job, keras, example)

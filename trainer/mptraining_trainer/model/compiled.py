@@ -11,7 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.example_spec import TensorSpec
 from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.model.inputs import in_order
 from mptraining_trainer.training.batch_reduction import updated_by
 
 
@@ -27,19 +29,30 @@ class CompiledModel:
     """`compute_loss` and the compiled metrics of `model`, as `fit` calls them; nothing of them is built again.
 
     `labels` are the names of several labels in the order of the job: a model whose outputs have these names gets a
-    dict, others a list in this order, as with `fit(y=...)`.
+    dict, others a list in this order, as with `fit(y=...)`. `features` are what it is fed: a model whose inputs are a
+    list gets them as a tuple, as Keras passes `fit(x=[...])` on. Raises InvalidProgram for features that do not fit.
     """
 
-    def __init__(self, keras: Keras, model: Any, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, keras: Keras, model: Any, labels: Sequence[str] = (), features: Sequence[TensorSpec] = ()
+    ) -> None:
         self.keras = keras
         self.model = model
         self._labels = tuple(labels)
+        # Names of the features in the order of a list of inputs.
+        self.inputs = in_order(keras, model, features) if features else None
         # Names of the outputs; None where the outputs are a list without names.
         structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
         named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
         self._outputs = _names(named)
         # What an override of `compute_metrics` returned last beside its metrics, by name.
         self._returned: dict[str, Any] = {}
+
+    def arranged_inputs(self, inputs: Any) -> Any:
+        """The inputs of a batch in the structure that Keras expects."""
+        if self.inputs is None or not isinstance(inputs, Mapping):
+            return inputs
+        return tuple(inputs[name] for name in self.inputs)
 
     def arranged(self, labels: Any) -> Any:
         """The labels of a batch in the structure that Keras expects; None without labels."""
@@ -54,7 +67,8 @@ class CompiledModel:
     def for_keras(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         """Inputs, labels and weights as `fit` passes them on: None for what there is not, an empty tuple in a batch."""
         inputs, labels, weights = batch
-        return inputs, self.arranged(labels), None if isinstance(weights, tuple) and not weights else weights
+        weights = None if isinstance(weights, tuple) and not weights else weights
+        return self.arranged_inputs(inputs), self.arranged(labels), weights
 
     def predictions(self, inputs: Any, *, training: bool) -> Any:
         """The model's outputs, called as `fit` and `evaluate` call it."""
@@ -196,6 +210,7 @@ class CompiledModel:
         Call it inside the strategy's scope, so that every replica has the metrics' variables.
         """
         inputs, labels, weights = batch
+        inputs = self.arranged_inputs(inputs)
         weights = None if isinstance(weights, tuple) else weights
         if isinstance(labels, Mapping) and self._outputs is None:
             # Of a model that is not functional, only a call tells.

@@ -57,9 +57,19 @@ _SIZES = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
-_DTYPES = re.compile(
-    r"dtype|type|cast|mixed|expected to be a|InTopK|ConcatV2|Tensor conversion requested|is not in \[0, \d+\)",
-    re.IGNORECASE,
+# TensorFlow's words for two dtypes that meet, or one that an operation does not take; each names the dtypes.
+_MISMATCH = re.compile(
+    r"has type \S+ that does not match (?:expected )?type (?:of )?\S+"
+    r"|have types \[[^\]]*\] that don't all match"
+    r"|dtype=\w+\) and .{1,100} have different types"
+    r"|onversion requested (?:dtype \S+ for \w+ with dtype|to type \S+ for .?tf\.Variable of type) \S+"
+    r"|expected to be an? \S+ tensor but is an? \S+ tensor"
+    r"|Value for attr '\w+' of \S+ is not in the list of allowed values"
+    r"|has DataType \S+ not in list of allowed values"
+    r"|must have the same dtype, got \S+ != \S+"
+    r"|with wrong dtype\. Expected \S+ got \S+"
+    r"|dtype is \S+ but Op is trying to write dtype \S+"
+    r"|enters the loop with type .{1,25} but has type .{1,25} after",
 )
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
@@ -169,4 +179,5 @@ def _policy(text: str, under: Circumstances) -> str | None:
 
 
 def _is_of_policy(text: str) -> bool:
-    return bool(_INDEX.search(text)) or bool(_HALF.search(text) and _DTYPES.search(text)) or "InTopK" in text
+    # The arguments of a call, which Keras adds to every message, have the policy's dtype whatever went wrong.
+    return bool(_INDEX.search(text)) or any(_HALF.search(found[0]) for found in _MISMATCH.finditer(text))

@@ -119,7 +119,7 @@ class ReplicaStep:
 
         def of_no_row() -> Any:
             # A layer that counts its calls counts the same ones on every replica.
-            self._compiled.predictions(padded[0], training=False)
+            self._compiled.predictions(self._compiled.arranged_inputs(padded[0]), training=False)
             return tf.constant(0.0)
 
         return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
