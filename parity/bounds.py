@@ -102,7 +102,7 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
 # Programs whose weights are compared and whose reported numbers are not, with the reason.
 _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
     (
-        lambda p, v: v != ONE and p.head == "rank1" and p.generation == "Legacy",
+        lambda p, v: v != ONE and p.head == "rank1",
         "a metric of numbers without an axis is one number a batch, and replicas have more batches, of other sizes",
     ),
     (

@@ -274,8 +274,10 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "tf_keras draws other masks in each program"
     if p.legacy and p.policy == "mixed_float16" and p.override in ("train_step", "both_steps"):
         return "written for the LossScaleOptimizer of Keras 3"
-    if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or {"batchnorm", "dropout"} & set(p.extras)):
-        return "accumulation is compared with the larger batch, which has other statistics"
+    if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or {"batchnorm", "dropout", "stateful"} & set(p.extras)):
+        return "accumulation is compared with the larger batch, which has other statistics and fewer calls"
+    if p.accumulation > 1 and p.clipping != "none" and p.inputs in ("tokens", "tokens_lstm"):
+        return "TensorFlow clips each row of an embedding's sparse gradient; an accumulated one is dense"
     weighed = p.reduction == "mean_with_sample_weight" and (p.class_weight or p.sample_weight != "none")
     if p.accumulation > 1 and (p.task == "tokens" or weighed):
         return "accumulation is compared with the larger batch, whose mask or sum of weights is another"
