@@ -102,6 +102,10 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
 # Programs whose weights are compared and whose reported numbers are not, with the reason.
 _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
     (
+        lambda p, v: v != ONE and p.task == "tokens" and p.override in ("test_step", "both_steps"),
+        "in a test_step of the user's each replica counts its own mask (docs/guide.md, Function)",
+    ),
+    (
         lambda p, v: v != ONE and p.head == "rank1",
         "a metric of numbers without an axis is one number a batch, and replicas have more batches, of other sizes",
     ),

@@ -180,7 +180,7 @@ class Program:
         return self.inputs in ("tokens", "tokens_lstm", "sequence")
 
 
-def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list of rules
+def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912, PLR0915 - a list of rules
     """Why Keras has no such program, or why it would say nothing; None for a program."""
     p = program
     if p.several and p.form == "sequential":
@@ -274,7 +274,8 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912 - a list 
         return "tf_keras draws other masks in each program"
     if p.legacy and p.policy == "mixed_float16" and p.override in ("train_step", "both_steps"):
         return "written for the LossScaleOptimizer of Keras 3"
-    if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or {"batchnorm", "dropout", "stateful"} & set(p.extras)):
+    counting = {"batchnorm", "dropout", "stateful"} & set(p.extras)
+    if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or counting):
         return "accumulation is compared with the larger batch, which has other statistics and fewer calls"
     if p.accumulation > 1 and p.clipping != "none" and p.inputs in ("tokens", "tokens_lstm"):
         return "TensorFlow clips each row of an embedding's sparse gradient; an accumulated one is dense"

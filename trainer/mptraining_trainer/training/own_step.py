@@ -56,11 +56,16 @@ class OwnStep:
 
     def train(self, batch: Batch) -> dict[str, Any]:
         """Runs `train_step`; its logs as float32 scalars."""
-        return self._run(self._compiled.model.train_step, batch, self._replicas)
+        return self._run(self._compiled.model.train_step, batch, Part(self._replicas, self._mean))
 
     def test(self, batch: Batch, parts: Any = None) -> dict[str, Any]:
-        """Runs `test_step`; its logs as float32 scalars. `parts`: one divided by this replica's share of the rows."""
-        return self._run(self._compiled.model.test_step, batch, self._replicas if parts is None else parts)
+        """Runs `test_step`; its logs as float32 scalars.
+
+        `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot meet:
+        each counts its own mask.
+        """
+        part = Part(self._replicas, self._mean) if parts is None else Part(parts, _itself)
+        return self._run(self._compiled.model.test_step, batch, part)
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
         """`test` with the rows that count, if there are any: the logs times this replica's share of these rows."""
@@ -77,10 +82,9 @@ class OwnStep:
         logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
         return logs
 
-    def _run(self, step: Any, batch: Batch, parts: Any) -> dict[str, Any]:
+    def _run(self, step: Any, batch: Batch, part: Part) -> dict[str, Any]:
         data = self.data(batch)
-        part = Part(parts, self._mean) if self._replicas > 1 else None
-        with part_of(part):
+        with part_of(part if self._replicas > 1 else None):
             logs = step(data)
         logs = _flat(logs) if isinstance(logs, Mapping) else {"loss": logs}
         scalars = {name: tf.cast(tf.convert_to_tensor(value), tf.float32) for name, value in logs.items()}
@@ -96,6 +100,10 @@ class OwnStep:
 
     def _mean(self, value: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
