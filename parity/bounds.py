@@ -89,12 +89,8 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         Bound(2e-6, 5e-6, "float32, sums in another order"),
     ),
     (
-        lambda p, _: p.outputs == "one" and p.ema == "none",
-        Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),
-    ),
-    (
         lambda *_: True,
-        Bound(2e-7, 1e-6, "gradients of several losses, or averages of weights, are added up in another order"),
+        Bound(2e-7, 1e-6, "the same operations on the same batch; parts of a gradient may be added in another order"),
     ),
 )
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, Problem
@@ -36,6 +37,9 @@ from mptraining_trainer.replica_values import ReplicaValues
 from mptraining_trainer.splits import Opened
 from mptraining_trainer.training.separable import needs_sums
 from mptraining_trainer.xla import compiles, leave_out, sums_over_replicas
+
+# Examples that are looked at before training.
+_LOOKED_AT = 16
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
     # What cannot work is refused before the first step.
     with input.explaining(data):
-        examples = _look(_pipeline(ground, preprocess, ground.first, 1))
+        examples = _look(_pipeline(ground, preprocess, ground.first, _LOOKED_AT))
     # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
     few = tf.nest.map_structure(tf.convert_to_tensor, examples)
     sums, facts = _looked_at(ground, job, built, loop, examples)
@@ -229,9 +233,28 @@ def _weigh(ground: Ground) -> Callable[..., Any] | None:
 
 
 def _look(dataset: Any) -> tuple[Any, Any, Any]:
-    """Inputs, labels and weights of the first few examples, as NumPy arrays."""
-    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda tensor: tensor[:8].numpy(), next(iter(dataset))[:3])
+    """Inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
+    batches: list[Any] = []
+    for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
+        batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
+        if rows is not None:
+            batch = _rows_of(batch, rows.numpy() > 0)
+        # Examples of a size of their own are padded to the largest of their batch.
+        if batches and _shapes(batch) != _shapes(batches[0]):
+            break
+        batches.append(batch)
+        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= _LOOKED_AT:
+            break
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:_LOOKED_AT], *batches)
     return few
+
+
+def _rows_of(batch: Any, keep: Any) -> Any:
+    return tf.nest.map_structure(lambda array: array[keep], batch)
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [array.shape[1:] for array in tf.nest.flatten(batch)]
 
 
 @contextmanager

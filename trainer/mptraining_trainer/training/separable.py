@@ -63,7 +63,8 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
     if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
         return sums
-    if padded and _apart(*_with_padding(compiled, batch, rows)) > tolerance:
+    # An add_loss may be a small part of the loss; zeros in its sums change no bit of the others.
+    if padded and _apart(*_with_padding(compiled, batch, rows)) > tolerance / 20:
         raise InvalidProgram(
             "loss",
             "padded or skipped rows change it (an add_loss or an activity regularizer counts them), and a batch here "
