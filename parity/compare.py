@@ -39,7 +39,7 @@ class Compared:
 
 
 _SKIPPED = (
-    "loss scaling skipped steps: Keras counts those in the loss, in the layers' statistics and, tf_keras, in the "
+    "loss scaling skipped steps, which the sums of a replica's rows decide: Keras counts those in the loss, in the layers' statistics and, tf_keras, in the "
     "iterations; here a skipped step leaves nothing behind"
 )
 
@@ -49,7 +49,7 @@ def compare(program: Program, variant: Variant, reference: Numbers, ours: Number
     limit = bound(program, variant)
     weights = _weights_apart(reference.weights, ours.weights)
     metrics, worst = _metrics_apart(reference.epochs, ours.epochs)
-    verdict, what = _without_numbers(limit, reference, ours)
+    verdict, what = _without_numbers(program, limit, reference, ours)
     if verdict is None:
         what = _what(limit, weights, metrics, worst)
         verdict = "different" if what else "equal"
@@ -57,7 +57,7 @@ def compare(program: Program, variant: Variant, reference: Numbers, ours: Number
     return Compared(variant.name, verdict, what, seconds=ours.seconds)
 
 
-def _without_numbers(limit: Bound, reference: Numbers, ours: Numbers) -> tuple[Verdict | None, str]:
+def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: Numbers) -> tuple[Verdict | None, str]:
     """A verdict that needs no numbers, and why; None where they decide."""
     verdict: Verdict | None = None
     what = ""
@@ -71,7 +71,7 @@ def _without_numbers(limit: Bound, reference: Numbers, ours: Numbers) -> tuple[V
         verdict, what = ("different", f"fails: {ours.refused}") if raised else ("refused", ours.refused)
     elif ours.failed is not None:
         verdict, what = "different", f"fails: {ours.failed}"
-    elif reference.skipped:
+    elif reference.skipped or (ours.skipped and program.policy == "mixed_float16"):
         verdict, what = "not compared", _SKIPPED
     elif limit.weights is None:
         verdict, what = "not compared", limit.because

@@ -180,4 +180,5 @@ def train(
     weights = tuple(_published[-1]) if _published else ()
     reports = [event for event in said if isinstance(event, events.Progress)]
     by_epoch = {event.epoch: event.metrics for event in reports}
-    return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), seconds=time.monotonic() - began)
+    skipped = any(event.skipped_steps for event in reports)
+    return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), skipped, time.monotonic() - began)
