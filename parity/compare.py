@@ -39,8 +39,8 @@ class Compared:
 
 
 _SKIPPED = (
-    "loss scaling skipped steps, which the sums of a replica's rows decide: Keras counts those in the loss, in the layers' statistics and, tf_keras, in the "
-    "iterations; here a skipped step leaves nothing behind"
+    "loss scaling skipped steps, which the sums over a replica's rows decide: Keras counts those in the loss, in the "
+    "layers' statistics and, tf_keras, in the iterations; here a skipped step leaves nothing behind"
 )
 
 
