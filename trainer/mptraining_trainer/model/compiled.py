@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,6 @@ from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.example_spec import TensorSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.inputs import in_order
-from mptraining_trainer.training.batch_reduction import updated_by
 
 
 @dataclass(frozen=True)
@@ -284,6 +283,17 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+@contextmanager
+def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
+    """While it lasts, `metric.update_state(values, sample_weight)` is `update(update_state, values, sample_weight)`."""
+    before = metric.update_state
+    object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
+    try:
+        yield
+    finally:
+        object.__setattr__(metric, "update_state", before)
 
 
 def _flat(metrics: Sequence[Any]) -> list[Any]:

@@ -28,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.model.compiled import updated_by
 
 _current = threading.local()
 
@@ -172,17 +173,6 @@ def _wrap_reported_losses() -> None:
         return loss
 
     LossesContainer.__call__ = reported
-
-
-@contextmanager
-def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
-    """While it lasts, `metric.update_state(values, sample_weight)` is `update(update_state, values, sample_weight)`."""
-    before = metric.update_state
-    object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
-    try:
-        yield
-    finally:
-        object.__setattr__(metric, "update_state", before)
 
 
 def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
