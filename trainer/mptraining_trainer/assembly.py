@@ -5,12 +5,12 @@ Whatever was built before, the same job under the same policy begins with the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, Problem
@@ -22,7 +22,7 @@ from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.entry_point import raised
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.facts import Facts
-from mptraining_trainer.first_look import gather
+from mptraining_trainer.first_look import LOOKED_AT, first_examples, gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.loop import Loop, feed
@@ -37,9 +37,6 @@ from mptraining_trainer.replica_values import ReplicaValues
 from mptraining_trainer.splits import Opened
 from mptraining_trainer.training.separable import needs_sums
 from mptraining_trainer.xla import compiles, leave_out, sums_over_replicas
-
-# Examples that are looked at before training.
-_LOOKED_AT = 16
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,8 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
     # What cannot work is refused before the first step.
     with input.explaining(data):
-        examples = _look(_pipeline(ground, preprocess, ground.first, _LOOKED_AT))
+        steps = math.ceil(LOOKED_AT / ground.batching.examples_per_step)
+        examples = first_examples(_pipeline(ground, preprocess, ground.first, steps))
     # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
     few = tf.nest.map_structure(tf.convert_to_tensor, examples)
     sums, facts = _looked_at(ground, job, built, loop, examples)
@@ -230,31 +228,6 @@ def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps:
 def _weigh(ground: Ground) -> Callable[..., Any] | None:
     weights = ground.training.class_weight
     return ground.keras.class_weights(weights) if weights else None
-
-
-def _look(dataset: Any) -> tuple[Any, Any, Any]:
-    """Inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
-    batches: list[Any] = []
-    for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
-        batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
-        if rows is not None:
-            batch = _rows_of(batch, rows.numpy() > 0)
-        # Examples of a size of their own are padded to the largest of their batch.
-        if batches and _shapes(batch) != _shapes(batches[0]):
-            break
-        batches.append(batch)
-        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= _LOOKED_AT:
-            break
-    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:_LOOKED_AT], *batches)
-    return few
-
-
-def _rows_of(batch: Any, keep: Any) -> Any:
-    return tf.nest.map_structure(lambda array: array[keep], batch)
-
-
-def _shapes(batch: Any) -> list[Any]:
-    return [array.shape[1:] for array in tf.nest.flatten(batch)]
 
 
 @contextmanager

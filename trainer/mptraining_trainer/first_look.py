@@ -17,6 +17,34 @@ from mptraining_trainer.model.compiled import CompiledModel
 
 _ROWS = 8
 
+# Examples that are looked at before training.
+LOOKED_AT = 16
+
+
+def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
+    """Inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
+    batches: list[Any] = []
+    for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
+        batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
+        if rows is not None:
+            batch = _rows_of(batch, rows.numpy() > 0)
+        # Examples of a size of their own are padded to the largest of their batch.
+        if batches and _shapes(batch) != _shapes(batches[0]):
+            break
+        batches.append(batch)
+        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= LOOKED_AT:
+            break
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:LOOKED_AT], *batches)
+    return few
+
+
+def _rows_of(batch: Any, keep: Any) -> Any:
+    return tf.nest.map_structure(lambda array: array[keep], batch)
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [array.shape[1:] for array in tf.nest.flatten(batch)]
+
 
 def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
     """What there is to know from the model and the first batch, (inputs, labels, …) as NumPy arrays.

@@ -22,7 +22,8 @@ from mptraining_trainer.data.clock import graph_clock
 from mptraining_trainer.evaluation import Evaluation
 from mptraining_trainer.execution import Execution
 from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.metrics import LoggedMetric
 from mptraining_trainer.moving_statistics import MovingStatistics
 from mptraining_trainer.precision import FLOOR, LossScaler
 from mptraining_trainer.replicas import Speakers, all_finite, assign, norm_of, run_eagerly, summed

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,14 +13,7 @@ from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.example_spec import TensorSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.inputs import in_order
-
-
-@dataclass(frozen=True)
-class LoggedMetric:
-    """One name in the logs; `_direction` is Keras' own word for the better way: up, down or None."""
-
-    name: str
-    _direction: str | None
+from mptraining_trainer.model.metrics import LoggedMetric, flat, result, updated_by
 
 
 class CompiledModel:
@@ -122,7 +114,7 @@ class CompiledModel:
     @contextmanager
     def results_of_one_replica(self) -> Iterator[None]:
         """While it lasts, tf_keras' metrics read what this replica counted: all replicas cannot meet in a condition."""
-        wrapped = [(metric, metric.result) for metric in _flat(self.model.metrics)] if self.keras.legacy else []
+        wrapped = [(metric, metric.result) for metric in flat(self.model.metrics)] if self.keras.legacy else []
         for metric, _ in wrapped:
             object.__setattr__(metric, "result", partial(type(metric).result, metric))
         try:
@@ -152,7 +144,7 @@ class CompiledModel:
 
     def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
         """The names under which metrics are logged, of the compiled ones by default, and which way is better."""
-        known = {each.name: getattr(each, "_direction", None) for each in _flat(self.metrics)}
+        known = {each.name: getattr(each, "_direction", None) for each in flat(self.metrics)}
         if names is None:
             # Traced only: to read values that replicas keep apart is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
@@ -163,7 +155,7 @@ class CompiledModel:
         """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
-            result = _result(metric)
+            result = result(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}
@@ -237,7 +229,7 @@ class CompiledModel:
 
     def _build_by_update(self, inputs: Any, labels: Any, weights: Any) -> None:
         """Traces an update where metrics make their variables at the first one, as R2Score and F1Score do."""
-        if all(getattr(metric, "built", True) and getattr(metric, "_built", True) for metric in _flat(self.metrics)):
+        if all(getattr(metric, "built", True) and getattr(metric, "_built", True) for metric in flat(self.metrics)):
             return
 
         def on_replica(*tensors: Any) -> None:
@@ -283,31 +275,6 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
-
-
-@contextmanager
-def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
-    """While it lasts, `metric.update_state(values, sample_weight)` is `update(update_state, values, sample_weight)`."""
-    before = metric.update_state
-    object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
-    try:
-        yield
-    finally:
-        object.__setattr__(metric, "update_state", before)
-
-
-def _flat(metrics: Sequence[Any]) -> list[Any]:
-    """Each metric, those of a container in its place."""
-    return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
-
-
-def _result(metric: Any) -> Any:
-    try:
-        return metric.result()
-    except NotImplementedError:
-        # tf_keras wraps `result` so that variables which cast themselves under a mixed policy cannot be read over the
-        # replicas; without the wrapper they can.
-        return type(metric).result(metric)
 
 
 def _names(names: Iterable[str] | None) -> set[str] | None:
