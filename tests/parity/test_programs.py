@@ -20,7 +20,7 @@ from parity.source import source
 from parity.strategies import contains, drawn, programs, simplest
 
 PLAIN = Program()
-REFERENCE = Numbers((np.ones((2, 2), np.float32),), ({"loss": 1.0, "val_loss": 2.0},), steps=1)
+REFERENCE = Numbers((np.ones((2, 2), np.float32),), ({"loss": 1.0, "val_loss": 2.0},))
 
 
 @given(programs())

@@ -13,7 +13,7 @@ from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.example_spec import TensorSpec
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.inputs import in_order
-from mptraining_trainer.model.metrics import LoggedMetric, flat, result, updated_by
+from mptraining_trainer.model.metrics import LoggedMetric, flat, result_of, updated_by
 
 
 class CompiledModel:
@@ -155,7 +155,7 @@ class CompiledModel:
         """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
-            result = result(metric)
+            result = result_of(metric)
             found |= result if isinstance(result, Mapping) else {metric.name: result}
         found |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}

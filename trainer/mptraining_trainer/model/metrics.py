@@ -32,7 +32,7 @@ def flat(metrics: Sequence[Any]) -> list[Any]:
     return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
 
 
-def result(metric: Any) -> Any:
+def result_of(metric: Any) -> Any:
     """The metric's result over all replicas."""
     try:
         return metric.result()
