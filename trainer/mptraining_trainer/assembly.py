@@ -22,7 +22,7 @@ from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.entry_point import raised
 from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.facts import Facts
-from mptraining_trainer.first_look import LOOKED_AT, first_examples, gather
+from mptraining_trainer.first_look import CHECKED, LOOKED_AT, first_examples, gather
 from mptraining_trainer.input import Split
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.loop import Loop, feed
@@ -196,7 +196,7 @@ def _looked_at(
         # An own step need not call the compiled loss, nor the model itself.
         with _ignoring_all_but_problems() if own else nullcontext():
             sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
-    facts = gather(compiled, examples, keras, job)
+    facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
     values.assign(moved, before)
     return sums, facts
 

@@ -15,10 +15,10 @@ from mptraining_trainer.facts import ELEMENTWISE, SPARSE, Facts, InputFacts, Lab
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 
-_ROWS = 8
-
-# Examples that are looked at before training.
+# Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later example that
+# is not finite is left to `onNonFinite`.
 LOOKED_AT = 16
+CHECKED = 8
 
 
 def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
@@ -60,7 +60,7 @@ def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, 
         return None
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
-    few = {name: tf.convert_to_tensor(value[:_ROWS]) for name, value in named.items()}
+    few = {name: tf.convert_to_tensor(value[:CHECKED]) for name, value in named.items()}
     output = (
         None
         if job.accelerator.kind == "tpu"
