@@ -15,7 +15,7 @@ from mptraining_trainer.facts import ELEMENTWISE, SPARSE, Facts, InputFacts, Lab
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 
-# Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later example that
+# Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later one that
 # is not finite is left to `onNonFinite`.
 LOOKED_AT = 16
 CHECKED = 8
