@@ -77,13 +77,17 @@ class Keras:
 
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Makes the slots now, so that a checkpoint can be restored before the first step."""
-        optimizer.build(list(variables))
-        if self.legacy and hasattr(optimizer, "_u_product_counter"):
-            _count_by_variable(optimizer)
+        self.build_slots(optimizer, variables)
         if not self.legacy:
             # Keras 3 clips each replica's share and sums afterwards, without a switch: so it is given the sums, and
             # its own summing taken away. tf_keras has an argument for that.
             optimizer._all_reduce_sum_gradients = list
+
+    def build_slots(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Makes the optimizer's own variables, which count no trace of a step."""
+        optimizer.build(list(variables))
+        if self.legacy and hasattr(optimizer, "_u_product_counter"):
+            _count_by_variable(optimizer)
 
     def overwriting_average(self, optimizer: Any) -> int | None:
         """Takes `ema_overwrite_frequency` from a Keras 3 optimizer; None where it has none.

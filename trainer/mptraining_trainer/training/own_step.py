@@ -50,7 +50,7 @@ class OwnStep:
         for optimizer in found:
             variables = noted[id(optimizer)]
             if variables and not getattr(optimizer, "built", False):
-                optimizer.build(variables)
+                keras.build_slots(optimizer, variables)
             if self._replicas > 1:
                 _average(keras, optimizer)
 
