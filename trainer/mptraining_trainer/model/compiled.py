@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -164,8 +164,8 @@ class CompiledModel:
             if value.shape.rank == 0:
                 scalars[name] = value
             else:
-                flat = tf.reshape(value, [-1])
-                scalars |= {f"{name}_{index}": flat[index] for index in range(flat.shape[0])}
+                elements = tf.reshape(value, [-1])
+                scalars |= {f"{name}_{index}": elements[index] for index in range(elements.shape[0])}
         return scalars
 
     @property
@@ -236,9 +236,7 @@ class CompiledModel:
             predictions = self.predictions(tensors[0], training=False)
             self.update_metrics(tensors[0], tensors[1], predictions, tensors[2])
 
-        strategy = tf.distribute.get_strategy()
-        traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=False)
-        traced.get_concrete_function(inputs, labels, weights)
+        _trace_on_replicas(on_replica, inputs, labels, weights)
 
     def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
         """A variable for each number that `compute_metrics` returns and no metric of the model has."""
@@ -250,9 +248,7 @@ class CompiledModel:
             scalars = {name: value for name, value in logs.items() if not isinstance(value, Mapping)}
             numbers.extend(name for name, value in scalars.items() if tf.convert_to_tensor(value).shape.rank == 0)
 
-        strategy = tf.distribute.get_strategy()
-        traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=False)
-        traced.get_concrete_function(inputs, labels, weights)
+        _trace_on_replicas(on_replica, inputs, labels, weights)
         known = {"loss", *(each.name for each in self.logged())}
         for name in dict.fromkeys(numbers):
             if name not in known:
@@ -275,6 +271,12 @@ class CompiledModel:
         """Specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
+
+
+def _trace_on_replicas(on_replica: Callable[..., Any], *specs: Any) -> None:
+    strategy = tf.distribute.get_strategy()
+    traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=False)
+    traced.get_concrete_function(*specs)
 
 
 def _names(names: Iterable[str] | None) -> set[str] | None:

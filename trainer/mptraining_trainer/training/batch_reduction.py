@@ -175,6 +175,11 @@ def _wrap_reported_losses() -> None:
     LossesContainer.__call__ = reported
 
 
+def alone(value: Any) -> Any:
+    """`Part.mean` where replicas cannot meet: each part counts its own mask and weights."""
+    return value
+
+
 def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def scaled(value: Any) -> Any:
         return value if current() is not None else scale(value)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.training.batch_reduction import Part, part_of, wrap_reductions
+from mptraining_trainer.training.batch_reduction import Part, alone, part_of, wrap_reductions
 from mptraining_trainer.training.step import Batch, without_padding
 
 
@@ -64,7 +64,7 @@ class OwnStep:
         `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot meet:
         each counts its own mask.
         """
-        part = Part(self._replicas, self._mean) if parts is None else Part(parts, _itself)
+        part = Part(self._replicas, self._mean) if parts is None else Part(parts, alone)
         return self._run(self._compiled.model.test_step, batch, part)
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
@@ -100,10 +100,6 @@ class OwnStep:
 
     def _mean(self, value: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:

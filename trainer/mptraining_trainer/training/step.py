@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.training.batch_reduction import Part, part_of, wrap_reductions
+from mptraining_trainer.training.batch_reduction import Part, alone, part_of, wrap_reductions
 
 Batch = tuple[Any, ...]
 
@@ -110,7 +110,7 @@ class ReplicaStep:
             # Keras 3 counts a batch without a fixed size as one, tf_keras by its rows.
             weight = own if self._compiled.keras.legacy else own * self._replicas / whole
             with self._compiled.output_losses_weighted(weight):
-                return evaluated(Part(whole / own, _itself))
+                return evaluated(Part(whole / own, alone))
 
         if rows is not None:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
@@ -155,7 +155,7 @@ class ReplicaStep:
         if parts == 1 and rows is None:
             return None
         # No replica can wait for another one inside the loop over accumulated batches: there each part counts alone.
-        part = Part(parts, self._mean if accumulation == 1 else _itself)
+        part = Part(parts, self._mean if accumulation == 1 else alone)
         if rows is not None:
             part.rows = rows
             part.mean_rows = tf.maximum(count, 1.0) / parts
@@ -223,10 +223,6 @@ def without_padding(batch: Batch) -> tuple[Batch, None]:
     """The rows of a batch that count, and None in place of their vector."""
     *tensors, rows = batch
     return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _masks(predictions: Any) -> dict[str, Any]:
