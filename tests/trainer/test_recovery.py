@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mptraining_api.job import MPTrainingJob
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.checkpoint_state import CheckpointState
-from mptraining_trainer.recovery import NonFinite, Numbers, job_under, policies, resumed, safer, way_back
+from mptraining_trainer.checkpoint_state import CheckpointState, resumed
+from mptraining_trainer.recovery import NonFinite, Numbers, job_under, policies, safer, way_back
 
 EVERYTHING = ("float32", "mixed_bfloat16", "mixed_float16")
 

@@ -17,7 +17,8 @@ from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolve import ClusterSettings, resolve
 from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.fits import Added, FitState
+from mptraining_trainer.checkpoint_state import FitState
+from mptraining_trainer.fits import Added
 from mptraining_trainer.keras_generation import Keras
 from mptraining_trainer.script import run_script
 

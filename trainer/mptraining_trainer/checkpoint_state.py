@@ -7,13 +7,21 @@ from pydantic import Field, JsonValue
 from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem, StorageUnavailable
+from mptraining_api.resolved import ResolvedJob
 from mptraining_records import storage
 from mptraining_trainer.checkpoint_files import FileState
-from mptraining_trainer.fits import FitState
 from mptraining_trainer.origin import Origin
+from mptraining_trainer.recovery import Numbers
 
 STATE = "state.json"
 _VERSION = 1
+
+
+class FitState(Model):
+    """What one call of `fit` did: epochs, and what was measured after each of them."""
+
+    epochs: int
+    history: dict[str, list[float]] = Field(default_factory=dict)
 
 
 class CheckpointState(Model):
@@ -69,3 +77,24 @@ def newest_state(folder: str) -> CheckpointState | None:
         except (Problem, ValueError):
             continue
     return None
+
+
+def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> Numbers | None:
+    """The numbers that a checkpoint of this very job goes on with; None to begin as the job says.
+
+    What an attempt found out holds for the next ones until the user asks for another policy, and which records are
+    left out for data of this fingerprint alone.
+    """
+    if state is None or state.asked_policy != job.precision.policy:
+        return None
+    # A run that is to fail at the first bad batch must not leave it out.
+    fails = job.training is not None and job.training.on_non_finite == "Fail"
+    return Numbers(
+        asked=state.asked_policy,
+        policy=state.policy,
+        checked=state.checked and not fails,
+        until=state.checked_until,
+        recoveries=state.recoveries,
+        measured=state.measured,
+        excluded=() if fails or state.fingerprint != fingerprint else state.excluded,
+    )

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from pydantic import Field
-
-from mptraining_api.model import Model
+from mptraining_trainer.checkpoint_state import FitState
 from mptraining_trainer.scripts.random_state import random_states_kept
 
 T = TypeVar("T")
@@ -26,13 +24,6 @@ class Added(Enum):
     SCALE = ("LossNotScaled", "the loss could not be scaled")
     POLICY = ("PolicyUnknown", "the policy of the model's layers could not be read")
     EXPORT = ("NotExported", "the model could not be exported")
-
-
-class FitState(Model):
-    """What one call of `fit` did: epochs, and what was measured after each of them."""
-
-    epochs: int
-    history: dict[str, list[float]] = Field(default_factory=dict)
 
 
 class Context(Protocol):

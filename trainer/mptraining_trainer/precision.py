@@ -9,14 +9,11 @@ replica, and lets the scale sink to zero; hence this one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from mptraining_api.resolved import ResolvedPrecision
-
-if TYPE_CHECKING:
-    from mptraining_trainer.checkpoint_state import CheckpointState
 
 # Keras' and PyTorch's growth interval; a larger scale is tried after this many good steps in a row.
 GROWTH_STEPS = 2000
@@ -95,12 +92,3 @@ def scaler_for(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | N
     if precision.policy == "mixed_float16":
         return LossScaler(initial=precision.loss_scale, dynamic=precision.loss_scale_mode == "Dynamic")
     return LossScaler(scales=False) if checked else None
-
-
-def goes_on(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
-    """Restores what still holds of the checkpoint: under another policy the number of skipped steps alone."""
-    if state.policy == policy:
-        scale = scaler.state().scale if state.loss_scale is None else state.loss_scale
-        scaler.restore(ScalerState(scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
-    else:
-        scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))

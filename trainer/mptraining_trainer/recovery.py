@@ -24,7 +24,6 @@ from mptraining_api.resolved import ResolvedJob
 
 if TYPE_CHECKING:
     from mptraining_records.order import Position
-    from mptraining_trainer.checkpoint_state import CheckpointState
 
 # Tensor Cores multiply float16 from Volta on, bfloat16 from Ampere on (NVIDIA, CUDA C++ Programming Guide).
 _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0
@@ -124,27 +123,6 @@ def way_back(
         return None
     message = f"{incident.found}; {policy} instead of {numbers.policy}"
     return GoBack(replace(numbers, policy=policy, checked=True, until=incident.step), incident.step, message)
-
-
-def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> Numbers | None:
-    """The numbers that a checkpoint of this very job goes on with; None to begin as the job says.
-
-    What an attempt found out holds for the next ones until the user asks for another policy, and which records are
-    left out for data of this fingerprint alone.
-    """
-    if state is None or state.asked_policy != job.precision.policy:
-        return None
-    # A run that is to fail at the first bad batch must not leave it out.
-    fails = job.training is not None and job.training.on_non_finite == "Fail"
-    return Numbers(
-        asked=state.asked_policy,
-        policy=state.policy,
-        checked=state.checked and not fails,
-        until=state.checked_until,
-        recoveries=state.recoveries,
-        measured=state.measured,
-        excluded=() if fails or state.fingerprint != fingerprint else state.excluded,
-    )
 
 
 def job_under(job: ResolvedJob, policy: str) -> ResolvedJob:

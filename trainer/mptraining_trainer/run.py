@@ -25,7 +25,8 @@ from mptraining_trainer.secret_values import SecretValues
 from mptraining_trainer.storage_watch import StorageWatch, judged
 from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.train import train
-from mptraining_trainer.worker import Trained, Worker
+from mptraining_trainer.training_result import Trained
+from mptraining_trainer.worker import Worker
 
 if TYPE_CHECKING:
     from mptraining_trainer.progress_report import Reporter

@@ -16,10 +16,10 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records import storage
 from mptraining_trainer.checkpoint import Checkpointer, Contents, Loaded
-from mptraining_trainer.checkpoint_state import CheckpointState
+from mptraining_trainer.checkpoint_state import CheckpointState, FitState
 from mptraining_trainer.device_meter import DeviceMeter
 from mptraining_trainer.failures import of_a_peer
-from mptraining_trainer.fits import Added, FitState
+from mptraining_trainer.fits import Added
 from mptraining_trainer.keras_generation import Keras, load
 from mptraining_trainer.parting import part
 from mptraining_trainer.profiling import Profiling
@@ -28,7 +28,8 @@ from mptraining_trainer.publish import publish
 from mptraining_trainer.runtime import ground
 from mptraining_trainer.script import run_script
 from mptraining_trainer.telemetry import peak_memory_bytes
-from mptraining_trainer.worker import Trained, Worker
+from mptraining_trainer.training_result import Trained
+from mptraining_trainer.worker import Worker
 
 _LONGEST_ERROR = 500
 

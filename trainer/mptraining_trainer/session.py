@@ -31,7 +31,7 @@ from mptraining_trainer.input import Split
 from mptraining_trainer.loop import feed
 from mptraining_trainer.pace import Boundaries, Pace
 from mptraining_trainer.parting import part
-from mptraining_trainer.precision import goes_on
+from mptraining_trainer.precision import LossScaler, ScalerState
 from mptraining_trainer.preprocess import Preprocess
 from mptraining_trainer.profiling import pauses
 from mptraining_trainer.publish import publish
@@ -39,8 +39,9 @@ from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_
 from mptraining_trainer.runtime import ground as ground_facts
 from mptraining_trainer.skipped import SkippedRecords
 from mptraining_trainer.training.exclusion import RecordExclusion
+from mptraining_trainer.training_result import Trained
 from mptraining_trainer.watch import Watch
-from mptraining_trainer.worker import Trained, Worker
+from mptraining_trainer.worker import Worker
 
 
 def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
@@ -96,7 +97,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
         _say_batch_size(state, built, telemetry.notice)
         if scaler is not None:
-            goes_on(scaler, state, job.precision.policy)
+            _restore_scaler(scaler, state, job.precision.policy)
         loop.restored()
     boundaries = _boundaries(job, ground.training, batching, step, position, with_validation=validation is not None)
 
@@ -302,3 +303,12 @@ def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> Che
         )
     worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
     return state
+
+
+def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
+    """Restore the scaler from the checkpoint; under another policy only the number of skipped steps."""
+    if state.policy == policy:
+        scale = scaler.state().scale if state.loss_scale is None else state.loss_scale
+        scaler.restore(ScalerState(scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
+    else:
+        scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))

@@ -1,4 +1,4 @@
-"""What every part of a worker's run needs to know of it, and what comes out of it."""
+"""The context of one worker's run: job, identity, telemetry, run folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from mptraining_api.launch import Seat
 from mptraining_api.resolved import ResolvedJob
-from mptraining_api.run_folder import Best
 from mptraining_trainer.fence import Fence
-from mptraining_trainer.input_meter import InputMeter
 from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.recovery import Numbers
 from mptraining_trainer.telemetry import Telemetry
 
 
@@ -31,27 +28,3 @@ class Worker:
     # What is to be closed when the run ends, however it ends.
     ends: ExitStack
     fence: Fence | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """How training ended, for the result."""
-
-    step: int | None
-    metrics: dict[str, float]
-    model: str | None
-    step_seconds: float | None
-    training_seconds: float | None
-    skipped_steps: int
-    skipped_records: int
-    message: str
-    # None for a script, which has its own loop and reads its own data.
-    numbers: Numbers | None = None
-    loss_scale: float | None = None
-    gradient_norm: float | None = None
-    input_bound_percent: float | None = None
-    input: InputMeter | None = None
-    # Of a script: the policy that the layers of its last model have.
-    policy: str | None = None
-    # What was exported in the place of the last weights.
-    best: Best | None = None
