@@ -15,10 +15,10 @@ import tensorflow as tf
 from bench import tasks
 from bench.jobs import trainers_strategy
 from bench.tasks import Task
-from mptraining_trainer.keras_generation import Keras, load
-from mptraining_trainer.loop import Loop, feed
+from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.loop.steps_per_execution import Pace
+from mptraining_trainer.loop.train_loop import Loop, feed
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.pace import Pace
 
 Kind = Literal["loop", "fit", "bare"]
 # trainer: the one that the trainer makes for a job of so many devices.

@@ -15,21 +15,21 @@ from bench import tasks
 from bench.contenders import Measured, Stopwatch, make_loop, make_strategy
 from bench.jobs import SEAT, resolved
 from mptraining_api.events import Event
-from mptraining_records import storage
-from mptraining_records.order import Position
-from mptraining_trainer.batching import Batching
-from mptraining_trainer.checkpoint import Checkpointer, Contents
-from mptraining_trainer.checkpoint_state import CheckpointState
-from mptraining_trainer.course import Course
-from mptraining_trainer.hooks import Hooks
-from mptraining_trainer.input_meter import InputMeter
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.pace import Boundaries, Pace
-from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.recovery import Numbers
-from mptraining_trainer.skipped import SkippedRecords
-from mptraining_trainer.telemetry import Telemetry
-from mptraining_trainer.watch import Watch
+from mptraining_records.reading.order import Position
+from mptraining_records.storage import storage
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.state import CheckpointState
+from mptraining_trainer.data.batching import Batching
+from mptraining_trainer.data.input_stats import InputMeter
+from mptraining_trainer.data.skipped import SkippedRecords
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import load
+from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
+from mptraining_trainer.numerics.recovery import Numbers
+from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.training.fit import Course
+from mptraining_trainer.training.hooks import Hooks
+from mptraining_trainer.training.non_finite import Watch
 from mptraining_trainer.worker import Worker
 
 # The trainer's default: what MPTRAINING_PROGRESS_SECONDS is when nobody sets it.

@@ -23,7 +23,7 @@ import yaml
 
 from bench.figures import Figure, figure, progress
 from bench.rounds import ROOT, environment
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 
 _SIDE, _BATCH, _EXAMPLES = 224, 32, 512
 # What a step may take with determinism, of what it takes without.

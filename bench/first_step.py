@@ -17,7 +17,7 @@ import yaml
 from bench.document import document
 from bench.figures import Figure, figure, progress
 from bench.rounds import ROOT, environment
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 
 # As many as make the reading of records visible, as a data set's first minutes are read by both.
 _EXAMPLES = 10_000

@@ -25,7 +25,7 @@ import yaml
 from bench.document import document
 from bench.figures import Figure, figure, progress, publish
 from bench.rounds import ROOT, environment
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 
 # Of `--batch` examples a replica, in examples per second.
 _MIXED = 3.0

@@ -55,7 +55,7 @@ def augment(image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
 
 def _as_it_was() -> None:
     """The trainer's pipelines over `tf.data.Dataset.from_generator`, with which they began."""
-    from mptraining_trainer import input as pipelines
+    from mptraining_trainer.data import pipeline as pipelines
 
     def from_generator(generate: Any, signature: Any) -> Any:
         return tf.data.Dataset.from_generator(generate, output_signature=signature)

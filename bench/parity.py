@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.figures import progress
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 
 PAGE = Path(__file__).parents[1] / "docs" / "precision.md"
 BEGIN, END = "<!-- parity: made by `make soak` -->", "<!-- end of parity -->"

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import RESULT, Result
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.run import run
 
 

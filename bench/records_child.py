@@ -76,7 +76,7 @@ def main(task: Task) -> Measured:
         import google.cloud.storage  # noqa: F401
         import obstore.store  # noqa: F401
 
-        import mptraining_records.http_session  # noqa: F401
+        import mptraining_records.storage.http_session  # noqa: F401
     gc.collect()
     before = _memory("VmRSS")
     # 5 sets the peak to what is resident now, see proc(5).

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from mptraining_records import framing
+from mptraining_records.tfrecord import framing
 
 BUCKET = "bench"
 DAMAGED = 240

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mptraining_records import index, quarantine, sidecar, storage
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.disk_cache import DiskCache
-from mptraining_records.order import Order, Position
-from mptraining_records.reader import RecordReader
-from mptraining_records.stream import RecordStream
+from mptraining_records.index import dataset_index, quarantine, sidecar
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
 
 SEED = 7
 # What one process has open between its epochs, by patterns and cache.
@@ -68,7 +69,7 @@ def _open(patterns: Sequence[str], cache: str | None, max_skipped: int) -> Recor
         storage.local_folder(cache)
         kept = DiskCache(Path(cache), full=_full)
     account = BadRecords("Skip", max_skipped) if max_skipped else BadRecords()
-    dataset = index.build(patterns, bad_records=account, cache=kept)
+    dataset = dataset_index.build(patterns, bad_records=account, cache=kept)
     return RecordReader(dataset, bad_records=account, cache=kept)
 
 
@@ -89,7 +90,7 @@ def reread_bound(count: int, shuffle: int, record_bytes: float) -> float:
 
 def publish_index(patterns: Sequence[str]) -> None:
     """Writes the sidecars, as `mptj records index` does."""
-    for shard in index.build(patterns).shards:
+    for shard in dataset_index.build(patterns).shards:
         sidecar.save(shard)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mptraining_records import framing
+from mptraining_records.tfrecord import framing
 
 Batches = Iterator[Sequence[bytes]]
 _BLOCK = 8 << 20

@@ -77,7 +77,7 @@ class Bench:
     @contextmanager
     def without_index(self, data: Data) -> Iterator[None]:
         """Its sidecars are away for the time."""
-        from mptraining_records import storage
+        from mptraining_records.storage import storage
 
         with self._unshaped(), mock.patch.dict(os.environ, self._own):
             storage.delete_prefix(f"gs://{BUCKET}/{data.name}/.index")

@@ -21,10 +21,10 @@ import numpy as np
 from bench import tasks
 from bench.contenders import make_loop, make_strategy
 from bench.jobs import SEAT
-from mptraining_trainer.checkpoint import Checkpointer, Contents
-from mptraining_trainer.checkpoint_state import CheckpointState, checkpoints
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.state import CheckpointState, checkpoints
+from mptraining_trainer.keras_backend import load
+from mptraining_trainer.reporting.telemetry import Telemetry
 
 
 def main(rounds: int, name: tasks.TaskName) -> None:

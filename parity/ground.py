@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 from parity.program import Program
 from parity.source import SEED, VALIDATION_ROWS, source
 from parity.source_names import LABEL, SECOND, WEIGHT

@@ -22,13 +22,13 @@ import tensorflow as tf
 import mptraining_trainer.session as trainer_session
 import mptraining_trainer.train as trainer_train
 from mptraining_api import events
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
 from mptraining_api.problems import Problem
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 from parity.ground import SEED, WEIGHT, Arrays, Numbers, features_of, labels_of, one_line, records_of
 from parity.program import Program

@@ -47,7 +47,7 @@ class Fault:
 
 def _signal_at(fault: Fault) -> None:
     from mptraining_api import events
-    from mptraining_trainer.telemetry import Telemetry
+    from mptraining_trainer.reporting.telemetry import Telemetry
 
     say = Telemetry.say
     sent = threading.Event()
@@ -65,8 +65,8 @@ def _signal_at(fault: Fault) -> None:
 
 
 def _leave_out(what: Mutation) -> None:
-    from mptraining_trainer.checkpoint import Checkpointer, Contents
-    from mptraining_trainer.replica_values import ReplicaValues, kept_apart
+    from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+    from mptraining_trainer.distribution.replica_variables import ReplicaValues, kept_apart
 
     if what == "position":
         save = Checkpointer.save

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
 from soaks.faults import Fault
 from soaks.forks import Forks
 from soaks.rounds import free_hosts, make_data

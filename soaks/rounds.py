@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_records.convert import convert
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
 from soaks import program
 from soaks.faults import Fault, Mutation
 from soaks.forks import Forks

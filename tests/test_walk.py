@@ -13,19 +13,19 @@ import pytest
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Launch, Seat
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
-from mptraining_operator.actions import StartAttempt
-from mptraining_operator.children import Owner, config_map
-from mptraining_operator.environment import PodSettings
-from mptraining_operator.plan import plan
-from mptraining_operator.pods import indexed_job
-from mptraining_operator.snapshot import Key, Limits, Snapshot
-from mptraining_records.convert import convert
-from mptraining_records.storage import list_objects
+from mptraining_operator.plan.actions import StartAttempt
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.shared import Owner, config_map
+from mptraining_records.convert.convert import convert
+from mptraining_records.storage.storage import list_objects
 
 YAML = """
 apiVersion: mptraining.dev/v1alpha1

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from mptraining_api.job import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.model import Model
-from mptraining_api.rules import Rule, rules
+from mptraining_api.rules.check import Rule, rules
+from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.status import JobStatus
 
 PLURAL = "mptrainingjobs"

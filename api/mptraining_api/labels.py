@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mptraining_api.job import GROUP
+from mptraining_api.spec import GROUP
 
 # On every child of a job, whose name, uid and number of the attempt they carry.
 JOB = f"{GROUP}/job"

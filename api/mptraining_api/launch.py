@@ -12,7 +12,7 @@ from typing import Self
 
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
 JOB_FILE = "MPTRAINING_JOB_FILE"

@@ -14,7 +14,7 @@ import math
 from mptraining_api import accelerators
 from mptraining_api.inspected import LayerFacts, ModelFacts, PolicyFacts
 from mptraining_api.model import Model
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 
 # Of a device's memory, what training may plan with: the driver, the libraries' workspaces and fragmentation take the
 # rest. A tenth is this project's own allowance and was not measured.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mptraining_api.evidence import Recovery, Trial
 from mptraining_api.model import Model
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 
 JOB = "job.json"
 EVENTS = "events"

@@ -38,7 +38,8 @@ def notebook(file: str) -> int:
 
 
 def submit(file: str, *arguments: str) -> None:
-    from mptraining import colab, submission
+    from mptraining import colab
+    from mptraining.cluster import submit as cluster_submit
 
     class Job(dict[str, Any]):
         warnings = ()
@@ -46,12 +47,12 @@ def submit(file: str, *arguments: str) -> None:
         def logs(self, **_: Any) -> None: ...
 
     def recorded(document: Any, **_: Any) -> Job:
-        checked = submission.check(document)
+        checked = cluster_submit.check(document)
         with Path("job.json").open("a", encoding="utf-8") as out:
             out.write(json.dumps(checked.resolved.model_dump(mode="json")) + "\n")
         return Job(job_id=document["metadata"]["name"], docker_image=None)
 
-    submission.submit = recorded  # type: ignore[assignment]
+    cluster_submit.submit = recorded  # type: ignore[assignment]
     colab.main([file, *arguments])
 
 

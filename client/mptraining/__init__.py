@@ -29,12 +29,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mptraining.cluster import Where
+    from mptraining.cluster.connection import Where
+    from mptraining.cluster.job import Job, attach
+    from mptraining.cluster.submit import submit
     from mptraining.compare import Comparison, compare
-    from mptraining.job import Job, attach
-    from mptraining.local import run_local
+    from mptraining.local.run import run_local
     from mptraining.runs import Run, load_run
-    from mptraining.submission import submit
 
 __all__ = ["Comparison", "Job", "Run", "Where", "attach", "compare", "load_run", "run_local", "submit"]
 
@@ -44,11 +44,11 @@ _HOME = {
     "compare": "mptraining.compare",
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
-    "run_local": "mptraining.local",
-    "Job": "mptraining.job",
-    "attach": "mptraining.job",
-    "Where": "mptraining.cluster",
-    "submit": "mptraining.submission",
+    "run_local": "mptraining.local.run",
+    "Job": "mptraining.cluster.job",
+    "attach": "mptraining.cluster.job",
+    "Where": "mptraining.cluster.connection",
+    "submit": "mptraining.cluster.submit",
 }
 
 

@@ -1,6 +1,6 @@
 """`python -m mptraining` is `mptj`."""
 
-from mptraining.cli import main
+from mptraining.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -28,7 +28,7 @@ def _use_keras_2(text: str) -> None:
     """Makes `tf.keras` tf_keras in this process if the program's text asks for it and nothing has decided it yet."""
     if "tensorflow" in sys.modules or _LEGACY in os.environ or tensorflow_cloud.remote():
         return
-    from mptraining_api.keras_2_code import read
+    from mptraining_api.keras_2.source_code import read
 
     code = read(text)
     if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
@@ -39,8 +39,8 @@ def _use_keras_2(text: str) -> None:
 
 def _running_notebook() -> str:
     """The notebook's text as far as it can be had, else nothing."""
-    from mptraining.notebook_cells import running_notebook, shell
-    from mptraining.notebook_program import program
+    from mptraining.packaging.notebook_cells import running_notebook, shell
+    from mptraining.packaging.notebooks import program
     from mptraining_api.problems import Problem
 
     if shell() is None:
@@ -62,7 +62,7 @@ if "IPython" in sys.modules and not tensorflow_cloud.remote():
 
 def run_here() -> None:
     """From now on `tfc.run` trains in processes of this machine, unless a call names `backend` or `where`."""
-    from mptraining.run_program import BACKEND
+    from mptraining.tensorflow_cloud_compat.run import BACKEND
 
     os.environ[BACKEND] = "local"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining.display import duration, number, short_time, size
+from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.metric_direction import direction
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from mptraining_api import events, run_folder
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
 from mptraining_api.problems import InvalidData
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def load_run(folder: str) -> Run:
     An unfinished or damaged run is given as far as it goes. Raises InvalidData when the folder holds no run
     at all, StorageUnavailable when the bucket does not answer.
     """
-    from mptraining_records import storage
+    from mptraining_records.storage import storage
 
     names = [each.uri for each in storage.list_objects(storage.join(folder, run_folder.EVENTS))]
     gaps: list[str] = []
@@ -142,7 +142,7 @@ def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str])
     """The value in that file of the folder; None when there is none, or none that can be read (then in
     `gaps`).
     """
-    from mptraining_records import storage
+    from mptraining_records.storage import storage
 
     uri = storage.join(folder, name)
     if not storage.exists(uri):

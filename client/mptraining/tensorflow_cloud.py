@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining_api import inside_job, tensorflow_cloud_package
-from mptraining_api.inside_job import InsideJob, __version__, remote
-from mptraining_api.machine_configs import (
+from mptraining_api.tensorflow_cloud import inside_job, package
+from mptraining_api.tensorflow_cloud.inside_job import InsideJob, __version__, remote
+from mptraining_api.tensorflow_cloud.machine_configs import (
     COMMON_MACHINE_CONFIGS,
     AcceleratorType,
     DockerConfig,
@@ -26,9 +26,9 @@ from mptraining_api.machine_configs import (
 )
 
 if TYPE_CHECKING:
-    from mptraining.cluster import Where
-    from mptraining.job import Job
-    from mptraining.local_backend import LocalJob
+    from mptraining.cluster.connection import Where
+    from mptraining.cluster.job import Job
+    from mptraining.tensorflow_cloud_compat.local import LocalJob
 
 __all__ = [
     "COMMON_MACHINE_CONFIGS",
@@ -97,8 +97,8 @@ def run(
     docker_image_bucket_name = kwargs.pop("docker_image_bucket_name", None)
     if kwargs:
         raise TypeError(f"Unknown keyword arguments: {kwargs.keys()}")
-    from mptraining import run_program
-    from mptraining.run_arguments import checked
+    from mptraining.tensorflow_cloud_compat import run as tensorflow_cloud_compat_run
+    from mptraining.tensorflow_cloud_compat.arguments import checked
 
     arguments = checked(
         entry_point=entry_point,
@@ -115,9 +115,9 @@ def run(
         docker_base_image=docker_base_image,
         docker_image_bucket_name=docker_image_bucket_name,
     )
-    target = run_program.Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
-    shipped = run_program.ship(entry_point, arguments, folder=folder, target=target)
-    job = run_program.launch(arguments, shipped, target, stream_logs=stream_logs)
+    target = tensorflow_cloud_compat_run.Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
+    shipped = tensorflow_cloud_compat_run.ship(entry_point, arguments, folder=folder, target=target)
+    job = tensorflow_cloud_compat_run.launch(arguments, shipped, target, stream_logs=stream_logs)
     if shipped.from_itself:
         # What follows in the script is the job's to do.
         sys.exit(0)
@@ -167,7 +167,7 @@ def cloud_fit(
     """
     if remote():
         return inside_job.cloud_fit()
-    from mptraining.packaging import cloud_fit as implementation
+    from mptraining.tensorflow_cloud_compat import cloud_fit as implementation
 
     return implementation.cloud_fit(
         model,
@@ -193,15 +193,15 @@ def install(
     """
     if remote():
         return
-    from mptraining.run_program import Target
-    from mptraining.tensorflow_cloud_seams import redirect
+    from mptraining.tensorflow_cloud_compat.redirect import redirect
+    from mptraining.tensorflow_cloud_compat.run import Target
 
     redirect(Target(name=None, output=output, spec=spec or {}, where=where, backend=backend))
 
 
 def __getattr__(name: str) -> Any:
-    return tensorflow_cloud_package.missing(__name__, name)
+    return package.missing(__name__, name)
 
 
-tensorflow_cloud_package.complete(sys.modules[__name__])
+package.complete(sys.modules[__name__])
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

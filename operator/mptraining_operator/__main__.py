@@ -42,7 +42,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 
-    from mptraining_operator.assembly import Operator, die
+    from mptraining_operator.app import Operator, die
     from mptraining_operator.cluster import ApiProblem, Cluster
     from mptraining_operator.metrics import Metrics
     from mptraining_operator.server_time import ServerTime
@@ -83,7 +83,7 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
 
     from mptraining_api.problems import Problem
     from mptraining_operator.cluster import ApiProblem, Cluster
-    from mptraining_operator.self_check import findings, reach
+    from mptraining_operator.helm_test import findings, reach
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mptraining_api.problems import Problem
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus
-from mptraining_operator import children, creation, frozen_job, names, trim
 from mptraining_operator import cluster as api
-from mptraining_operator.actions import (
+from mptraining_operator import creation, frozen_job
+from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
+from mptraining_operator.plan.actions import (
     Action,
     Announcement,
     DeleteJob,
@@ -31,12 +32,13 @@ from mptraining_operator.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.cache import Cache, Seen
-from mptraining_operator.children import JOB_FILE, Owner
-from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
-from mptraining_operator.environment import PodSettings
-from mptraining_operator.pods import indexed_job
-from mptraining_operator.snapshot import Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.resources import names, shared
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.shared import JOB_FILE, Owner
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
 
 _log = logging.getLogger(__name__)
 
@@ -109,13 +111,13 @@ class Applier:
                 raise
             self._refresh(snapshot, version)
             return False
-        self._cache.put_job(trim.job(answer))
+        self._cache.put_job(parse.job(answer))
         return True
 
     def _refresh(self, snapshot: Snapshot, version: int) -> None:
         key = snapshot.key
         try:
-            self._cache.put_job(trim.job(self._cluster.get(api.JOBS, key.namespace, key.name)))
+            self._cache.put_job(parse.job(self._cluster.get(api.JOBS, key.namespace, key.name)))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -160,12 +162,12 @@ class Applier:
             )
             frozen = snapshot.findings.job_file == action.job
             config_map = creation.create(
-                self._cluster, api.CONFIG_MAPS, owner, children.config_map(owner, action.job), known=frozen
+                self._cluster, api.CONFIG_MAPS, owner, shared.config_map(owner, action.job), known=frozen
             )
             if self._is_other(config_map, action.job, snapshot):
                 return True
-            creation.create(self._cluster, api.SERVICES, owner, children.service(owner), known=known)
-            creation.create(self._cluster, api.NETWORK_POLICIES, owner, children.network_policy(owner), known=known)
+            creation.create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
+            creation.create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
             made = creation.create(self._cluster, api.BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
@@ -173,7 +175,7 @@ class Applier:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except creation.NamespaceGone:
             return False
-        self._cache.put_batch_job(snapshot.key, trim.version(made), trim.batch_job(made))
+        self._cache.put_batch_job(snapshot.key, parse.version(made), parse.batch_job(made))
         self._cache.learn(snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False)
         self._known[snapshot.uid] = None
         while len(self._known) > _KNOWN_KEPT:
@@ -226,11 +228,11 @@ class Applier:
             if problem.status != 404:
                 raise
             owner = {}
-        if not owner or trim.uid(owner) != action.batch_job_uid:
+        if not owner or parse.uid(owner) != action.batch_job_uid:
             return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
         # Without its label no stream would ever tell of its end.
-        if trim.owner(owner) == snapshot.key:
-            self._cache.put_batch_job(snapshot.key, trim.version(owner), trim.batch_job(owner))
+        if parse.owner(owner) == snapshot.key:
+            self._cache.put_batch_job(snapshot.key, parse.version(owner), parse.batch_job(owner))
             if self._cache.controls(snapshot.key, action.batch_job_uid):
                 return True
         # Somebody took its label or its owner away: nobody looks after this gang, and the next waits for its end.
@@ -258,7 +260,7 @@ class Applier:
             )
         except ApiProblem as problem:
             return self._gone(snapshot, action.uid, problem)
-        self._cache.put_pod(snapshot.key, trim.version(answer), trim.pod(answer))
+        self._cache.put_pod(snapshot.key, parse.version(answer), parse.pod(answer))
         return False
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:

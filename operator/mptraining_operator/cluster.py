@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from mptraining_api.job import GROUP, VERSION
+from mptraining_api.spec import GROUP, VERSION
 from mptraining_operator.server_time import ServerTime
 
 Raw = dict[str, Any]

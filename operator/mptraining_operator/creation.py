@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from mptraining_api.job import KIND
-from mptraining_operator.children import Owner
+from mptraining_api.spec import KIND
 from mptraining_operator.cluster import ApiProblem, Raw, Resource
+from mptraining_operator.resources.shared import Owner
 
 Kind = Literal["NameTaken", "Refused", "Invalid"]
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 from pydantic import ValidationError
 
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus
-from mptraining_operator import names
-from mptraining_operator.actions import Action, StartAttempt
-from mptraining_operator.children import JOB_FILE
 from mptraining_operator.creation import NotCreated
-from mptraining_operator.snapshot import Snapshot
+from mptraining_operator.plan.actions import Action, StartAttempt
+from mptraining_operator.plan.snapshot import Snapshot
+from mptraining_operator.resources import names
+from mptraining_operator.resources.shared import JOB_FILE
 
 
 def digest(text: str) -> str:

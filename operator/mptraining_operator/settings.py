@@ -15,10 +15,10 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.job_limits import Image, JobLimits
+from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings
+from mptraining_api.resolve.resolve import ClusterSettings
 
 POD_NAME = "POD_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"

@@ -111,7 +111,7 @@ def _fit_is_the_end() -> Iterator[None]:
 
 
 def _write(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> None:
-    from mptraining_records import example, framing
+    from mptraining_records.tfrecord import example, framing
 
     rows = len(next(iter(columns.values())))
     with path.open("wb") as file:

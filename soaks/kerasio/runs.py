@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mptraining.packaging.keras_choice import with_keras_of_folder
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import INCARNATION, INDEX, SOURCE_FOLDER, launch
 from mptraining_api.problems import Problem
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
 from soaks.kerasio import files, functions
 from soaks.kerasio.catalogue import Script
 from soaks.kerasio.server import TIMED_OUT, Server

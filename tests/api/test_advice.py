@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.accelerators import catalogue
-from mptraining_api.advice import MOST, advise
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.advice import MOST, advise
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
 QUIET = {"output": {"uri": "gs://b/r"}}

@@ -11,7 +11,7 @@ import pytest
 
 from mptraining_api.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition, main, structural, to_yaml
 from mptraining_api.model import Model
-from mptraining_api.rules import rules
+from mptraining_api.rules.check import rules
 
 CRD = custom_resource_definition()
 ROOT = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_api.job import JOB_NAME, MPTrainingJob
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import JOB_NAME, MPTrainingJob
 
 GOOD = """
 apiVersion: mptraining.dev/v1alpha1

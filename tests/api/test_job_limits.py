@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.job_limits import JobLimits, refuse
+from mptraining_api.admin_limits import JobLimits, refuse
 from mptraining_api.problems import InvalidSpec, OutsideLimits
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
 
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},

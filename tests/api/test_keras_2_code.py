@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mptraining_api.keras_2_code import KerasCode, of_image, of_requirements, read, together
+from mptraining_api.keras_2.source_code import KerasCode, of_image, of_requirements, read, together
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "golden" / "keras_2_code.yaml").read_text())
 

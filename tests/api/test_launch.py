@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import ATTEMPT, HOSTS, INCARNATION, INDEX, JOB_FILE, Seat, launch, tf_config
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
 
 TWO_HOSTS = ("flowers-1-0.flowers:2222", "flowers-1-1.flowers:2222")
 

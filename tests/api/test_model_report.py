@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mptraining_api import accelerators
 from mptraining_api.inspected import LayerFacts, ModelFacts, PolicyFacts
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, largest_batch, mixed_policy, padded, report
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
 
 
 def job(accelerator: str = "nvidia-tesla-t4", policy: str | None = None, **sections: Any) -> ResolvedJob:

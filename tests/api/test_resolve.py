@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import Choice, ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import Choice, ResolvedJob
+from mptraining_api.spec import MPTrainingJob
 
 CLUSTER = ClusterSettings()
 NO_ACCELERATORS = ClusterSettings(cpu_fallback=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.rules import Rule, check, rules, violations
+from mptraining_api.rules.check import Rule, check, rules, violations
+from mptraining_api.spec import MPTrainingJob
 
 
 def job(**spec: Any) -> MPTrainingJob:

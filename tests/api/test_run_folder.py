@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import difference, events_file
+from mptraining_api.spec import MPTrainingJob
 
 
 def job(name: str = "flowers", **spec: Any) -> ResolvedJob:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mptraining_api.script_signs import old_mixed_precision
+from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 
 def test_old_names_of_mixed_precision_have_a_translation() -> None:

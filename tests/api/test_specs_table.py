@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.rules import check, rules
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.rules.check import check, rules
+from mptraining_api.spec import MPTrainingJob
 
 TABLE = yaml.load(
     (Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader

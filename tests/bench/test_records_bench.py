@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.records_data import DAMAGED, Size, digest_of, make
-from mptraining_records import index
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.reader import RecordReader
+from mptraining_records.index import dataset_index
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.reading.reader import RecordReader
 from testbed import missing
 from testbed.object_server import OBJECT_SERVER
 from tests.left_out import leave_out
@@ -79,7 +79,7 @@ def test_the_same_records_lie_in_one_object_and_in_many(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 20])
 def test_so_many_records_are_damaged(tmp_path: Path, count: int) -> None:
     data = make(tmp_path, Size(large=1, shards=1, small=1))[f"damaged-{count}"]
-    dataset = index.build(data.patterns("disk"))
+    dataset = dataset_index.build(data.patterns("disk"))
     assert dataset.count == DAMAGED
     with RecordReader(dataset, bad_records=BadRecords("Skip", count)) as reader:
         good = [record for record in reader.read(range(DAMAGED)) if record is not None]

@@ -15,9 +15,9 @@ import pytest
 
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Progress, Started
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
+from mptraining_api.spec import MPTrainingJob
 
 ROOT = Path(__file__).parents[2]
 

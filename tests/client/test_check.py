@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mptraining.check import check, rows, show, summary
+from mptraining.cli.check import check, rows, show, summary
 from mptraining_api.problems import InvalidSpec
 
 JobFile = Callable[..., Path]

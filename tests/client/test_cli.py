@@ -29,7 +29,7 @@ def mptj(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedPr
     [
         pytest.param("import mptraining", id="import mptraining"),
         pytest.param(
-            "from mptraining.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+            "from mptraining.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
             id="mptj --help",
         ),
     ],

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining import submission
-from mptraining.packaging import cloud_fit
+from mptraining.cluster import submit as cluster_submit
+from mptraining.tensorflow_cloud_compat import cloud_fit
 from mptraining_api.problems import InvalidProgram
 
 pytestmark = pytest.mark.training
@@ -32,10 +32,10 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
         warnings = ()
 
     def submit(document: dict[str, Any], **_: Any) -> Job:
-        documents.append(submission.check(document).document)
+        documents.append(cluster_submit.check(document).document)
         return Job(job_id=document["metadata"]["name"])
 
-    monkeypatch.setattr(submission, "submit", submit)
+    monkeypatch.setattr(cluster_submit, "submit", submit)
     monkeypatch.setattr(cloud_fit, "_remote", lambda folder, local: str(tmp_path / "bucket"))
     for name in ("TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE", "MPTRAINING_BACKEND", "TF_USE_LEGACY_KERAS"):
         monkeypatch.delenv(name, raising=False)

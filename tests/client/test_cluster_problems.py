@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from mptraining.api_server import refusal
-from mptraining.cluster_problems import ClusterProblem, NotAllowed, Request, Unreachable, explained
+from mptraining.cluster.api import refusal
+from mptraining.cluster.errors import ClusterProblem, NotAllowed, Request, Unreachable, explained
 
 LIST = Request("list", "mptrainingjobs", "mptraining.dev", "team", "", "prod")
 FORBIDDEN = 'mptrainingjobs is forbidden: User "{}" cannot list resource "mptrainingjobs" in API group'

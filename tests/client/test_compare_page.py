@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from mptraining.compare import compare
-from mptraining.compare_page import page
+from mptraining.compare_html import page
 
 RunIn = Callable[..., Path]
 VOID = {"meta", "br", "line", "circle", "polyline"}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mptraining import deep_check
-from mptraining.deep_check import advice, findings, show, total
+from mptraining.cli import deep_check
+from mptraining.cli.deep_check import advice, findings, show, total
 from mptraining_api.model_report import LayerReport, Memory, Report
 from mptraining_api.problems import InvalidProgram, Problem
 

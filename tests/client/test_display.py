@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.display import PlainDisplay, duration, lines, short_time, size
+from mptraining.display.text import PlainDisplay, duration, lines, short_time, size
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.ending import Story, Words, ending
-from mptraining.verdict import End, GangEnd, verdict
+from mptraining.local.outcome import Story, Words, ending
+from mptraining.local.verdict import End, GangEnd, verdict
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}

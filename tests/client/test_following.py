@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
-from mptraining.api_server import ApiServer
-from mptraining.following import Following, Line, Tick
+from mptraining.cluster.api import ApiServer
+from mptraining.cluster.follow import Following, Line, Tick
 from mptraining_api import labels
 
 TIME = "2026-01-01T00:00:00Z"

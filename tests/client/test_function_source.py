@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from mptraining.function_source import cut, refuse_nameless
+from mptraining.packaging.functions import cut, refuse_nameless
 from mptraining_api.problems import InvalidProgram
 
 PROGRAM = """\

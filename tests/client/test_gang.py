@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.gang import Stream, Worker, run_gang
-from mptraining.verdict import GangEnd, Patience
+from mptraining.local.processes import Stream, Worker, run_gang
+from mptraining.local.verdict import GangEnd, Patience
 
 Seen = list[tuple[int, Stream, str]]
 QUICK = Patience(stop=0.5, peers=0.3)

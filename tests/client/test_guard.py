@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining.guard import groups_left
+from mptraining.local.watchdog import groups_left
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining import job_view
-from mptraining.job_view import advice, lines, row, unseen, view, why
+from mptraining.cluster import job_view
+from mptraining.cluster.job_view import advice, lines, row, unseen, view, why
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
 from mptraining_api.status import Condition, Phase

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining import submission
-from mptraining.package import Package, SourceFile, package
+from mptraining.cluster import submit
 from mptraining.packaging.keras_choice import with_keras, with_keras_of_folder
+from mptraining.packaging.package import Package, SourceFile, package
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_run_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         warnings = ()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(submission, "submit", lambda document, **_: Job(document, job_id="a"))
+    monkeypatch.setattr(submit, "submit", lambda document, **_: Job(document, job_id="a"))
     Path("train.py").write_text(OLDER)
     made: Any = tfc.run("train.py")
     assert made["spec"]["keras"] == "Legacy"

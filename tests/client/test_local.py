@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mptraining import local
-from mptraining.local import run_local
-from mptraining.local_job import Machine
-from mptraining.verdict import Patience
+from mptraining.local import run
+from mptraining.local.local_job import Machine
+from mptraining.local.run import run_local
+from mptraining.local.verdict import Patience
 from mptraining_api.problems import InvalidSpec, ResumeRefused
 
 JobFile = Callable[..., Path]
@@ -223,7 +223,7 @@ def test_a_bad_job_is_a_problem(job_file: JobFile) -> None:
 
 
 def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
-    ports = [port for _ in range(50) for port in local._free_ports(4)]
+    ports = [port for _ in range(50) for port in run._free_ports(4)]
     assert len(set(ports[:4])) == 4
     # Linux gives connections 32768 and up, others 49152 and up.
     assert all(1024 < port < 32_768 for port in ports)

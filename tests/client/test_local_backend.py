@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining.local_backend import train_here
-from mptraining.package import SourceFile, package
+from mptraining.packaging.package import SourceFile, package
+from mptraining.tensorflow_cloud_compat.local import train_here
 from mptraining_api.problems import InvalidProgram
 
 PROGRAM = {"script": {"path": "pkg/train.py"}}

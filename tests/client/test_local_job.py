@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.local_job import (
+from mptraining.local.local_job import (
     Machine,
     absolute,
     already_finished,
@@ -18,11 +18,11 @@ from mptraining.local_job import (
     with_output,
     worker_environment,
 )
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Launch
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
+from mptraining_api.spec import MPTrainingJob
 
 YAML = """\
 apiVersion: mptraining.dev/v1alpha1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.notebook_display import LINES_KEPT, NotebookDisplay, is_notebook, page
+from mptraining.display.notebook import LINES_KEPT, NotebookDisplay, is_notebook, page
 from mptraining_api.events import Event, Finished, Progress
 
 

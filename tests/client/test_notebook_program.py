@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mptraining import notebook_program
-from mptraining.notebook_cells import Cell, Notebook, code_cells, read_notebook
-from mptraining.notebook_program import NotebookProgram, program
+from mptraining.packaging import notebooks
+from mptraining.packaging.notebook_cells import Cell, Notebook, code_cells, read_notebook
+from mptraining.packaging.notebooks import NotebookProgram, program
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer import notebook_shell
 from mptraining_trainer.notebook_place import place_of
@@ -106,9 +106,9 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
 
 def test_client_and_trainer_know_the_same_magics() -> None:
     shell = Path(notebook_shell.__file__).read_text(encoding="utf-8")
-    silent = notebook_program.SILENT_LINES | notebook_program.SILENT_CELLS
+    silent = notebooks.SILENT_LINES | notebooks.SILENT_CELLS
     assert silent == notebook_shell._SILENT
-    known = notebook_program.KNOWN_LINES | notebook_program.KNOWN_CELLS
+    known = notebooks.KNOWN_LINES | notebooks.KNOWN_CELLS
     assert {name for name in known if f'"{name}"' not in shell} == set()
 
 

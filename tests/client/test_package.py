@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining import package as packing
-from mptraining.package import ARCHIVE_KEY, CONFIG_MAP_BYTES, SourceFile, package
-from mptraining_api.job import MPTrainingJob
+from mptraining.packaging import package as packing
+from mptraining.packaging.package import ARCHIVE_KEY, CONFIG_MAP_BYTES, SourceFile, package
 from mptraining_api.launch import CONFIG_MAP_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE
-from mptraining_trainer.source import prepare
+from mptraining_trainer.source.prepare import prepare
 
 SCRIPT = {"script": {"path": "train.py"}}
 # Folders are told from files by a first letter that no file has: nothing is both.

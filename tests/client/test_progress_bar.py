@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mptraining.progress_bar import TerminalDisplay, bar
+from mptraining.display.terminal import TerminalDisplay, bar
 from mptraining_api.events import Notice, Progress, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mptraining import records_commands
-from mptraining.records_commands import parse_size
+from mptraining.cli import records
+from mptraining.cli.records import parse_size
 from mptraining_api.problems import InvalidSpec
-from mptraining_records import framing, storage
-from mptraining_records.contact import contact
+from mptraining_records.storage import storage
+from mptraining_records.storage.retry import contact
+from mptraining_records.tfrecord import framing
 
 Environment = Callable[..., dict[str, str]]
 
@@ -88,7 +89,7 @@ def test_index_of_a_bucket(tmp_path: Path, environment: Environment, bucket: str
 
 def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = iter([0.0, 4.0, 15.0, 15.0, 16.0, 40.0, 40.0])
-    with records_commands._Meter("bytes", lambda: next(seconds)) as meter:
+    with records._Meter("bytes", lambda: next(seconds)) as meter:
         meter.at(1_000_000, 60_000_000)
         meter.at(15_000_000, 60_000_000)
         meter.at(16_000_000, 60_000_000)
@@ -98,7 +99,7 @@ def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixt
 
 def test_what_is_asked_again_is_a_line_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = iter([0.0, 1.0, 2.0, 3.0, 11.0])
-    with records_commands._Meter("bytes", lambda: next(seconds)):
+    with records._Meter("bytes", lambda: next(seconds)):
         for _ in range(4):
             contact.retrying("gs://b/a", "the bucket answered HTTP 503")
     contact.retrying("gs://b/a", "nobody listens any more")

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.run_arguments import InvalidArgument, checked
-from mptraining.run_document import document, job_name, merged
+from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, checked
+from mptraining.tensorflow_cloud_compat.job import document, job_name, merged
 from mptraining_api.accelerators import catalogue
-from mptraining_api.job import JOB_NAME, MPTrainingJob
-from mptraining_api.machine_configs import (
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import JOB_NAME, MPTrainingJob
+from mptraining_api.tensorflow_cloud.machine_configs import (
     CATALOGUE,
     COMMON_MACHINE_CONFIGS,
     REPLACEMENTS,
@@ -23,8 +25,6 @@ from mptraining_api.machine_configs import (
     DockerConfig,
     MachineConfig,
 )
-from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
 
 TABLE = Path(__file__).parents[1] / "golden" / "tensorflow_cloud.yaml"
 CASES = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)

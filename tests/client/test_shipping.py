@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mptraining import notebook_cells, shipping
-from mptraining.notebook_cells import running_notebook
-from mptraining.package import Package
+from mptraining.packaging import notebook_cells, program
+from mptraining.packaging.notebook_cells import running_notebook
+from mptraining.packaging.package import Package
 from mptraining_api.problems import InvalidProgram
 
 
@@ -45,7 +45,7 @@ def ipynb(*sources: str) -> str:
 def test_a_script_with_its_folder(here: Path) -> None:
     write(here / "other.py")
     write(here / "code" / "flowers" / "model.py")
-    made = shipping.ship_file(write(here / "code" / "train.py"), arguments=["--lr=0.1"])
+    made = program.ship_file(write(here / "code" / "train.py"), arguments=["--lr=0.1"])
     assert paths(made) == ["flowers/model.py", "train.py"]
     assert made.program == {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}}
     assert made.requirements is None
@@ -53,16 +53,16 @@ def test_a_script_with_its_folder(here: Path) -> None:
 
 def test_a_script_with_a_folder_above_its_own(here: Path) -> None:
     write(here / "flowers.py")
-    made = shipping.ship_file(write(here / "code" / "train.py"), folder=here)
+    made = program.ship_file(write(here / "code" / "train.py"), folder=here)
     assert paths(made) == ["code/train.py", "flowers.py"]
     assert made.program == {"script": {"path": "code/train.py"}}
     with pytest.raises(InvalidProgram, match="is not in the folder"):
-        shipping.ship_file(here / "flowers.py", folder=here / "code")
+        program.ship_file(here / "flowers.py", folder=here / "code")
 
 
 def test_a_notebook_file_becomes_a_program(here: Path) -> None:
     write(here / "flowers.py")
-    made = shipping.ship_file(write(here / "train.ipynb", ipynb("!pip install einops", "import flowers")))
+    made = program.ship_file(write(here / "train.ipynb", ipynb("!pip install einops", "import flowers")))
     assert paths(made) == ["flowers.py", "requirements-of-the-job.txt", "train_notebook.py"]
     assert made.program == {"script": {"path": "train_notebook.py"}}
     assert "# %% train.ipynb, cell 2\nimport flowers\n" in text(made, "train_notebook.py")
@@ -73,23 +73,23 @@ def test_a_notebook_file_becomes_a_program(here: Path) -> None:
 def test_a_file_that_is_not_there_or_left_out(here: Path) -> None:
     write(here / "train.py")
     with pytest.raises(InvalidProgram, match=r"no file 'trian.py'.*Did you mean 'train.py'\?"):
-        shipping.ship_file(Path("trian.py"))
+        program.ship_file(Path("trian.py"))
     write(here / ".mptrainingignore", "train.py")
     with pytest.raises(InvalidProgram, match=r"left out of the package. Add !/train.py to .mptrainingignore"):
-        shipping.ship_file(Path("train.py"))
+        program.ship_file(Path("train.py"))
 
 
 def test_an_entry_point_with_the_folder_it_is_imported_from(here: Path) -> None:
     write(here / "flowers" / "__init__.py")
     write(here / "flowers" / "model.py")
-    made = shipping.ship_entry_point("flowers.model:build", arguments={"width": 3})
+    made = program.ship_entry_point("flowers.model:build", arguments={"width": 3})
     assert made.program == {"function": {"entryPoint": "flowers.model:build", "arguments": {"width": 3}}}
     assert paths(made) == ["flowers/__init__.py", "flowers/model.py"]
     write(here / "blumen.py")
     with pytest.raises(InvalidProgram, match=r"no module 'blume' in .*Did you mean 'blumen'\?"):
-        shipping.ship_entry_point("blume:build")
+        program.ship_entry_point("blume:build")
     with pytest.raises(InvalidProgram, match=r"arguments: .*values that JSON knows"):
-        shipping.ship_entry_point("blumen:build", arguments={"width": object()})
+        program.ship_entry_point("blumen:build", arguments={"width": object()})
 
 
 # Requirements.
@@ -97,14 +97,14 @@ def test_an_entry_point_with_the_folder_it_is_imported_from(here: Path) -> None:
 
 def test_a_requirements_file_inside_is_used_as_it_is(here: Path) -> None:
     write(here / "train.py")
-    made = shipping.ship_file(Path("train.py"), requirements=write(here / "deps" / "reqs.txt", "einops\n-r more.txt\n"))
+    made = program.ship_file(Path("train.py"), requirements=write(here / "deps" / "reqs.txt", "einops\n-r more.txt\n"))
     assert made.requirements == "deps/reqs.txt"
     assert text(made, "deps/reqs.txt") == "einops\n-r more.txt\n"
 
 
 def test_a_requirements_file_of_elsewhere_is_shipped_too(here: Path) -> None:
     write(here / "code" / "train.py")
-    made = shipping.ship_file(Path("code/train.py"), requirements=write(here / "reqs.txt", "einops\n"))
+    made = program.ship_file(Path("code/train.py"), requirements=write(here / "reqs.txt", "einops\n"))
     assert made.requirements == "requirements-of-the-job.txt"
     assert text(made, "requirements-of-the-job.txt") == "einops\n"
 
@@ -112,7 +112,7 @@ def test_a_requirements_file_of_elsewhere_is_shipped_too(here: Path) -> None:
 def test_a_file_that_a_notebook_s_pip_reads_is_shipped(running: Any, here: Path) -> None:
     write(here / "reqs.txt", "einops\n")
     running("%pip install -q -r reqs.txt\ntfc.run()")
-    made = shipping.ship_running_notebook()
+    made = program.ship_running_notebook()
     assert paths(made) == ["notebook_program.py", "reqs.txt", "requirements-of-the-job.txt"]
     assert text(made, "requirements-of-the-job.txt") == "-r reqs.txt\n"
 
@@ -120,22 +120,22 @@ def test_a_file_that_a_notebook_s_pip_reads_is_shipped(running: Any, here: Path)
 def test_an_ignored_requirements_file_is_shipped_all_the_same(here: Path) -> None:
     write(here / ".mptrainingignore", "*.txt")
     write(here / "train.py")
-    made = shipping.ship_file(Path("train.py"), requirements=write(here / "reqs.txt", "einops\n"))
+    made = program.ship_file(Path("train.py"), requirements=write(here / "reqs.txt", "einops\n"))
     assert (made.requirements, paths(made)) == ("reqs.txt", ["reqs.txt", "train.py"])
 
 
 def test_tensorflow_cloud_itself_is_never_installed(here: Path) -> None:
     write(here / "train.ipynb", ipynb("%pip install seaborn"))
-    made = shipping.ship_file(
+    made = program.ship_file(
         Path("train.ipynb"), requirements=write(here / "d" / "r.txt", "tensorflow_cloud>=0.1\na\n")
     )
     assert made.requirements == "d/requirements-of-the-job.txt"
     assert text(made, made.requirements) == "a\nseaborn\n"
     assert made.notes[-1].endswith("has its own tensorflow-cloud; 'tensorflow_cloud>=0.1' is left out")
     write(here / "only.txt", "tensorflow-cloud\n")
-    assert shipping.ship_file(here / "train.ipynb", requirements=here / "only.txt").requirements is not None
+    assert program.ship_file(here / "train.ipynb", requirements=here / "only.txt").requirements is not None
     write(here / "train.py")
-    assert shipping.ship_file(here / "train.py", requirements=here / "only.txt").requirements is None
+    assert program.ship_file(here / "train.py", requirements=here / "only.txt").requirements is None
 
 
 # Functions.
@@ -164,14 +164,14 @@ def module(here: Path) -> Iterator[Callable[[str, str], ModuleType]]:
 def test_a_function_of_a_module_ships_its_folder(here: Path, module: Any) -> None:
     build = module("roses.model", "def build(): ...").build
     write(here / "code" / "other.py")
-    made = shipping.ship_function(build)
+    made = program.ship_function(build)
     assert made.program == {"function": {"entryPoint": "roses.model:build"}}
     assert paths(made) == ["other.py", "roses/model.py"]
 
 
 def test_a_function_that_trains_is_called_by_a_script(here: Path, module: Any) -> None:
     train = module("tulips", "def train(rate=0.1): print(rate)").train
-    made = shipping.ship_function(train, trains_itself=True, arguments={"rate": 0.5})
+    made = program.ship_function(train, trains_itself=True, arguments={"rate": 0.5})
     assert made.program == {"script": {"path": "run_train.py"}}
     assert "from tulips import train" in text(made, "run_train.py")
     assert "    train(**{'rate': 0.5})\n" in text(made, "run_train.py")
@@ -181,7 +181,7 @@ def test_an_installed_function_is_not_shipped() -> None:
     import yaml
 
     with pytest.raises(InvalidProgram, match="yaml is an installed package, which is not shipped"):
-        shipping.ship_function(yaml.safe_load)
+        program.ship_function(yaml.safe_load)
 
 
 class Shell:
@@ -199,7 +199,7 @@ def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def run(*executed: str, **names: str) -> None:
         shell = Shell(*executed, **names)
-        for module in (notebook_cells, shipping):
+        for module in (notebook_cells, program):
             monkeypatch.setattr(module, "shell", lambda: shell)
 
     return run
@@ -213,7 +213,7 @@ def test_a_function_of_a_notebook_ships_what_it_needs(here: Path, running: Any) 
     running("import layers\nSIZE = 3", "model = 1 / 0", "def build(): return layers.dense(SIZE)", "run(build)")
     space: dict[str, Any] = {"__name__": "__main__"}
     exec("def build(): ...", space)
-    made = shipping.ship_function(space["build"])
+    made = program.ship_function(space["build"])
     assert made.program == {"function": {"entryPoint": "notebook_program:build"}}
     assert paths(made) == ["deeper/__init__.py", "deeper/table.csv", "layers.py", "notebook_program.py"]
     lines = [line for line in text(made, "notebook_program.py").splitlines() if line]
@@ -228,7 +228,7 @@ def test_a_function_of_a_notebook_ships_what_it_needs(here: Path, running: Any) 
 
 def test_the_running_notebook_by_what_was_executed(running: Any) -> None:
     running("x = 1", "  ", "tfc.run()")
-    made = shipping.ship_running_notebook(arguments=["a"])
+    made = program.ship_running_notebook(arguments=["a"])
     assert made.program == {"script": {"path": "notebook_program.py", "arguments": ["a"]}}
     assert made.notes == ("the cells that were executed so far are shipped, in their order",)
     assert "cell 3\ntfc.run()" in text(made, "notebook_program.py")
@@ -236,7 +236,7 @@ def test_the_running_notebook_by_what_was_executed(running: Any) -> None:
 
 def test_a_cell_that_was_mistyped_and_typed_again(running: Any) -> None:
     running("x = (1", "x = 1", "tfc.run()")
-    made = shipping.ship_running_notebook()
+    made = program.ship_running_notebook()
     assert made.notes[1] == "notebook.ipynb, cell 1, line 1: '(' was never closed: x = (1; the cell is left out"
     assert text(made, "notebook_program.py").startswith("# %% notebook.ipynb, cell 2\nx = 1\n")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.submit_flags import Flags, document, kind_of, prefix, refuse_beside_a_file
-from mptraining_api.job import JOB_NAME
+from mptraining.cli.submit_flags import Flags, document, kind_of, prefix, refuse_beside_a_file
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import JOB_NAME
 
 
 @pytest.mark.parametrize(

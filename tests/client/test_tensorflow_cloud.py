@@ -15,9 +15,13 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining import colab, local_backend, notebook_cells, run_program, shipping, submission
-from mptraining_api import inside_job, tensorflow_cloud_package
+from mptraining import colab
+from mptraining.cluster import submit
+from mptraining.packaging import notebook_cells, program
+from mptraining.tensorflow_cloud_compat import local, run
 from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.tensorflow_cloud import inside_job
+from mptraining_api.tensorflow_cloud import package as tensorflow_cloud_package
 
 Environment = Callable[..., dict[str, str]]
 
@@ -47,7 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(submission, "submit", Job)
+    monkeypatch.setattr(submit, "submit", Job)
     (tmp_path / "train.py").write_text("print('hello')\n")
     return tmp_path
 
@@ -120,7 +124,7 @@ def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     shell = Shell()
     shell.history_manager = shell  # type: ignore[attr-defined]
-    for module in (notebook_cells, shipping, run_program):
+    for module in (notebook_cells, program, run):
         monkeypatch.setattr(module, "shell", lambda: shell)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     job: Any = tfc.run()
@@ -129,14 +133,16 @@ def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_functions(here: Path) -> None:
-    job: Any = tfc.run(run_program.launch)
+    job: Any = tfc.run(run.launch)
     assert job.document["spec"]["program"] == {"script": {"path": "run_launch.py"}}
     spec = {"data": {"train": ["gs://b/x"]}}
-    job = tfc.run(run_program.launch, spec=spec)
-    assert job.document["spec"]["program"] == {"function": {"entryPoint": "mptraining.run_program:launch"}}
+    job = tfc.run(run.launch, spec=spec)
+    assert job.document["spec"]["program"] == {
+        "function": {"entryPoint": "mptraining.tensorflow_cloud_compat.run:launch"}
+    }
     assert job.document["spec"]["data"] == spec["data"]
     with pytest.raises(ValueError, match=r"`entry_point_args` input\. Expected None for a function"):
-        tfc.run(run_program.launch, entry_point_args=["a"])
+        tfc.run(run.launch, entry_point_args=["a"])
 
 
 def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
@@ -159,7 +165,9 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
 # The rest of its package.
 
 
-@pytest.mark.parametrize("root", ["mptraining.tensorflow_cloud", "mptraining_api.inside_job", "tensorflow_cloud"])
+@pytest.mark.parametrize(
+    "root", ["mptraining.tensorflow_cloud", "mptraining_api.tensorflow_cloud.inside_job", "tensorflow_cloud"]
+)
 @pytest.mark.parametrize("module", [tfc, inside_job])
 @pytest.mark.parametrize(
     ("line", "said"),
@@ -315,9 +323,9 @@ def test_an_unchanged_script_trains_here_by_one_command(
     for name, value in (("argv", ["-m"]), ("path", ["", *sys.path])):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
-    monkeypatch.setenv(run_program.BACKEND, "cluster")
+    monkeypatch.setenv(run.BACKEND, "cluster")
     made: list[Any] = []
-    monkeypatch.setattr(local_backend, "train_here", lambda document, package: made.append((document, package)))
+    monkeypatch.setattr(local, "train_here", lambda document, package: made.append((document, package)))
     with pytest.raises(SystemExit) as caught:
         colab.main(["--here", "project/scale.py", "--lr=1"])
     assert caught.value.code == 0
@@ -333,8 +341,8 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(local_backend, "train_here", lambda document, _: made.append(document))
-    monkeypatch.setenv(run_program.BACKEND, "")
+    monkeypatch.setattr(local, "train_here", lambda document, _: made.append(document))
+    monkeypatch.setenv(run.BACKEND, "")
     colab.run_here()
     tfc.run("train.py")
     assert len(made) == 1
@@ -342,7 +350,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     assert tfc.run("train.py", backend="cluster")["job_id"]
     assert tfc.run("train.py", where=object())["job_id"]  # type: ignore[arg-type]
     assert len(made) == 1
-    monkeypatch.setenv(run_program.BACKEND, "moon")
+    monkeypatch.setenv(run.BACKEND, "moon")
     with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):
         tfc.run("train.py")
 

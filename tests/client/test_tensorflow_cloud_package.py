@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.machine_configs import COMMON_MACHINE_CONFIGS
+from mptraining_api.tensorflow_cloud.machine_configs import COMMON_MACHINE_CONFIGS
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "tensorflow-cloud" / "bin" / "python"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.self_check import findings
+from mptraining_operator.helm_test import findings
 from mptraining_operator.settings import OperatorSettings
 from testbed import ControlPlane, Exit, Refused, Run
 from testbed.access import may, wait_until_allowed

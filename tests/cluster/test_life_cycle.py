@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from testbed import Behaviour, Disrupted, Exit, Lost, OutOfMemory, Run, Unscheduled, Waiting
 from testbed.pods import Pod
 from testbed.rest import MERGE, Refused

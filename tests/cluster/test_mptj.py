@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import mptraining
-from mptraining.cli import main
+from mptraining.cli.main import main
 from mptraining_api.events import Finished, Notice, Progress, Started
 from testbed import Behaviour, Exit, NodeServer, Run
 from testbed.pods import Pod
@@ -328,7 +328,7 @@ def test_from_python(life: Any, mptj: Mptj, submitted: Any, talking: Any, capsys
     job.logs(worker=1)
     assert "worker 1 loads flowers" in capsys.readouterr().out
     assert job.run_folder is None
-    with pytest.raises(mptraining.cluster_problems.ClusterProblem, match=r"the pod that kept its model has gone"):
+    with pytest.raises(mptraining.cluster.errors.ClusterProblem, match=r"the pod that kept its model has gone"):
         job.model()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.cli import main
+from mptraining.cli.main import main
 from testbed import ControlPlane
 
 Typed = Callable[..., dict[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.cli import main
+from mptraining.cli.main import main
 from testbed import ControlPlane, Options, Refused
 from testbed.access import may, wait_until, wait_until_allowed
 from testbed.installation import install

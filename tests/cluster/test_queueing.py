@@ -12,7 +12,7 @@ import pytest
 
 from mptraining_api import events
 from mptraining_api.events import Finished, Saved, Started
-from mptraining_records.convert import convert
+from mptraining_records.convert.convert import convert
 from testbed import Behaviour, ControlPlane, Exit, Run
 from testbed.pod_process import PodProcess
 from testbed.pods import Pod

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.launch import SECRET_VARIABLES
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from testbed import Exit, Refused, Rest, Run
 from testbed.installation import OPERATOR, SYSTEM
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from mptraining import gke as google
-from mptraining.api_server import JOBS, ApiServer
-from mptraining.cluster import Where, connect
-from mptraining.cluster_problems import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
+from mptraining.cluster import gke as google
+from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.connection import Where, connect
+from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
 from testbed import ControlPlane
 from testbed.gke_server import GkeServer
 
@@ -114,7 +114,7 @@ def test_from_inside_a_pod(
     """The files that the kubelet mounts stand elsewhere here; the rest is as in a pod."""
     from kubernetes.config import incluster_config
 
-    from mptraining import cluster
+    from mptraining.cluster import connection
 
     rules = [{"apiGroups": ["mptraining.dev"], "resources": ["mptrainingjobs"], "verbs": ["list"]}]
     files = {
@@ -130,7 +130,7 @@ def test_from_inside_a_pod(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(cluster, "_OWN_NAMESPACE", tmp_path / "namespace")
+    monkeypatch.setattr(connection, "_OWN_NAMESPACE", tmp_path / "namespace")
     for where in (Where(), Where(in_cluster=True)):
         server = connect(where)
         assert (server.name, server.namespace) == ("this pod's cluster", namespace)

@@ -29,16 +29,16 @@ import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 from typer.main import get_command
 
-from mptraining.cli import app
-from mptraining_api.job import KIND, MPTrainingJob
+from mptraining.cli.main import app
 from mptraining_api.model import Model
 from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import KIND, MPTrainingJob
 from mptraining_api.status import Condition, JobStatus, Phase
 from mptraining_operator.chart_values import ChartValues
+from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
-from mptraining_operator.waiting import NAMESPACE_FULL
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import JobSpec, MPTrainingJob
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import JobSpec, MPTrainingJob
 
 pytestmark = pytest.mark.training
 

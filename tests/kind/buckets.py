@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 
 from cluster.images import VERSION, engine_of_cluster
-from mptraining_records import example, framing
+from mptraining_records.tfrecord import example, framing
 from testbed.binaries import binary
 
 NAMESPACE = "kind-buckets"

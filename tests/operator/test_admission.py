@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import outcomes
-from mptraining_api.job_limits import JobLimits
-from mptraining_api.resolve import ClusterSettings
+from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
-from mptraining_operator import standing, trim
-from mptraining_operator.actions import Plan, ReadJobFile
-from mptraining_operator.admission import LOOK_FOR_ROOM
-from mptraining_operator.cache import Cache, Seen
-from mptraining_operator.plan import plan
-from mptraining_operator.reconcile import Reconciler
-from mptraining_operator.snapshot import Key, Limits
-from mptraining_operator.work_queue import WorkQueue
+from mptraining_operator.controller import Reconciler
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import Plan, ReadJobFile
+from mptraining_operator.plan.admission import LOOK_FOR_ROOM
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.work_queue import WorkQueue
 
 NOW = 1_800_000_000.0
 MOST = 4
@@ -61,8 +62,8 @@ class World:
             if status is not None:
                 raw["status"] = status.to_document()
             raw["metadata"]["resourceVersion"] = str(next(self.versions))
-            self.cache.put_job(trim.job(raw))
-            self.most_at_once = max(self.most_at_once, sum(trim.nodes(each.get("status", {})) for each in self.all()))
+            self.cache.put_job(parse.job(raw))
+            self.most_at_once = max(self.most_at_once, sum(parse.nodes(each.get("status", {})) for each in self.all()))
 
     def all(self) -> list[dict[str, Any]]:
         return list(self.raw.values())
@@ -88,7 +89,7 @@ class World:
         return bool(self.status(name).current_attempt)
 
     def end(self, name: str) -> None:
-        self.put(name, standing.finished(self.status(name), outcomes.SUCCEEDED, "done", NOW, 1))
+        self.put(name, conditions.finished(self.status(name), outcomes.SUCCEEDED, "done", NOW, 1))
 
     def suspend(self, name: str, value: bool) -> None:
         self.raw[name]["spec"]["runPolicy"] = {"suspend": value, "pendingTimeoutSeconds": 10**8}
@@ -102,7 +103,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
     held = world.look("second")
     assert not world.started("second")
     assert held.wake_at == world.now + LOOK_FOR_ROOM
-    running = standing.condition(world.status("second"), "Running")
+    running = conditions.condition(world.status("second"), "Running")
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
     assert "2 nodes would be more than the 4 of this namespace (limits.nodesPerNamespace)" in running.message
@@ -124,7 +125,7 @@ def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() ->
     world.suspend("first", False)
     world.look("first")
     assert (world.status("first").phase, world.status("first").current_attempt) == ("Restarting", 1)
-    assert not standing.holds(world.status("first"), "Suspended")
+    assert not conditions.holds(world.status("first"), "Suspended")
     world.end("second")
     world.look("first")
     assert world.status("first").current_attempt == 2
@@ -133,8 +134,8 @@ def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() ->
 def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
     world = World({"first": 3, "second": 2})
     world.look("first")
-    status = standing.attempt_over(world.status("first"), outcomes.PREEMPTED, "", NOW)
-    world.put("first", standing.waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
+    status = conditions.attempt_over(world.status("first"), outcomes.PREEMPTED, "", NOW)
+    world.put("first", conditions.waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
     world.look("second")
     assert not world.started("second")
     world.look("first")
@@ -148,7 +149,7 @@ def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_sta
     assert seen is not None
     status = plan(seen.snapshot, NOW).status
     assert status is not None
-    failed = standing.condition(status, "Failed")
+    failed = conditions.condition(status, "Failed")
     assert failed is not None
     assert (failed.reason, status.phase, status.current_attempt) == ("OutsideLimits", "Failed", None)
     assert failed.message.startswith("spec.nodes: 3 nodes are more than limits.nodesPerJob allows")
@@ -174,7 +175,7 @@ def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], s
         for name in names:
             world.look(name)
         for name in names:
-            if trim.nodes(world.raw[name].get("status", {})) and world.status(name).phase != "Succeeded":
+            if parse.nodes(world.raw[name].get("status", {})) and world.status(name).phase != "Succeeded":
                 world.end(name)
     assert {world.status(name).phase for name in names} == {"Succeeded"}
     assert world.most_at_once <= MOST

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from mptraining_operator import trim
-from mptraining_operator.actions import Announcement
-from mptraining_operator.announce import LONGEST_MESSAGE, LONGEST_QUEUE, Announcer
-from mptraining_operator.cache import Cache
 from mptraining_operator.cluster import EVENTS, ApiProblem
-from mptraining_operator.snapshot import Key, Limits, Snapshot
+from mptraining_operator.event_recorder import LONGEST_MESSAGE, LONGEST_QUEUE, Announcer
+from mptraining_operator.plan.actions import Announcement
+from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache
 
 
 class Clock(Protocol):
@@ -24,7 +24,7 @@ class Clock(Protocol):
 @pytest.fixture
 def snapshot(raw_job: Callable[..., dict[str, Any]], clock: Clock) -> Snapshot:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     found = cache.snapshot(Key("team", "flowers"), Limits())
     assert found is not None
     return found

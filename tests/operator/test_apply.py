@@ -7,12 +7,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
-from mptraining_operator import children, trim
 from mptraining_operator import cluster as api_server
-from mptraining_operator.actions import (
+from mptraining_operator.apply import Applier, status_changes
+from mptraining_operator.cluster import ApiProblem
+from mptraining_operator.creation import NotCreated
+from mptraining_operator.frozen_job import digest
+from mptraining_operator.plan.actions import (
     Announcement,
     DeleteJob,
     DeletePod,
@@ -24,13 +27,11 @@ from mptraining_operator.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.apply import Applier, status_changes
-from mptraining_operator.cache import Cache, Seen
-from mptraining_operator.cluster import ApiProblem
-from mptraining_operator.creation import NotCreated
-from mptraining_operator.environment import PodSettings
-from mptraining_operator.frozen_job import digest
-from mptraining_operator.snapshot import Findings, Key, Limits, Snapshot
+from mptraining_operator.plan.snapshot import Findings, Key, Limits, Snapshot
+from mptraining_operator.resources import shared
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -52,7 +53,7 @@ class Bench:
         self.cache = Cache(clock)
         self.said: list[str] = []
         self.counted: list[Plan] = []
-        self.cache.put_job(trim.job(api.put(api_server.JOBS, raw)))
+        self.cache.put_job(parse.job(api.put(api_server.JOBS, raw)))
         self.applier = Applier(
             api,
             self.cache,
@@ -83,8 +84,8 @@ class Bench:
         return resolve(job, ClusterSettings(default_image="trainer:1"))
 
     @property
-    def owner(self) -> children.Owner:
-        return children.Owner("team", "flowers", "job-1")
+    def owner(self) -> shared.Owner:
+        return shared.Owner("team", "flowers", "job-1")
 
     def apply(self, **plan: Any) -> bool:
         return self.applier.apply(Plan(**plan), self.seen)
@@ -188,7 +189,7 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
 
 def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
-    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, frozen))
+    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, frozen))
     assert bench.start()
     assert bench.findings.job_file == frozen
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
@@ -197,7 +198,7 @@ def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
 
 
 def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
-    body = children.config_map(bench.owner, bench.job)
+    body = shared.config_map(bench.owner, bench.job)
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(api_server.CONFIG_MAPS, body)
     assert bench.start()
@@ -216,7 +217,7 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     ],
 )
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
-    body = children.service(bench.owner)
+    body = shared.service(bench.owner)
     body["metadata"]["ownerReferences"] = [controller]
     bench.api.put(api_server.SERVICES, body)
     assert bench.start()
@@ -228,7 +229,7 @@ def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: s
 
 
 def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
-    body = children.service(bench.owner)
+    body = shared.service(bench.owner)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     bench.api.put(api_server.SERVICES, body)
     assert bench.start()
@@ -336,10 +337,10 @@ def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench,
     stored = bench.api.put(api_server.BATCH_JOBS, stored)
     if lost == "label":
         # What a stream with a selector calls deleted; its status goes on changing.
-        bench.cache.remove_child(KEY, uid, trim.version(stored))
+        bench.cache.remove_child(KEY, uid, parse.version(stored))
         bench.api.put(api_server.BATCH_JOBS, stored)
     else:
-        bench.cache.put_batch_job(KEY, trim.version(stored), trim.batch_job(stored))
+        bench.cache.put_batch_job(KEY, parse.version(stored), parse.batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
@@ -365,7 +366,7 @@ def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
 
 def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
     stored = bench.api.put(api_server.PODS, raw_pod())
-    bench.cache.put_pod(KEY, trim.version(stored), trim.pod(stored))
+    bench.cache.put_pod(KEY, parse.version(stored), parse.pod(stored))
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
@@ -380,8 +381,8 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
 ) -> None:
     """Otherwise the next attempt would wait for a pod that is gone, until the next list."""
     pod, job = raw_pod(), raw_batch_job()
-    bench.cache.put_pod(KEY, 30, trim.pod(pod))
-    bench.cache.put_batch_job(KEY, 20, trim.batch_job(job))
+    bench.cache.put_pod(KEY, 30, parse.pod(pod))
+    bench.cache.put_batch_job(KEY, 20, parse.batch_job(job))
     if other:
         bench.api.put(api_server.PODS, raw_pod(uid="pod-9"))
         bench.api.put(api_server.BATCH_JOBS, raw_batch_job(uid="batch-9"))
@@ -390,8 +391,8 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
     assert bench.snapshot.batch_jobs == ()
     # A late word of the stream is known to be late.
-    assert not bench.cache.put_pod(KEY, 30, trim.pod(pod))
-    bench.cache.put_pod(KEY, 31, trim.pod(raw_pod(uid="pod-1")))
+    assert not bench.cache.put_pod(KEY, 30, parse.pod(pod))
+    bench.cache.put_pod(KEY, 31, parse.pod(raw_pod(uid="pod-1")))
     assert bench.apply(actions=(DeletePod("flowers-1-0-abcde", "pod-1", "flowers-1", "batch-1"),))
     assert bench.snapshot.pods == ()
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
@@ -400,7 +401,7 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
 
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
-    bench.cache.put_pod(KEY, 30, trim.pod(raw_pod()))
+    bench.cache.put_pod(KEY, 30, parse.pod(raw_pod()))
     bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
     assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
@@ -409,7 +410,7 @@ def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
     assert bench.findings.job_file_missing
-    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, bench.job))
+    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, bench.job))
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
 
@@ -417,7 +418,7 @@ def test_reading_the_job_file(bench: Bench) -> None:
 def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
     """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
-    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, forged))
+    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
     assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     assert bench.findings.job_file is None
     refusal = bench.findings.refusal
@@ -430,7 +431,7 @@ def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothin
 def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(api_server.CONFIG_MAPS, children.config_map(bench.owner, forged))
+    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
         bench.apply(actions=(ReadJobFile(),))
     assert bench.findings.job_file == bench.job
@@ -446,7 +447,7 @@ def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Be
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
-    body = children.config_map(children.Owner("team", "flowers", "earlier"), bench.job)
+    body = shared.config_map(shared.Owner("team", "flowers", "earlier"), bench.job)
     bench.api.put(api_server.CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.findings.job_file, bench.findings.job_file_missing) == (None, True)
@@ -465,6 +466,6 @@ def test_asking_for_nodes(bench: Bench) -> None:
 
 def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
     seen = bench.seen
-    bench.cache.put_job(trim.job(raw_job(uid="job-2", version=10_000)))
+    bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
     assert dict(bench.findings.lost_nodes) == {}

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator import trim
-from mptraining_operator.actions import StartAttempt
-from mptraining_operator.cache import FINDINGS_LAST, Cache
-from mptraining_operator.gone import quiet
-from mptraining_operator.plan import plan
-from mptraining_operator.snapshot import Findings, Key, Limits, Refusal, Snapshot
-from mptraining_operator.trim import StoredJob
+from mptraining_operator.plan.actions import StartAttempt
+from mptraining_operator.plan.gone import quiet
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Findings, Key, Limits, Refusal, Snapshot
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import FINDINGS_LAST, Cache
+from mptraining_operator.watch.parse import StoredJob
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -34,14 +34,14 @@ def look(cache: Cache, key: Key = KEY) -> Snapshot:
 
 def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     if raw["metadata"]["name"].count("-") > 1:
-        return cache.put_pod(KEY, trim.version(raw), trim.pod(raw))
-    return cache.put_batch_job(KEY, trim.version(raw), trim.batch_job(raw))
+        return cache.put_pod(KEY, parse.version(raw), parse.pod(raw))
+    return cache.put_batch_job(KEY, parse.version(raw), parse.batch_job(raw))
 
 
 def put_refusal(cache: Cache, raw: dict[str, Any]) -> bool:
-    found = trim.pod_refusal(raw)
+    found = parse.pod_refusal(raw)
     assert found is not None
-    return cache.put_refusal(KEY, trim.version(raw), found)
+    return cache.put_refusal(KEY, parse.version(raw), found)
 
 
 def test_a_job_with_its_children(
@@ -55,7 +55,7 @@ def test_a_job_with_its_children(
     assert put_refusal(cache, raw_event())
     assert cache.snapshot(KEY, Limits()) is None
     assert cache.job_keys() == ()
-    assert cache.put_job(trim.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
+    assert cache.put_job(parse.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
     seen = look(cache)
     assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
     assert seen.job is not None
@@ -74,8 +74,8 @@ def test_a_job_with_its_children(
 
 def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(version=10)))
-    assert not cache.put_job(trim.job(raw_job(version=11)))
+    cache.put_job(parse.job(raw_job(version=10)))
+    assert not cache.put_job(parse.job(raw_job(version=11)))
     assert cache.seen(KEY, Limits()).version == 11  # type: ignore[union-attr]
     assert put_child(cache, raw_pod(version=10))
     assert not put_child(cache, raw_pod(version=11))
@@ -84,9 +84,9 @@ def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_p
 
 def test_older_news_is_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(version=100, status={"phase": "Running"})))
-    assert not cache.put_job(trim.job(raw_job(version=99, status={"phase": "Pending"})))
-    assert not cache.put_job(trim.job(raw_job(version=100, status={"phase": "Pending"})))
+    cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
+    assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
+    assert not cache.put_job(parse.job(raw_job(version=100, status={"phase": "Pending"})))
     assert cache.jobs_by_phase() == {"Running": 1}
     put_child(cache, raw_pod(version=100, phase="Failed"))
     assert not put_child(cache, raw_pod(version=99))
@@ -95,10 +95,10 @@ def test_older_news_is_ignored_and_versions_are_numbers(clock: Clock, raw_job: M
 
 def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(uid="old", version=10)))
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
     cache.learn(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
-    cache.put_job(trim.job(raw_job(uid="new", version=20)))
+    cache.put_job(parse.job(raw_job(uid="new", version=20)))
     assert look(cache).uid == "new"
     assert look(cache).pods == ()
     assert [each.uid for each in look(cache).predecessors] == ["p-old"]
@@ -106,7 +106,7 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     assert not cache.remove_job(KEY, "old", 19)
     assert look(cache).uid == "new"
     # Late news of the old one; its pods end later than it.
-    assert not cache.put_job(trim.job(raw_job(uid="old", version=12)))
+    assert not cache.put_job(parse.job(raw_job(uid="old", version=12)))
     assert put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18, phase="Succeeded"))
     assert look(cache).uid == "new"
     assert look(cache).predecessors == ()
@@ -118,7 +118,7 @@ def test_children_of_an_earlier_job_do_not_count(
     cache = Cache(clock)
     put_child(cache, raw_batch_job(uid="b", owner="old"))
     put_child(cache, raw_pod(uid="p", job_uid="old"))
-    cache.put_job(trim.job(raw_job(uid="new", version=50)))
+    cache.put_job(parse.job(raw_job(uid="new", version=50)))
     assert (look(cache).batch_jobs, look(cache).pods) == ((), ())
     # But its pods are known until they are over: they may write where this one's would.
     assert [each.uid for each in look(cache).predecessors] == ["p"]
@@ -129,17 +129,17 @@ def test_children_of_an_earlier_job_do_not_count(
 def test_a_pod_without_the_label_of_a_job_s_uid_is_nobody_s(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     put_child(cache, raw_pod(uid="p", job_uid=""))
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     assert (look(cache).pods, look(cache).predecessors) == ((), ())
 
 
 def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(uid="old", version=10)))
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
     leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11, metadata=leaving))
     assert cache.remove_job(KEY, "old", 12)
-    cache.put_job(trim.job(raw_job(uid="new", version=13)))
+    cache.put_job(parse.job(raw_job(uid="new", version=13)))
     waits = plan(look(cache), 1_767_225_640.0)
     assert not [each for each in waits.actions if isinstance(each, StartAttempt)]
     assert [each.reason for each in waits.announcements] == ["EarlierJobEnds"]
@@ -152,7 +152,7 @@ def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
 ) -> None:
     """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1, and stays so."""
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
     put_child(cache, raw_pod())
     assert not quiet(look(cache))
@@ -162,7 +162,7 @@ def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
 
 def test_what_was_removed_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_pod(version=30))
     assert cache.remove_child(KEY, "pod-0", 35)
     assert not cache.remove_child(KEY, "pod-0", 35)
@@ -177,7 +177,7 @@ def test_with_a_job_all_that_belongs_to_it_goes(
     clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
 ) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
     put_child(cache, raw_pod())
     put_refusal(cache, raw_event())
@@ -194,7 +194,7 @@ def test_with_a_job_all_that_belongs_to_it_goes(
 
 def test_a_spec_of_a_newer_version_is_read_without_what_is_new(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(teleport={"to": "moon"})))
+    cache.put_job(parse.job(raw_job(teleport={"to": "moon"})))
     seen = look(cache)
     assert seen.job is not None
     assert "teleport" in seen.problem
@@ -202,7 +202,7 @@ def test_a_spec_of_a_newer_version_is_read_without_what_is_new(clock: Clock, raw
 
 def test_a_spec_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(nodes="two")))
+    cache.put_job(parse.job(raw_job(nodes="two")))
     seen = look(cache)
     assert seen.job is None
     assert "spec.nodes" in seen.problem
@@ -211,18 +211,18 @@ def test_a_spec_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
 
 def test_a_status_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(status={"phase": "Levitating"})))
+    cache.put_job(parse.job(raw_job(status={"phase": "Levitating"})))
     seen = look(cache)
     assert seen.status is None
     assert "status.phase" in seen.problem
-    cache.put_job(trim.job(raw_job(version=11, status={"phase": "Running", "mood": "good"})))
+    cache.put_job(parse.job(raw_job(version=11, status={"phase": "Running", "mood": "good"})))
     assert look(cache).status is not None
 
 
 def test_findings_are_learnt_and_some_grow_old(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
     assert not cache.learn(KEY, "job-1", job_file_missing=True)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     assert not cache.learn(KEY, "another", job_file_missing=True)
     assert cache.learn(KEY, "job-1", job_file_missing=True)
     assert not cache.learn(KEY, "job-1", job_file_missing=True)
@@ -246,7 +246,7 @@ def test_findings_are_learnt_and_some_grow_old(clock: Clock, raw_job: Make) -> N
 
 def test_the_newest_refusal_of_a_job_counts(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_event: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job()))
+    cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
     assert put_refusal(cache, raw_event("e1", version=40))
     assert not put_refusal(cache, raw_event("e1", version=41))
@@ -261,7 +261,7 @@ def test_the_newest_refusal_of_a_job_counts(clock: Clock, raw_job: Make, raw_bat
 
 def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make, raw_event: Make) -> None:
     cache = Cache(clock)
-    cache.put_job(trim.job(raw_job(version=10)))
+    cache.put_job(parse.job(raw_job(version=10)))
     put_child(cache, raw_pod(uid="pod-0", version=30))
     put_child(cache, raw_pod(uid="pod-1", version=31, index=1))
     put_refusal(cache, raw_event(version=40))
@@ -314,4 +314,4 @@ def pod(uid: str, phase: str) -> Any:
         "uid": uid,
         "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
     }
-    return trim.pod({"metadata": metadata, "status": {"phase": phase}})
+    return parse.pod({"metadata": metadata, "status": {"phase": phase}})

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from mptraining_operator import certificate
-from mptraining_operator.certificate import (
+from mptraining_operator.progress import certificate
+from mptraining_operator.progress.certificate import (
     Broken,
     Certificate,
     CertificateKeeper,
@@ -24,7 +24,7 @@ from mptraining_operator.certificate import (
     from_secret,
     issue,
 )
-from mptraining_operator.progress import load
+from mptraining_operator.progress.server import load
 
 DAY = 86400.0
 NOW = 1_800_000_000.0

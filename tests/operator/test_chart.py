@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from mptraining_api.model import Model
-from mptraining_operator import chart
+from mptraining_operator import helm_chart
 from mptraining_operator.chart_values import ChartValues
 from mptraining_operator.metrics import Metrics
 
@@ -21,11 +21,11 @@ CHART = Path(__file__).parents[2] / "charts" / "mptraining"
 
 
 def test_the_files_in_the_chart_are_those_of_the_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert chart.main(["--check", str(CHART)]) == 0
-    assert chart.main([str(tmp_path)]) == 0
-    assert chart.main(["--check", str(tmp_path)]) == 0
+    assert helm_chart.main(["--check", str(CHART)]) == 0
+    assert helm_chart.main([str(tmp_path)]) == 0
+    assert helm_chart.main(["--check", str(tmp_path)]) == 0
     (tmp_path / "values.yaml").write_text("replicas: 1\n")
-    assert chart.main(["--check", str(tmp_path)]) == 1
+    assert helm_chart.main(["--check", str(tmp_path)]) == 1
     assert capsys.readouterr().err.endswith("values.yaml: stale. Run: make manifests\n")
 
 

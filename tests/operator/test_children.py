@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import launch
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_operator import names
-from mptraining_operator.children import Owner, config_map, network_policy, service
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources import names
+from mptraining_operator.resources.shared import Owner, config_map, network_policy, service
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_operator.children import Owner, config_map, network_policy, service
-from mptraining_operator.environment import PodSettings
-from mptraining_operator.pods import indexed_job
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.shared import Owner, config_map, network_policy, service
 
 FOLDER = Path(__file__).parents[1] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator.cluster import LEASES, ApiProblem
-from mptraining_operator.lease import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
+from mptraining_operator.leader_election import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
 from mptraining_operator.settings import Identity, LeaseSettings
 
 SETTINGS = LeaseSettings(duration_seconds=10, renew_seconds=2.0)

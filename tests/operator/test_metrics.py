@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mptraining_operator.actions import Loss, Plan
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.plan.actions import Loss, Plan
 
 
 def test_what_prometheus_reads() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.spec_pods import PodTemplate
-from mptraining_operator.mounts import outlives_pod
+from mptraining_operator.resources.volumes import outlives_pod
 
 TEMPLATE = PodTemplate.parse(
     {

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
-from mptraining_operator import standing
-from mptraining_operator.actions import (
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import (
     Action,
     DeletePod,
     EndAttempt,
@@ -31,8 +31,8 @@ from mptraining_operator.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan import plan
-from mptraining_operator.snapshot import Findings, Key, Limits, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Findings, Key, Limits, SeenBatchJob, SeenPod, Snapshot
 
 WORKERS = 2
 GRACE = 60
@@ -317,7 +317,7 @@ def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued:
         live(world, what)
         world.check()
     calm(world)
-    assert standing.holds(world.status, "Finished"), world
+    assert conditions.holds(world.status, "Finished"), world
     writes = world.reconcile()
     assert writes.status is None
     assert writes.actions == ()
@@ -370,9 +370,9 @@ def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> N
     for what in happenings:
         live(world, what)
         world.check()
-        assert not standing.holds(world.status, "Failed"), world.status
+        assert not conditions.holds(world.status, "Failed"), world.status
     calm(world)
-    assert standing.holds(world.status, "Succeeded"), world
+    assert conditions.holds(world.status, "Succeeded"), world
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (0, 0)
 
 
@@ -386,7 +386,7 @@ def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None
             world.happen("long wait")
             world.controllers()
             world.reconcile()
-        if standing.holds(world.status, "Finished"):
+        if conditions.holds(world.status, "Finished"):
             break
         world.happen("run")
         world.controllers()
@@ -398,4 +398,4 @@ def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None
         world.reconcile()
         world.happen("long wait")
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (bugs, losses)
-    assert standing.holds(world.status, "Failed") == (bugs > 2 or losses > 5)
+    assert conditions.holds(world.status, "Failed") == (bugs > 2 or losses > 5)

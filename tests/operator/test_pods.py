@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mptraining_api import accelerators, launch
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_operator.children import Owner
-from mptraining_operator.environment import PodSettings
-from mptraining_operator.mounts import Authorities
-from mptraining_operator.pods import indexed_job
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.shared import Owner
+from mptraining_operator.resources.volumes import Authorities
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)

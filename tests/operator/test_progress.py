@@ -24,17 +24,18 @@ import yaml
 
 from mptraining_api import events
 from mptraining_api.status import Progress
-from mptraining_operator import names, progress
-from mptraining_operator.certificate import Certificate, issue
-from mptraining_operator.progress import NotReady, ProgressServer
-from mptraining_operator.progress_request import LARGEST_BODY, JobForProgress, path
-from mptraining_operator.progress_status import Report
-from mptraining_operator.progress_writer import ProgressWriter
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.progress import server as progress_server
+from mptraining_operator.progress.auth import TokenReviewer
+from mptraining_operator.progress.certificate import Certificate, issue
+from mptraining_operator.progress.progress_request import LARGEST_BODY, JobForProgress, path
+from mptraining_operator.progress.server import NotReady, ProgressServer
+from mptraining_operator.progress.status import Report
+from mptraining_operator.progress.writer import ProgressWriter
+from mptraining_operator.resources import names
 from mptraining_operator.settings import ProgressSettings
-from mptraining_operator.snapshot import Key
-from mptraining_operator.tokens import TokenReviewer
-from mptraining_trainer import progress_report
-from mptraining_trainer.progress_report import Reporter
+from mptraining_trainer.reporting import progress_reporter
+from mptraining_trainer.reporting.progress_reporter import Reporter
 
 KEY = Key("team-a", "flowers")
 JOB = JobForProgress("uid-1", 2, {"pod-0": 0, "pod-1": 1}, Progress(attempt=1, step=3))
@@ -196,8 +197,8 @@ def finished(attempt: int = 2) -> events.Finished:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer on this machine comes at once, or the machine is busy: that is no trouble of the reports."""
-    monkeypatch.setattr(progress_report, "_TIMEOUT", (60.0, 60.0))
-    monkeypatch.setattr(progress_report, "_LAST_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
 
 
 @pytest.fixture
@@ -401,7 +402,7 @@ def test_500_tells_a_worker_nothing_of_the_inside(endpoint: Endpoint, caplog: py
 
 
 def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(progress_server, "_REQUEST_SECONDS", 0.2)
     with endpoint.tls() as connection:
         connection.settimeout(60)
         token = f"Authorization: Bearer {endpoint.api.token()}\r\n"
@@ -410,7 +411,7 @@ def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pyte
 
 
 def test_who_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(progress_server, "_IDLE_SECONDS", 0.2)
     with Endpoint(tmp_path) as endpoint, endpoint.tls() as connection:
         connection.settimeout(60)
         answer = b""
@@ -469,7 +470,7 @@ def test_all_connections_together_fit_into_half_of_the_pods_memory() -> None:
     deployment = next(each for each in documents if each and each["kind"] == "Deployment")
     limit = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     assert limit == "512Mi"
-    assert progress.MOST_CONNECTIONS * bound <= 256 * 2**20
+    assert progress_server.MOST_CONNECTIONS * bound <= 256 * 2**20
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
@@ -634,7 +635,7 @@ def test_the_reporter_stops_where_it_is_refused(
 def test_the_reporter_comes_back_to_a_replica_that_has_just_started(
     endpoint: Endpoint, reporting: Callable[[str], tuple[Reporter, Notices]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_BUSY_SECONDS", 0)
+    monkeypatch.setattr(progress_server, "_BUSY_SECONDS", 0)
     endpoint.problem = NotReady()
     reporter, notices = reporting(endpoint.api.token())
     deadline = time.monotonic() + 60

@@ -12,15 +12,15 @@ import pytest
 
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator import cluster as api_server
-from mptraining_operator import trim
-from mptraining_operator.actions import Announcement, Plan, ReadNode
-from mptraining_operator.cache import Cache, Seen
 from mptraining_operator.cluster import ApiProblem
-from mptraining_operator.intake import COALESCE, STREAMS, Intake
-from mptraining_operator.reconcile import PLANS_AT_ONCE, Reconciler
-from mptraining_operator.relist import CRD_MISSING, Relister
-from mptraining_operator.snapshot import Key, Limits, Snapshot
-from mptraining_operator.work_queue import WorkQueue
+from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
+from mptraining_operator.plan.actions import Announcement, Plan, ReadNode
+from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.informer import CRD_MISSING, Relister
+from mptraining_operator.watch.intake import COALESCE, STREAMS, Intake
+from mptraining_operator.watch.work_queue import WorkQueue
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, clock: Clock, raw: dict[str, Any], *answers: bool | Exception, plan: Plan | Exception) -> None:
         self.queue = WorkQueue(clock)
         self.cache = Cache(clock)
-        self.cache.put_job(trim.job(raw))
+        self.cache.put_job(parse.job(raw))
         self.applied = Applied(*answers)
         self.said: list[Announcement] = []
         self.seconds: list[float] = []
@@ -209,7 +209,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
     )
     reconciler.start(2)
     for name in ("a", "b", "c"):
-        cache.put_job(trim.job(raw_job(name, uid=name)))
+        cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
     assert done.wait(60)
     assert reconciler.dead() == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.spec_pods import PodTemplate
-from mptraining_operator.secret_sources import SecretSources, secret_sources
+from mptraining_operator.resources.secret_sources import SecretSources, secret_sources
 
 MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "/var/key", "readOnly": True}]
 

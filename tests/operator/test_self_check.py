@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mptraining_operator.__main__ import app
-from mptraining_operator.certificate import Certificate, issue, to_secret
 from mptraining_operator.cluster import LEASES, SECRETS, ApiProblem, Raw, Resource
-from mptraining_operator.progress import ProgressServer
-from mptraining_operator.self_check import findings, reach
+from mptraining_operator.helm_test import findings, reach
+from mptraining_operator.progress.certificate import Certificate, issue, to_secret
+from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.settings import OperatorSettings, ProgressSettings
 
 CERTIFICATE = issue(("localhost",), time.time())

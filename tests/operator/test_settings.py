@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_operator.assembly import limits
+from mptraining_operator.app import limits
 from mptraining_operator.settings import Identity, OperatorSettings
 
 

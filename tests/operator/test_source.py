@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_operator.source import SourceParts, source_parts
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources.source import SourceParts, source_parts
 
 FUNCTION = {"function": {"entryPoint": "flowers:build"}}
 SCRIPT = {"script": {"path": "train.py"}}

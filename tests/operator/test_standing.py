@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from mptraining_api import outcomes
 from mptraining_api.status import Attempt, JobStatus
-from mptraining_operator import standing
+from mptraining_operator.plan import conditions
 
-NOW = standing.seconds("2026-01-01T00:01:00Z")
+NOW = conditions.seconds("2026-01-01T00:01:00Z")
 
 
 def test_nothing_ends_before_it_has_begun() -> None:
     """A replica whose clock was ahead wrote the start, one whose clock is behind writes the end."""
-    begun = standing.stamp(NOW + 60)
+    begun = conditions.stamp(NOW + 60)
     status = JobStatus(start_time=begun, current_attempt=1, attempts=[Attempt(number=1, start_time=begun)])
-    over = standing.attempt_over(status, outcomes.PREEMPTED, "", NOW)
+    over = conditions.attempt_over(status, outcomes.PREEMPTED, "", NOW)
     assert over.attempts[0].completion_time == begun
-    done = standing.finished(status, outcomes.SUCCEEDED, "", NOW, 1)
+    done = conditions.finished(status, outcomes.SUCCEEDED, "", NOW, 1)
     assert (done.completion_time, done.attempts[0].completion_time) == (begun, begun)
 
 
 def test_an_end_is_when_it_was() -> None:
     status = JobStatus(current_attempt=1, attempts=[Attempt(number=1)])
-    assert standing.finished(status, outcomes.SUCCEEDED, "", NOW, 1).completion_time == standing.stamp(NOW)
-    begun = standing.stamp(NOW - 60)
+    assert conditions.finished(status, outcomes.SUCCEEDED, "", NOW, 1).completion_time == conditions.stamp(NOW)
+    begun = conditions.stamp(NOW - 60)
     status = JobStatus(start_time=begun, current_attempt=1, attempts=[Attempt(number=1, start_time=begun)])
-    over = standing.attempt_over(status, outcomes.PREEMPTED, "", NOW)
-    assert over.attempts[0].completion_time == standing.stamp(NOW)
+    over = conditions.attempt_over(status, outcomes.PREEMPTED, "", NOW)
+    assert over.attempts[0].completion_time == conditions.stamp(NOW)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator import names
-from mptraining_operator.tokens import REFUSED, REFUSED_SECONDS, Review, TokenReviewer, claimed, read_review
+from mptraining_operator.progress.auth import REFUSED, REFUSED_SECONDS, Review, TokenReviewer, claimed, read_review
+from mptraining_operator.resources import names
 
 AUDIENCE = names.audience("team-a", "uid-1")
 

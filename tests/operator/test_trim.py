@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mptraining_operator import trim
-from mptraining_operator.snapshot import Key
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import parse
 
 Make = Callable[..., dict[str, Any]]
-START = trim.seconds("2026-01-01T00:00:00Z") or 0.0
+START = parse.seconds("2026-01-01T00:00:00Z") or 0.0
 
 
 def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
     status = {"phase": "Running", "currentAttempt": 2, "progress": {"step": 7}}
-    stored = trim.job(raw_job(status=status, version=12345678901))
+    stored = parse.job(raw_job(status=status, version=12345678901))
     assert stored.key == Key("team", "flowers")
     assert (stored.uid, stored.version, stored.generation, stored.created) == ("job-1", 12345678901, 1, START)
     assert (stored.phase, stored.attempt, stored.deleting) == ("Running", 2, False)
@@ -30,25 +30,25 @@ def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
 
 
 def test_progress_is_no_news(raw_job: Make) -> None:
-    before = trim.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
-    after = trim.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
+    before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
+    after = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
     assert before.same_work(after)
-    assert not before.same_work(trim.job(raw_job(status={"phase": "Failed", "progress": {"step": 7}})))
-    assert not before.same_work(trim.job(raw_job(status={"phase": "Running"}, generation=2)))
+    assert not before.same_work(parse.job(raw_job(status={"phase": "Failed", "progress": {"step": 7}})))
+    assert not before.same_work(parse.job(raw_job(status={"phase": "Running"}, generation=2)))
 
 
 def test_a_new_job_has_no_status(raw_job: Make) -> None:
-    stored = trim.job(raw_job())
+    stored = parse.job(raw_job())
     assert (stored.status, stored.progress, stored.phase, stored.attempt) == (b"{}", b"", "", 0)
 
 
 def test_a_batch_job(raw_batch_job: Make) -> None:
     raw = raw_batch_job(active=1, ready=1, succeeded=1, startTime="2026-01-01T00:00:11Z")
-    seen = trim.batch_job(raw)
+    seen = parse.batch_job(raw)
     assert (seen.name, seen.uid, seen.owner_uid, seen.attempt) == ("flowers-1", "batch-1", "job-1", 1)
     assert (seen.created, seen.started) == (START + 10, START + 11)
     assert (seen.parallelism, seen.active, seen.ready, seen.succeeded, seen.failed) == (2, 1, 1, 1, 0)
-    assert trim.owner(raw) == Key("team", "flowers")
+    assert parse.owner(raw) == Key("team", "flowers")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_batch_job(raw_batch_job: Make) -> None:
 def test_a_batch_job_ends_with_its_last_condition(
     raw_batch_job: Make, conditions: tuple[tuple[str, str], ...], ended: str
 ) -> None:
-    seen = trim.batch_job(raw_batch_job(conditions=conditions))
+    seen = parse.batch_job(raw_batch_job(conditions=conditions))
     assert seen.ended == ended
     assert seen.ended_at == (START + 60 if ended else None)
     assert seen.end_message == ("words" if ended else "")
@@ -80,22 +80,22 @@ def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None
         {"manager": "unknown", "subresource": "status"},
     ]
     raw = raw_batch_job()
-    assert trim.batch_job(raw).changed is None
+    assert parse.batch_job(raw).changed is None
     raw["metadata"]["managedFields"] = writers
-    assert trim.batch_job(raw).changed == trim.seconds("2026-01-01T00:02:00Z")
+    assert parse.batch_job(raw).changed == parse.seconds("2026-01-01T00:02:00Z")
 
 
 def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
     raw = raw_batch_job()
     raw["spec"]["suspend"] = True
-    assert trim.batch_job(raw).suspended
-    assert trim.batch_job(raw).started is None
+    assert parse.batch_job(raw).suspended
+    assert parse.batch_job(raw).started is None
 
 
 def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
     """Its startTime is of before until then: a deadline would count the time in the queue."""
-    assert trim.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
-    assert not trim.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
+    assert parse.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
+    assert not parse.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
 
 
 def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
@@ -111,18 +111,18 @@ def test_the_first_container_that_failed_speaks(raw_pod: Make) -> None:
             terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled"),
         ),
     )
-    seen = trim.pod(raw)
+    seen = parse.pod(raw)
     assert (seen.exit_code, seen.exit_reason, seen.last_words, seen.finished) == (1, "OOMKilled", "first", START + 40)
     assert seen.over
 
 
 def test_a_failed_init_container_counts(raw_pod: Make) -> None:
-    seen = trim.pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
+    seen = parse.pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
     assert (seen.exit_code, seen.last_words) == (2, "no source")
 
 
 def test_success_is_no_failure(raw_pod: Make) -> None:
-    seen = trim.pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
+    seen = parse.pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
     assert seen.exit_code is None
     assert seen.finished is None
 
@@ -140,7 +140,7 @@ def test_success_is_no_failure(raw_pod: Make) -> None:
 def test_why_a_container_waits(
     raw_pod: Make, init: tuple[dict[str, Any], ...], main: tuple[dict[str, Any], ...], waiting: str
 ) -> None:
-    assert trim.pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
+    assert parse.pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
 
 
 def test_conditions_of_a_pod(raw_pod: Make) -> None:
@@ -152,10 +152,10 @@ def test_conditions_of_a_pod(raw_pod: Make) -> None:
         "message": "evicted",
         "lastTransitionTime": at,
     }
-    seen = trim.pod(raw_pod(conditions=(disruption, {"type": "Ready", "status": "True"})))
+    seen = parse.pod(raw_pod(conditions=(disruption, {"type": "Ready", "status": "True"})))
     assert (seen.disruption, seen.disrupted_at, seen.message) == ("EvictionByEvictionAPI", START + 40, "evicted")
     assert seen.ready
-    assert trim.pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
+    assert parse.pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
 
 
 def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
@@ -163,12 +163,12 @@ def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     raw = raw_pod(phase="Pending", conditions=(condition,))
     del raw["spec"]["nodeName"]
-    seen = trim.pod(raw)
+    seen = parse.pod(raw)
     assert (seen.unscheduled, seen.node) == (words, "")
 
 
 def test_a_pod_that_goes(raw_pod: Make) -> None:
-    seen = trim.pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
+    seen = parse.pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
     assert (seen.deletion, seen.reason, seen.message) == (START + 60, "Evicted", "disk")
 
 
@@ -177,35 +177,35 @@ def test_strangers_lack_what_we_write(raw_pod: Make) -> None:
     raw["metadata"]["labels"] = {}
     raw["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x"}]
     raw["status"] = {}
-    seen = trim.pod(raw)
+    seen = parse.pod(raw)
     assert (seen.owner_uid, seen.job_uid, seen.attempt, seen.index, seen.phase) == ("", "", -1, -1, "Unknown")
-    assert trim.owner(raw) is None
+    assert parse.owner(raw) is None
 
 
 def test_the_index_of_older_releases_is_an_annotation(raw_pod: Make) -> None:
     raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": "3"}})
     del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
-    assert trim.pod(raw).index == 3
+    assert parse.pod(raw).index == 3
 
 
 def test_a_refusal_of_pods(raw_event: Make) -> None:
-    found = trim.pod_refusal(raw_event())
+    found = parse.pod_refusal(raw_event())
     assert found is not None
     assert (found.batch_job_uid, found.event_uid) == ("batch-1", "event-1")
     refusal = found.refusal
     assert (refusal.child, refusal.message, refusal.at) == ("flowers-1", "exceeded quota: gpus", START + 20)
-    assert trim.refused_job(raw_event()) == Key("team", "flowers")
+    assert parse.refused_job(raw_event()) == Key("team", "flowers")
 
 
 def test_other_events_are_none(raw_event: Make) -> None:
-    assert trim.pod_refusal(raw_event(reason="SuccessfulCreate")) is None
-    assert trim.pod_refusal(raw_event(involvedObject={"kind": "ReplicaSet"})) is None
-    assert trim.refused_job(raw_event(name="backup")) is None
+    assert parse.pod_refusal(raw_event(reason="SuccessfulCreate")) is None
+    assert parse.pod_refusal(raw_event(involvedObject={"kind": "ReplicaSet"})) is None
+    assert parse.refused_job(raw_event(name="backup")) is None
 
 
 def test_events_of_the_newer_kind_have_another_time(raw_event: Make) -> None:
     raw = raw_event(firstTimestamp=None, eventTime="2026-01-01T00:00:25.500000Z")
-    found = trim.pod_refusal(raw)
+    found = parse.pod_refusal(raw)
     assert found is not None
     assert found.refusal.at == START + 25.5
 
@@ -214,12 +214,12 @@ def test_events_of_the_newer_kind_have_another_time(raw_event: Make) -> None:
 def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
     raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": index}})
     del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
-    assert trim.pod(raw).index == -1
+    assert parse.pod(raw).index == -1
 
 
 def test_a_time_that_python_has_not_is_none() -> None:
     for time in ("0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "yesterday", ""):
-        assert trim.seconds(time) is None
+        assert parse.seconds(time) is None
 
 
 TEXT = (
@@ -246,15 +246,15 @@ def test_nothing_that_somebody_writes_stops_the_operator(
     ended = {"terminated": {"exitCode": 1, "finishedAt": next(draw), "message": next(draw)}}
     disruption = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": next(draw)}
     pod = raw_pod(containers=(ended, ended), conditions=(disruption,), metadata=metadata, phase=next(draw))
-    trim.pod(pod)
-    trim.owner(pod)
-    trim.version({"metadata": {"resourceVersion": next(draw)}})
+    parse.pod(pod)
+    parse.owner(pod)
+    parse.version({"metadata": {"resourceVersion": next(draw)}})
     job = raw_batch_job(conditions=((next(draw), "True"),), startTime=next(draw))
     job["metadata"].update(metadata, creationTimestamp=next(draw))
-    trim.batch_job(job)
+    parse.batch_job(job)
     event = raw_event(name=next(draw), about=next(draw), firstTimestamp=next(draw), eventTime=next(draw))
-    trim.pod_refusal(event)
-    trim.refused_job(event)
+    parse.pod_refusal(event)
+    parse.refused_job(event)
     mine = raw_job(status={"phase": next(draw)})
     mine["metadata"].update(metadata, creationTimestamp=next(draw))
-    trim.job(mine)
+    parse.job(mine)

@@ -8,17 +8,18 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_operator import cluster, watch
-from mptraining_operator.cache import Cache
-from mptraining_operator.intake import STREAMS, Intake
-from mptraining_operator.snapshot import Key
-from mptraining_operator.work_queue import WorkQueue
+from mptraining_operator import cluster
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import kopf_streams
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.intake import STREAMS, Intake
+from mptraining_operator.watch.work_queue import WorkQueue
 
 Make = Callable[..., dict[str, Any]]
 
 
 def test_streams_are_narrow_and_nothing_is_written() -> None:
-    settings = watch.settings()
+    settings = kopf_streams.settings()
     assert settings.watching.label_selectors["pods"] == "mptraining.dev/job"
     assert settings.watching.label_selectors["jobs"] == "mptraining.dev/job"
     assert settings.watching.field_selectors["events"] == "involvedObject.kind=Job,reason=FailedCreate"
@@ -34,7 +35,7 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     anew: list[bool] = []
-    handle = watch._handler(Intake(cache, queue), cluster.JOBS, lambda: anew.append(True))
+    handle = kopf_streams._handler(Intake(cache, queue), cluster.JOBS, lambda: anew.append(True))
 
     def arrives(type: str | None, raw: dict[str, Any]) -> None:
         asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
@@ -50,7 +51,7 @@ def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
 
 
 def test_every_stream_has_a_handler(clock: Any) -> None:
-    handlers = watch.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
+    handlers = kopf_streams.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
     found = {handler.id for handler in handlers._watching.get_all_handlers()}
     assert found == {stream.resource.plural for stream in STREAMS}
 
@@ -70,11 +71,11 @@ def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: An
         began.put(len(answers))
         await stop_flag.wait()
 
-    monkeypatch.setattr(watch, "_TICK", 0.01)
-    monkeypatch.setattr(watch, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(watch.kopf, "operator", operator)
+    monkeypatch.setattr(kopf_streams, "_TICK", 0.01)
+    monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = watch.Streams(intake, namespaces=(), listed_anew=lambda: None, served=served)
+    streams = kopf_streams.Streams(intake, namespaces=(), listed_anew=lambda: None, served=served)
     streams.start()
     assert began.get(timeout=240) == 2
     streams.begin_anew()

@@ -9,8 +9,8 @@ from typing import Protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.snapshot import Key
-from mptraining_operator.work_queue import LONGEST_RETRY, WorkQueue
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch.work_queue import LONGEST_RETRY, WorkQueue
 
 A, B, C = (Key("team", name) for name in "abc")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptraining_records import framing, storage
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -8,11 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index, storage
-from mptraining_records.convert import convert
-from mptraining_records.features import Feature
-from mptraining_records.manifest import Manifest
-from mptraining_records.reader import RecordReader
+from mptraining_records.convert.convert import convert
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.manifest import Manifest
 
 
 def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) -> Manifest:
@@ -22,7 +24,7 @@ def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) ->
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    dataset = index.build([f"{path}/out/*.tfrecord"])
+    dataset = dataset_index.build([f"{path}/out/*.tfrecord"])
     with RecordReader(dataset) as reader:
         parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
     return [{name: values for name, (_, values) in row.items()} for row in parsed]

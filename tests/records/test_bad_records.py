@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.framing import BAD_PAYLOAD, BadRecord
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
 
 
 def _bad(number: int, uri: str = "a.tfrecord") -> BadRecord:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import compressed, framing, index, storage
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.framing import BadRecord
-from mptraining_records.reader import RecordReader
+from mptraining_records.index import compressed, dataset_index
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
 
 RECORDS = [bytes([number]) * (number * 37 % 400) for number in range(250)]
 CONTENT = b"".join(map(framing.encode, RECORDS))
@@ -38,7 +40,7 @@ def write(folder: str) -> Write:
 
 
 def _read(uri: str, account: BadRecords | None = None) -> list[bytes | None]:
-    dataset = index.build([uri], bad_records=account)
+    dataset = dataset_index.build([uri], bad_records=account)
     with RecordReader(dataset, bad_records=account) as reader:
         return reader.read(np.arange(dataset.count))
 
@@ -69,7 +71,7 @@ def test_they_are_expanded_piece_by_piece(write: Write, monkeypatch: pytest.Monk
 
 def test_the_shard_keeps_its_name_and_version(write: Write) -> None:
     uri = write(gzip.compress(CONTENT))
-    (shard,) = index.build([uri]).shards
+    (shard,) = dataset_index.build([uri]).shards
     assert shard.object == storage.stat(uri)
     assert shard.readable.size == len(CONTENT)
     assert not storage.is_remote(shard.readable.uri)
@@ -79,14 +81,14 @@ def test_it_is_said_once(write: Write, folder: str) -> None:
     storage.write(storage.join(folder, "b.tfrecord.gz"), gzip.compress(CONTENT))
     write(gzip.compress(CONTENT))
     said: list[str] = []
-    index.build([storage.join(folder, "*")], notice=said.append)
+    dataset_index.build([storage.join(folder, "*")], notice=said.append)
     assert len(said) == 1
     assert said[0].startswith("2 compressed files were expanded to 0.1 MB")
 
 
 def test_sound_files_say_nothing(write: Write) -> None:
     said: list[str] = []
-    index.build([write(CONTENT)], notice=said.append)
+    dataset_index.build([write(CONTENT)], notice=said.append)
     assert said == []
 
 
@@ -146,7 +148,7 @@ class Test_a_torn_file:
 def test_what_holds_no_records_is_refused_by_its_own_name(write: Write, content: bytes, said: str) -> None:
     uri = write(content)
     with pytest.raises(InvalidData, match=said) as caught:
-        index.build([uri])
+        dataset_index.build([uri])
     assert caught.value.where == uri
 
 

@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index, manifest, shard_scan, shard_upload, sidecar, storage
-from mptraining_records.convert import convert
-from mptraining_records.features import Feature
-from mptraining_records.manifest import Manifest
-from mptraining_records.reader import RecordReader
+from mptraining_records.convert import shard_upload
+from mptraining_records.convert.convert import convert
+from mptraining_records.index import dataset_index, shard_scan, sidecar
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import example, manifest
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.manifest import Manifest
 
 
 def _numbers(folder: str, split: str) -> list[int]:
     """The row numbers that the records of a split hold, in their order."""
-    dataset = index.build([storage.join(folder, f"{split}-*.tfrecord")])
+    dataset = dataset_index.build([storage.join(folder, f"{split}-*.tfrecord")])
     with RecordReader(dataset) as records:
         found = records.read(np.arange(dataset.count))
     return [int(example.parse(record or b"")["x"][1][0]) for record in found]

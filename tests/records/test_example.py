@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example
+from mptraining_records.tfrecord import example
 
 # Written by TensorFlow 2.21: b = [b"x", b"y"], f = [1.5], i = [-1, 2].
 BY_TENSORFLOW = bytes.fromhex(

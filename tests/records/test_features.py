@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, features
-from mptraining_records.example import Encodable
-from mptraining_records.features import Feature
+from mptraining_records.tfrecord import example, features
+from mptraining_records.tfrecord.example import Encodable
+from mptraining_records.tfrecord.features import Feature
 
 
 def _image(kind: str, size: tuple[int, int], mode: str = "RGB") -> bytes:

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import frame_walk, framing
-from mptraining_records.frame_walk import FrameWalk
-from mptraining_records.framing import BadRecord
-from mptraining_records.shard_index import ShardIndex
-from mptraining_records.storage import StoredObject
+from mptraining_records.index import scanner
+from mptraining_records.index.scanner import FrameWalk
+from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage.storage import StoredObject
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
 
 
 def _walked(content: bytes, cuts: Iterable[int] = (), *, check_payloads: bool = False) -> FrameWalk:
@@ -137,7 +138,7 @@ class Test_damage:
         content = framing.encode(bytes(5000))[:100] + self.content
         shard = _index(content)
         assert _found(content, shard) == self.without()
-        cause = f"{frame_walk.PAST_END}; the next record begins at byte 100"
+        cause = f"{scanner.PAST_END}; the next record begins at byte 100"
         assert shard.damaged == (BadRecord("file", 0, 0, cause, 100),)
 
     @pytest.mark.parametrize("lost", [1, 4, 5, 24, 28, 29, 39])
@@ -175,7 +176,7 @@ class Test_foreign_files:
                 _index(content)
 
     def test_are_not_searched_for_records_to_their_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(frame_walk, "LOOKAHEAD", 1000)
+        monkeypatch.setattr(scanner, "LOOKAHEAD", 1000)
         content = b"label,pixel\n" * 90
         with pytest.raises(InvalidData, match="not a TFRecord file"):
             _index(content + _frames(ODD))
@@ -209,7 +210,7 @@ def test_any_cutting_of_any_bytes_gives_the_same(
     whole = _frames(records)
     content = _flipped(whole, *(place % len(whole) for place in flips))[: len(whole) - lost]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(frame_walk, "LOOKAHEAD", lookahead)
+        patched.setattr(scanner, "LOOKAHEAD", lookahead)
         at_once = _outcome(content, [], check_payloads=check)
         assert _outcome(content, cuts, check_payloads=check) == at_once
         assert _outcome(content, range(len(content)), check_payloads=check) == at_once

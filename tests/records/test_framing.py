@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing
+from mptraining_records.tfrecord import framing
 
 # Written by tf.io.TFRecordWriter of TensorFlow 2.21: the records b"hello" and b"".
 BY_TENSORFLOW = bytes.fromhex("0500000000000000eab2043e68656c6c6fbb1f1c19000000000000000029039807d8ea82a2")

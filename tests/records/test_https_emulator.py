@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import storage
+from mptraining_records.storage import storage
 
 # Certificates are read when a process first asks; so each way of asking has a process of its own.
 ASK = """

@@ -8,10 +8,12 @@ import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index, storage
-from mptraining_records.convert import convert
-from mptraining_records.features import Feature
-from mptraining_records.reader import RecordReader
+from mptraining_records.convert.convert import convert
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord.features import Feature
 
 
 def _picture(kind: str, size: tuple[int, int] = (40, 50), seed: int = 0, mode: str = "RGB") -> bytes:
@@ -24,7 +26,7 @@ def _picture(kind: str, size: tuple[int, int] = (40, 50), seed: int = 0, mode: s
 
 def _rows(folder: Path) -> list[tuple[bytes, int | None]]:
     """The image and the label of every record."""
-    dataset = index.build([f"{folder}/*.tfrecord"])
+    dataset = dataset_index.build([f"{folder}/*.tfrecord"])
     with RecordReader(dataset) as reader:
         parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
     return [(row["image"][1][0], int(row["label"][1][0]) if "label" in row else None) for row in parsed]

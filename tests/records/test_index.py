@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, index, shard_scan, storage, windows
-from mptraining_records.bad_records import BadRecords
+from mptraining_records.index import dataset_index, shard_scan
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.storage import storage, windows
+from mptraining_records.tfrecord import framing
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
 
 def _fingerprint(folder: object) -> str:
-    return index.build([f"{folder}/*.tfrecord"]).fingerprint
+    return dataset_index.build([f"{folder}/*.tfrecord"]).fingerprint
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ class Test_build:
     ) -> None:
         for name, count in (("c", 1), ("a", 3), ("b", 0), ("d", 2)):
             write_shard(storage.join(folder, f"{name}.tfrecord"), [name.encode()] * count)
-        dataset = index.build([storage.join(folder, "[bcd]*"), storage.join(folder, "*.tfrecord")])
+        dataset = dataset_index.build([storage.join(folder, "[bcd]*"), storage.join(folder, "*.tfrecord")])
         assert [shard.object.name[0] for shard in dataset.shards] == ["a", "b", "c", "d"]
         assert dataset.count == 6
         shards, rows = dataset.locate(np.arange(6))
@@ -76,19 +78,19 @@ class Test_build:
         assert rows.tolist() == [0, 1, 2, 0, 0, 1]
 
     def test_numbers_outside_are_refused(self, two_shards: Path) -> None:
-        dataset = index.build([f"{two_shards}/*"])
+        dataset = dataset_index.build([f"{two_shards}/*"])
         for number in (-1, 3):
             with pytest.raises(IndexError):
                 dataset.locate(np.array([number]))
 
     def test_manifests_are_not_taken_for_shards(self, two_shards: Path) -> None:
         (two_shards / "a-manifest.json").write_text("{}")
-        assert index.build([f"{two_shards}/a*"]).count == 2
+        assert dataset_index.build([f"{two_shards}/a*"]).count == 2
 
     def test_a_data_set_without_a_record_is_refused(self, folder: str) -> None:
         storage.write(storage.join(folder, "a.tfrecord"), b"")
         with pytest.raises(InvalidData, match="no record"):
-            index.build([storage.join(folder, "*")])
+            dataset_index.build([storage.join(folder, "*")])
 
     def test_a_damaged_length_is_an_error_that_names_its_place(
         self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
@@ -96,13 +98,13 @@ class Test_build:
         uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one", b"two", b"three"])
         flip(uri, 19)
         with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the length's checksum"):
-            index.build([uri])
+            dataset_index.build([uri])
 
     def test_a_truncated_file_is_an_error_that_names_its_last_record(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, (framing.encode(b"one") + framing.encode(b"three"))[:-1])
         with pytest.raises(InvalidData, match="record 1 at byte 19 is damaged: the file ends inside"):
-            index.build([uri])
+            dataset_index.build([uri])
 
     def test_damage_that_may_be_skipped_is_counted(
         self, folder: str, write_shard: WriteShard, flip: Callable[[str, int], None]
@@ -111,10 +113,10 @@ class Test_build:
         for uri in uris:
             flip(uri, 19)
         account = BadRecords("Skip", 2)
-        assert index.build(uris, bad_records=account).count == 4
+        assert dataset_index.build(uris, bad_records=account).count == 4
         assert [(bad.uri, bad.record, bad.offset) for bad in account.skipped] == [(uri, 1, 19) for uri in uris]
         with pytest.raises(InvalidData, match="2 damaged records"):
-            index.build(uris, bad_records=BadRecords("Skip", 1))
+            dataset_index.build(uris, bad_records=BadRecords("Skip", 1))
 
 
 class Test_fingerprint:

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import framing, index, index_pass, sidecar, storage
-from mptraining_records.disk_cache import DiskCache
-from mptraining_records.fetch import Traffic
-from mptraining_records.index import DatasetIndex
-from mptraining_records.reader import RecordReader
+from mptraining_records.index import dataset_index, remote_scan, sidecar
+from mptraining_records.index.dataset_index import DatasetIndex
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.storage.ranges import Traffic
+from mptraining_records.tfrecord import framing
 
 RECORDS = [bytes([number]) * (number * 37 % 900) for number in range(200)]
 
@@ -38,7 +40,7 @@ def test_what_was_read_for_the_index_is_not_fetched_again(bucket: str, tmp_path:
     patterns = _write(bucket)
     traffic = Traffic()
     cache = DiskCache(tmp_path, full=pytest.fail)
-    dataset = index.build(patterns, cache=cache, traffic=traffic)
+    dataset = dataset_index.build(patterns, cache=cache, traffic=traffic)
     assert traffic.figures.bytes == sum(shard.object.size for shard in dataset.shards)
     records, requests = _records(dataset, cache)
     assert sorted(filter(None, records)) == sorted(filter(None, RECORDS))
@@ -49,7 +51,7 @@ def test_a_long_object_comes_in_parallel_windows(bucket: str) -> None:
     records = [bytes([number]) * 1_000_003 for number in range(20)]
     progress: list[tuple[int, int]] = []
     patterns = _write(bucket, shards=1, records=records)
-    dataset = index.build(patterns, progress=lambda done, total: progress.append((done, total)))
+    dataset = dataset_index.build(patterns, progress=lambda done, total: progress.append((done, total)))
     assert _records(dataset)[0] == records
     assert progress[-1][0] == progress[-1][1] == dataset.shards[0].object.size
     assert len(progress) > 5
@@ -62,7 +64,8 @@ class Test_workers:
         with ThreadPoolExecutor(3) as pool:
             built = list(
                 pool.map(
-                    lambda worker: index.build(patterns, worker=worker, workers=3, traffic=traffics[worker]), range(3)
+                    lambda worker: dataset_index.build(patterns, worker=worker, workers=3, traffic=traffics[worker]),
+                    range(3),
                 )
             )
         assert len({dataset.fingerprint for dataset in built}) == 1
@@ -73,7 +76,7 @@ class Test_workers:
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)
         objects = storage.glob(f"{bucket}/*.tfrecord")
-        found = index_pass.scan_shared(objects, {each.uri for each in objects}, worker=1, workers=2, patience=0.0)
+        found = remote_scan.scan_shared(objects, {each.uri for each in objects}, worker=1, workers=2, patience=0.0)
         assert sum(shard.count for shard in found.values()) == len(RECORDS)
 
     def test_expand_what_is_compressed_each_for_itself(self, bucket: str) -> None:
@@ -81,7 +84,7 @@ class Test_workers:
         packed = b"".join(map(framing.encode, RECORDS))
         storage.write(f"{bucket}/9.tfrecord", gzip.compress(packed))
         with ThreadPoolExecutor(2) as pool:
-            built = list(pool.map(lambda worker: index.build(patterns, worker=worker, workers=2), range(2)))
+            built = list(pool.map(lambda worker: dataset_index.build(patterns, worker=worker, workers=2), range(2)))
         assert [dataset.count for dataset in built] == [2 * len(RECORDS)] * 2
 
     def test_find_all_by_themselves_where_nobody_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +95,7 @@ class Test_workers:
 
         monkeypatch.setattr(sidecar, "save", refused)
         said: list[str] = []
-        dataset = index.build(patterns, worker=0, workers=2, notice=said.append)
+        dataset = dataset_index.build(patterns, worker=0, workers=2, notice=said.append)
         assert dataset.count == len(RECORDS)
         assert len(said) == 1
         assert "mptj records index" in said[0]
@@ -102,4 +105,4 @@ def test_content_that_differs_from_the_listed_checksum_is_not_indexed(bucket: st
     _write(bucket, shards=1)
     [object] = storage.glob(f"{bucket}/*.tfrecord")
     with pytest.raises(StorageUnavailable, match="CRC32C"):
-        list(index_pass.scan([replace(object, crc32c=1)]))
+        list(remote_scan.scan([replace(object, crc32c=1)]))

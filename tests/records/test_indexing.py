@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_records import framing, index, indexing, shard_scan, sidecar, storage
+from mptraining_records.index import dataset_index, indexing, shard_scan, sidecar
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
@@ -22,7 +24,7 @@ def test_every_shard_gets_an_index_that_jobs_find(
     report = indexing.publish([f"{bucket}/data/*"])
     assert (report.count("written"), report.records, report.bytes) == (3, 9, 3 * 59)
     monkeypatch.setattr(shard_scan, "scan", None)
-    assert index.build([f"{bucket}/data/*"]).count == 9
+    assert dataset_index.build([f"{bucket}/data/*"]).count == 9
 
 
 def test_what_fits_is_kept_unless_forced(shards: list[str], bucket: str, write_shard: WriteShard) -> None:

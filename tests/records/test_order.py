@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.order import Order, Position, worker_positions
+from mptraining_records.reading.order import Order, Position, worker_positions
 
 orders = st.builds(
     Order,

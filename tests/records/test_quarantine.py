@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 
-from mptraining_records import quarantine, storage
-from mptraining_records.framing import BAD_PAYLOAD, BadRecord
+from mptraining_records.index import quarantine
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
 
 
 def test_the_manifest_names_every_skipped_record(folder: str) -> None:

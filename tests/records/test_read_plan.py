@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_records import shard_index, storage
-from mptraining_records.read_plan import Limits, cut_by_bytes, range_reads
+from mptraining_records.index import shard_index
+from mptraining_records.index.read_plan import Limits, cut_by_bytes, range_reads
+from mptraining_records.storage import storage
 
 LIMITS = Limits(gap=30, range=100)
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import framing, index, storage
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.framing import BadRecord
-from mptraining_records.index import DatasetIndex
-from mptraining_records.reader import RecordReader
+from mptraining_records.index import dataset_index
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.dataset_index import DatasetIndex
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 RECORDS = [f"record {number}".encode() * (number % 5) for number in range(60)]
@@ -21,7 +23,7 @@ RECORDS = [f"record {number}".encode() * (number % 5) for number in range(60)]
 def dataset(folder: str, write_shard: WriteShard) -> DatasetIndex:
     for number in range(3):
         write_shard(storage.join(folder, f"{number}.tfrecord"), RECORDS[20 * number : 20 * number + 20])
-    return index.build([storage.join(folder, "*.tfrecord")])
+    return dataset_index.build([storage.join(folder, "*.tfrecord")])
 
 
 def _uri(dataset: DatasetIndex, shard: int) -> str:
@@ -33,7 +35,7 @@ def _damage(dataset: DatasetIndex, record: int, flip: Callable[[str, int], None]
     shards, rows = dataset.locate(np.array([record]))
     shard = dataset.shards[shards[0]]
     flip(shard.object.uri, int(shard.offsets[rows[0]]))
-    return index.build([each.object.uri for each in dataset.shards])
+    return dataset_index.build([each.object.uri for each in dataset.shards])
 
 
 def test_records_come_in_the_order_asked_for(dataset: DatasetIndex) -> None:
@@ -93,7 +95,7 @@ class Test_damaged_records:
         flip(_uri(dataset, 1), frame + 8)
         flip(_uri(dataset, 1), int(dataset.shards[1].offsets[7]))
         account = BadRecords("Skip", 2)
-        damaged = index.build([shard.object.uri for shard in dataset.shards], bad_records=account)
+        damaged = dataset_index.build([shard.object.uri for shard in dataset.shards], bad_records=account)
         with RecordReader(damaged, bad_records=account) as records:
             found = [record for record in records.read(np.arange(damaged.count)) if record is not None]
             assert found == RECORDS[:23] + RECORDS[24:27] + RECORDS[28:]
@@ -111,7 +113,7 @@ def test_of_240_records_with_a_flipped_byte_in_some_all_others_are_delivered(fol
     uri = storage.join(folder, "a.tfrecord")
     storage.write(uri, b"".join(frames))
     account = BadRecords("Skip", count)
-    dataset = index.build([uri], bad_records=account)
+    dataset = dataset_index.build([uri], bad_records=account)
     with RecordReader(dataset, bad_records=account) as reader:
         found = [record for record in reader.read(np.arange(dataset.count)) if record is not None]
     assert found == [record for number, record in enumerate(records) if number not in damaged]
@@ -130,7 +132,7 @@ def test_a_bucket_that_stops_answering_may_heal(
     bucket: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_shard(f"{bucket}/a.tfrecord", RECORDS)
-    with RecordReader(index.build([f"{bucket}/*.tfrecord"])) as records:
+    with RecordReader(dataset_index.build([f"{bucket}/*.tfrecord"])) as records:
         with monkeypatch.context() as broken:
             broken.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
             with pytest.raises(StorageUnavailable):

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records import index, shard_index, shard_scan, sidecar, storage
-from mptraining_records.shard_index import ShardIndex
+from mptraining_records.index import dataset_index, shard_index, shard_scan, sidecar
+from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage import storage
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
@@ -41,14 +42,14 @@ def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], N
 def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.save(shard)
     monkeypatch.setattr(shard_scan, "scan", None)
-    assert index.build([shard.object.uri]).count == 3
+    assert dataset_index.build([shard.object.uri]).count == 3
 
 
 def test_it_is_not_used_for_another_version_of_the_object(shard: ShardIndex, write_shard: WriteShard) -> None:
     sidecar.save(shard)
     write_shard(shard.object.uri, [b"two", b"", b"three"])
     assert sidecar.load(storage.stat(shard.object.uri)) is None
-    assert index.build([shard.object.uri]).shards[0].checksum != shard.checksum
+    assert dataset_index.build([shard.object.uri]).shards[0].checksum != shard.checksum
 
 
 def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
@@ -69,7 +70,7 @@ def test_one_whose_lengths_lie_and_yet_add_up_is_not_used(shard: ShardIndex, len
     sidecar.save(forged)
     with np.errstate(over="ignore"):
         assert sidecar.load(shard.object) is None
-    assert index.build([shard.object.uri]).count == 3
+    assert dataset_index.build([shard.object.uri]).count == 3
 
 
 def test_no_glob_of_shards_finds_it(bucket: str, shard: ShardIndex) -> None:

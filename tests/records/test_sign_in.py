@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, OAuthError, RefreshError, TransportError
 
-from mptraining_records import sign_in
-from mptraining_records.sign_in import Refusal, Refused
+from mptraining_records.storage import sign_in
+from mptraining_records.storage.sign_in import Refusal, Refused
 
 
 def metadata(status: int, text: str = "no") -> RefreshError:

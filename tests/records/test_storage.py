@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import connections, http_session, storage, versions
-from mptraining_records.contact import contact
+from mptraining_records.storage import gcs_clients, http_session, preconditions, storage
+from mptraining_records.storage.retry import contact
 from testbed.processes import free_ports
 
 GLOBS = {
@@ -62,7 +62,7 @@ class Test_every_kind_of_storage:
         uri = storage.join(folder, "claim")
         first = storage.write(uri, b"first", replacing=None)
         assert first == storage.stat(uri)
-        with pytest.raises(versions.Conflict, match="exists already"):
+        with pytest.raises(preconditions.Conflict, match="exists already"):
             storage.write(uri, b"other", replacing=None)
         assert storage.read(uri) == b"first"
 
@@ -70,11 +70,11 @@ class Test_every_kind_of_storage:
         uri = storage.join(folder, "claim")
         first = storage.write(uri, b"first")
         second = storage.write(uri, b"second", replacing=first.version)
-        with pytest.raises(versions.Conflict, match="somebody else replaced it"):
+        with pytest.raises(preconditions.Conflict, match="somebody else replaced it"):
             storage.write(uri, b"third", replacing=first.version)
         assert storage.read(uri) == b"second"
         storage.delete(uri)
-        with pytest.raises(versions.Conflict):
+        with pytest.raises(preconditions.Conflict):
             storage.write(uri, b"fourth", replacing=second.version)
         assert not storage.exists(uri)
         assert storage.list_objects(folder) == []
@@ -83,7 +83,7 @@ class Test_every_kind_of_storage:
         def claim(number: int) -> bool:
             try:
                 storage.write(storage.join(folder, "claim"), f"{number:02}".encode(), replacing=None)
-            except versions.Conflict:
+            except preconditions.Conflict:
                 return False
             return True
 
@@ -206,7 +206,7 @@ class Test_buckets:
         assert (stored.size, stored.crc32c) == (len(content), google_crc32c.value(content))
         assert storage.read_range(f"{bucket}/large", 16 << 20, 100, version=stored.version) == content[16 << 20 :][:100]
         (tmp_path / "large").write_bytes(content[1:])
-        with pytest.raises(versions.Conflict):
+        with pytest.raises(preconditions.Conflict):
             storage.upload(tmp_path / "large", f"{bucket}/large", replacing=None)
 
     def test_the_same_write_again_is_no_conflict(self, bucket: str) -> None:
@@ -253,8 +253,8 @@ class Test_buckets:
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
         monkeypatch.setenv("NO_GCE_CHECK", "true")
-        connections.default_credentials.cache_clear()
-        connections.client.cache_clear()
+        gcs_clients.default_credentials.cache_clear()
+        gcs_clients.client.cache_clear()
         with pytest.raises(InvalidData, match="gcloud auth application-default login"):
             storage.read("gs://no-credentials-for-this/key")
 
@@ -311,13 +311,13 @@ def test_who_is_taken_from_the_credentials_when_the_answer_does_not_say(
     (tmp_path / "key.json").write_text(json.dumps(account | {"token_uri": "https://localhost:1/token"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    connections.default_credentials.cache_clear()
+    gcs_clients.default_credentials.cache_clear()
     try:
-        assert connections.principal(connections.settings()) == "job@project.iam.gserviceaccount.com"
-        anonymous = connections.settings()._replace(anonymous=True)
-        assert connections.principal(anonymous).startswith("allUsers")
+        assert gcs_clients.principal(gcs_clients.settings()) == "job@project.iam.gserviceaccount.com"
+        anonymous = gcs_clients.settings()._replace(anonymous=True)
+        assert gcs_clients.principal(anonymous).startswith("allUsers")
     finally:
-        connections.default_credentials.cache_clear()
+        gcs_clients.default_credentials.cache_clear()
 
 
 class Test_a_service_that_does_not_answer:
@@ -350,7 +350,7 @@ class Test_a_service_that_does_not_answer:
         with _deaf_port() as port:
             address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address] * 16)
-            monkeypatch.setattr(connections, "READING", (0.5, 0.5))
+            monkeypatch.setattr(gcs_clients, "READING", (0.5, 0.5))
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"storage.example:{port}")
             monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0")
             began = time.monotonic()
@@ -380,8 +380,8 @@ class Test_a_service_that_does_not_answer:
     ) -> None:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{_closed_port()}")
-        connections.client.cache_clear()
-        connections.store.cache_clear()
+        gcs_clients.client.cache_clear()
+        gcs_clients.store.cache_clear()
         storage.write(f"{bucket}/object", b"content")
         assert storage.read_range(f"{bucket}/object", 3, 4) == b"tent"
 

@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, index, storage
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.disk_cache import DiskCache
-from mptraining_records.index import DatasetIndex
-from mptraining_records.reader import RecordReader
-from mptraining_records.shard_index import Int64s
-from mptraining_records.stream import RecordStream
+from mptraining_records.index import dataset_index
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.dataset_index import DatasetIndex
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.index.shard_index import Int64s
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
 
 RECORDS = [bytes([number % 251]) * (7 + number * 13 % 400) for number in range(300)]
 
@@ -27,7 +29,7 @@ def _write(folder: str, records: Sequence[bytes], shards: int = 3) -> DatasetInd
     for number in range(shards):
         part = records[len(records) * number // shards : len(records) * (number + 1) // shards]
         storage.write(f"{folder}/{number}.tfrecord", b"".join(map(framing.encode, part)))
-    return index.build([f"{folder}/*.tfrecord"])
+    return dataset_index.build([f"{folder}/*.tfrecord"])
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:
 class Test_a_damaged_record:
     def test_is_a_hole_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
         flip(dataset.shards[1].object.uri, -6)
-        dataset = index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
+        dataset = dataset_index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
         with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as reader:
             found = list(_all(RecordStream(reader, [np.arange(300)]), 7))
             assert [number for number in range(300) if found[number] is None] == [199]
@@ -130,7 +132,7 @@ class Test_a_damaged_record:
         self, dataset: DatasetIndex, flip: Callable[[str, int], None]
     ) -> None:
         flip(dataset.shards[1].object.uri, -6)
-        dataset = index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
+        dataset = dataset_index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
         with RecordReader(dataset) as reader:
             stream = RecordStream(reader, [np.arange(300)], first=300)
             assert stream.take(199) == RECORDS[:199]

@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import example, index
-from mptraining_records.convert import convert
-from mptraining_records.features import Feature
-from mptraining_records.manifest import Manifest
-from mptraining_records.reader import RecordReader
+from mptraining_records.convert.convert import convert
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.manifest import Manifest
 
 
 def _csv(path: Path, text: str, label: str | None = None) -> Manifest:
@@ -31,7 +32,7 @@ def _parquet(path: Path, columns: dict[str, Any], label: str | None = None) -> M
 
 
 def _rows(path: Path) -> list[dict[str, list[Any]]]:
-    dataset = index.build([f"{path}/out/*.tfrecord"])
+    dataset = dataset_index.build([f"{path}/out/*.tfrecord"])
     with RecordReader(dataset) as reader:
         parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
     return [{name: list(values) for name, (_, values) in row.items()} for row in parsed]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records import framing, storage
-from mptraining_records.framing import BadRecord
-from mptraining_records.verify import VerifyReport, verify
+from mptraining_records.index.verify import VerifyReport, verify
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 FRAME = 16 + len(b"record")

@@ -17,16 +17,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from mptraining_api import events
-from mptraining_operator import names
-from mptraining_operator.certificate import CertificateKeeper
 from mptraining_operator.cluster import SECRETS, ApiProblem, Cluster
-from mptraining_operator.progress import ProgressServer
-from mptraining_operator.progress_request import JobForProgress, path
-from mptraining_operator.progress_writer import ProgressWriter
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.progress.auth import TokenReviewer
+from mptraining_operator.progress.certificate import CertificateKeeper
+from mptraining_operator.progress.progress_request import JobForProgress, path
+from mptraining_operator.progress.server import ProgressServer
+from mptraining_operator.progress.writer import ProgressWriter
+from mptraining_operator.resources import names
 from mptraining_operator.settings import ProgressSettings
-from mptraining_operator.snapshot import Key
-from mptraining_operator.tokens import TokenReviewer
-from mptraining_trainer.progress_report import Reporter
+from mptraining_trainer.reporting.progress_reporter import Reporter
 from testbed import ControlPlane
 from testbed.access import wait_until
 

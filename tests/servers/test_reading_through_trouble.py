@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records import connections, framing, index, sidecar, storage
-from mptraining_records import fetch as records_fetch
-from mptraining_records.bad_records import BadRecords
-from mptraining_records.fetch import RANGE, STREAMS, Traffic, fetch
-from mptraining_records.index import DatasetIndex
-from mptraining_records.reader import RecordReader
-from mptraining_records.stream import RecordStream
+from mptraining_records.index import dataset_index, sidecar
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.dataset_index import DatasetIndex
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import gcs_clients, storage
+from mptraining_records.storage import ranges as records_fetch
+from mptraining_records.storage.ranges import RANGE, STREAMS, Traffic, fetch
+from mptraining_records.tfrecord import framing
 from testbed.object_server import ObjectServer
 from testbed.storage_faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
 from testbed.storage_proxy import StorageProxy
@@ -73,7 +75,7 @@ def shards(object_server: ObjectServer, records: list[bytes]) -> str:
 @pytest.fixture
 def dataset(bucket: str, shards: str, proxy: StorageProxy) -> DatasetIndex:
     """The shards, indexed; the proxy's counters at zero."""
-    built = index.build([f"{shards}/*.tfrecord"])
+    built = dataset_index.build([f"{shards}/*.tfrecord"])
     proxy.reset()
     return built
 
@@ -134,7 +136,7 @@ class Test_with_some_requests_failing:
         for shard in dataset.shards:
             storage.delete(sidecar.uri_of(shard.object.uri))
         traffic = Traffic()
-        built = index.build([f"{shards}/*.tfrecord"], traffic=traffic)
+        built = dataset_index.build([f"{shards}/*.tfrecord"], traffic=traffic)
         assert built.fingerprint == dataset.fingerprint
         assert [shard.offsets.tolist() for shard in built.shards] == [s.offsets.tolist() for s in dataset.shards]
         assert traffic.figures.bytes == _size(dataset)
@@ -183,8 +185,8 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     after: int,
 ) -> None:
     # More than the machine may let an answer wait that is no stall.
-    monkeypatch.setattr(connections, "READING", (4.0, 2.0))
-    connections.store.cache_clear()
+    monkeypatch.setattr(gcs_clients, "READING", (4.0, 2.0))
+    gcs_clients.store.cache_clear()
     proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
     began = time.monotonic()
     with RecordReader(dataset) as reader:
@@ -192,14 +194,14 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     assert time.monotonic() - began < 28
     assert proxy.counters().faults == {"Stall": 2}
     assert proxy.counters().media_bytes < _size(dataset) + 2 * RANGE
-    connections.store.cache_clear()
+    gcs_clients.store.cache_clear()
 
 
 class Test_an_object_that_changes_in_mid_epoch:
     @pytest.fixture
     def long(self, bucket: str, records: list[bytes]) -> DatasetIndex:
         storage.write(f"{bucket}/long.tfrecord", b"".join(map(framing.encode, records)))
-        return index.build([f"{bucket}/long.tfrecord"])
+        return dataset_index.build([f"{bucket}/long.tfrecord"])
 
     def _is_refused(self, dataset: DatasetIndex, records: list[bytes], change: str, message: str) -> None:
         uri = dataset.shards[0].object.uri
@@ -257,7 +259,7 @@ class Test_what_does_not_heal:
         with pytest.raises(InvalidData, match="there is no bucket"):
             fetch(f"{gone}/0.tfrecord", 0, 100, version=None, traffic=Traffic())
         with pytest.raises(InvalidData, match="there is no bucket"):
-            index.build([f"{gone}/*.tfrecord"])
+            dataset_index.build([f"{gone}/*.tfrecord"])
 
     def test_an_endpoint_that_refuses_is_given_up_when_the_time_is_over(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
@@ -303,7 +305,7 @@ def test_damage_is_looked_at_twice_and_then_believed(bucket: str, records: list[
     content = bytearray(b"".join(map(framing.encode, records[:EACH])))
     content[5000] ^= 1
     storage.write(f"{bucket}/0.tfrecord", bytes(content))
-    dataset = index.build([f"{bucket}/*.tfrecord"])
+    dataset = dataset_index.build([f"{bucket}/*.tfrecord"])
     with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as reader:
         asked = []
         for _ in range(3):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
+from mptraining_api.spec import MPTrainingJob
 from soaks.chaos_jobs import BEHAVIOURS, COUNT, SITE, Stub, draw, environment
 
 

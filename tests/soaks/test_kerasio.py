@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_records import example, storage
-from mptraining_records.index import of_local
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.index.dataset_index import of_local
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import example
 from soaks.kerasio import arrays, capture, files, functions, outcomes, table, variants
 from soaks.kerasio.catalogue import scripts
 from soaks.kerasio.outcomes import Kind

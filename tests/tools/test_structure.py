@@ -32,4 +32,4 @@ def test_modules_folders_and_importers_are_counted(tmp_path: Path) -> None:
 
 
 def test_this_repository_has_its_packages() -> None:
-    assert {"mptraining_api.job", "mptraining_trainer.loop", "mptraining.cli"} <= set(modules(ROOT))
+    assert {"mptraining_api.spec", "mptraining_trainer.loop.train_loop", "mptraining.cli.main"} <= set(modules(ROOT))

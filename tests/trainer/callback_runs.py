@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from mptraining_api import events
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
 from mptraining_api.outcomes import Outcome
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
-from mptraining_records import storage
-from mptraining_records.convert import convert
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
+from mptraining_records.storage import storage
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
 
 

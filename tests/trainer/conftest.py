@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from mptraining_trainer.keras_generation import Keras, load
+from mptraining_trainer.keras_backend import Keras, load
 
 # Fixtures of the tests of callbacks.
 from tests.trainer.callback_runs import data, generation, train  # noqa: F401

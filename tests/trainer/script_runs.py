@@ -18,14 +18,14 @@ import tensorflow as tf
 
 from mptraining_api import events
 from mptraining_api.events import Event
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import SOURCE_FOLDER, Seat
 from mptraining_api.outcomes import Outcome
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
+from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer import train
-from mptraining_trainer.keras_generation import Keras, load
-from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.run import run
 
 PROGRAMS = Path(__file__).parent / "tutorials" / "programs"

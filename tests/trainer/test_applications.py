@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidSpec, StorageUnavailable
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_records import storage
-from mptraining_trainer import applications
-from mptraining_trainer.applications import Built
-from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
-from mptraining_trainer.keras_generation import Keras
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.storage import storage
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model import applications
+from mptraining_trainer.model.applications import Built
 
 LABEL = TensorSpec("label", "int64", ())
 NAMES = ("daisy", "rose", "tulip")

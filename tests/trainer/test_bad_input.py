@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from mptraining_api import events, outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import SECRET_VARIABLES, Seat
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_records import framing
-from mptraining_records.contact import contact
-from mptraining_records.example import encode
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.storage.retry import contact
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.example import encode
+from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.run import run
 
 pytestmark = pytest.mark.training

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.training.batch_reduction import Part, current, part_of, wrap_reductions
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.loop.batch_reduction import Part, current, part_of, wrap_reductions
 
 ROWS, TOKENS = 8, 5
 _NUMBERS = np.random.default_rng(3)

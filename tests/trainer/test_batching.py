@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptraining_records.order import Order, Position
-from mptraining_trainer.batching import Batching, Piece, Share, training_pieces, validation_pieces
+from mptraining_records.reading.order import Order, Position
+from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, validation_pieces
 
 Remainder = Literal["Drop", "PadAndMask"]
 

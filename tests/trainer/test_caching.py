@@ -10,17 +10,19 @@ from typing import Any, Literal
 
 import pytest
 
+from mptraining_api.resolve.defaults import resolve_data
 from mptraining_api.spec_data import Data
 from mptraining_api.spec_program import Program
-from mptraining_api.training_defaults import resolve_data
-from mptraining_records import framing, index, storage
-from mptraining_records.example import encode
-from mptraining_records.order import Order, Position
-from mptraining_trainer import caching
-from mptraining_trainer.batching import ALONE, Batching
-from mptraining_trainer.input import Split
-from mptraining_trainer.open_data import open_data
-from mptraining_trainer.preprocess import Preprocess
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.order import Order, Position
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.example import encode
+from mptraining_trainer.data import cache as data_cache
+from mptraining_trainer.data.batching import ALONE, Batching
+from mptraining_trainer.data.open_data import open_data
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.preprocess import Preprocess
 
 COUNT, BATCH = 48, 8
 Said = list[tuple[str, str]]
@@ -40,11 +42,11 @@ class Rig:
     def open(self, folder: str, mode: Mode, *, reserved: int = 0) -> tuple[Split, str]:
         program = Program.parse({"function": {"entryPoint": "model:build"}})
         data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"]}), program)[0]
-        cache, _ = caching.disk_cache(index.find(data.train), mode, self.notice, reserved=reserved)
+        cache, _ = data_cache.disk_cache(dataset_index.find(data.train), mode, self.notice, reserved=reserved)
         if cache is not None:
             self._ends.callback(cache.close)
         split = open_data(data.train, data, like=None, notice=self.notice, now=lambda: 0.0, cache=cache)
-        cached, name, _ = caching.with_cache(split, mode, cache)
+        cached, name, _ = data_cache.with_cache(split, mode, cache)
         self._ends.callback(cached.reader.close)
         return cached, name
 
@@ -113,7 +115,7 @@ class Test_records_that_do_not_fit_on_the_disk:
     def test_are_read_from_the_bucket_and_that_is_said(
         self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(caching, "available_disk", lambda folder: 1000)
+        monkeypatch.setattr(data_cache, "available_disk", lambda folder: 1000)
         _, name = rig.open(write(f"{bucket}/data"), "Disk")
         assert name == "None"
         assert [topic for topic, text in rig.said if "every epoch reads the bucket" in text] == ["DiskCache"]
@@ -121,8 +123,8 @@ class Test_records_that_do_not_fit_on_the_disk:
     def test_are_no_news_to_who_did_not_ask_for_it(
         self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(caching, "available_disk", lambda folder: 1000)
-        monkeypatch.setattr(caching, "available_memory", lambda: 0)
+        monkeypatch.setattr(data_cache, "available_disk", lambda folder: 1000)
+        monkeypatch.setattr(data_cache, "available_memory", lambda: 0)
         _, name = rig.open(write(f"{bucket}/data"), "Auto")
         assert (name, [topic for topic, _ in rig.said if topic.startswith("Disk")]) == ("None", [])
 
@@ -133,7 +135,7 @@ class Test_records_that_do_not_fit_on_the_disk:
 def test_without_memory_for_them_the_records_go_to_the_disk(
     bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "available_memory", lambda: 0)
+    monkeypatch.setattr(data_cache, "available_memory", lambda: 0)
     assert rig.open(write(f"{bucket}/data"), "Auto")[1] == "Disk"
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
-from mptraining_records import storage
-from mptraining_trainer.callback_files import CallbackFiles, kept_rows, split
+from mptraining_records.storage import storage
+from mptraining_trainer.training.callback_files import CallbackFiles, kept_rows, split
 
 
 @pytest.mark.parametrize(

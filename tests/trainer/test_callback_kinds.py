@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer import callback_kinds as kinds
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model import supported_callbacks as kinds
 
 
 def package(keras: Keras) -> str:

@@ -22,12 +22,13 @@ import tensorflow as tf
 from mptraining_api import events
 from mptraining_api.launch import Seat
 from mptraining_api.problems import Diverged, ResumeRefused, Superseded
-from mptraining_records import storage, transfers
-from mptraining_trainer import checkpoint_files, fence
-from mptraining_trainer.checkpoint import Checkpointer, Contents
-from mptraining_trainer.checkpoint_state import CheckpointState, checkpoints
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_records.storage import storage, transfers
+from mptraining_trainer import fence
+from mptraining_trainer.checkpoints import files
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.state import CheckpointState, checkpoints
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.reporting.telemetry import Telemetry
 
 pytestmark = pytest.mark.training
 
@@ -415,7 +416,7 @@ class Narrows:
 def test_large_files_go_in_parts_and_come_back_as_one(
     keras3: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_files, "PART_BYTES", 100)
+    monkeypatch.setattr(files, "PART_BYTES", 100)
     saved = Rig(keras3, tmp_path, units=8, layers=3).train().save(3)
     names = {path.name for path in (tmp_path / "step-0000000003").iterdir()}
     assert {"model.safetensors", "model-part-1.safetensors", "model-part-2.safetensors", "state.json"} <= names
@@ -429,7 +430,7 @@ def test_large_files_go_in_parts_and_come_back_as_one(
 
 def test_parts_are_no_larger_than_they_may_be() -> None:
     arrays = {"model": {f"{number:05d}": np.zeros(size, np.uint8) for number, size in enumerate((3, 9, 4, 4, 3, 24))}}
-    parts = checkpoint_files.in_parts(arrays | {"random": {}}, limit=10)
+    parts = files.in_parts(arrays | {"random": {}}, limit=10)
     sizes = {name: [array.nbytes for array in part.values()] for name, part in parts.items()}
     assert sizes == {
         "model": [3],
@@ -447,9 +448,9 @@ def test_parts_are_no_larger_than_they_may_be() -> None:
 def test_a_tensor_that_was_cut_is_whole_again(shape: tuple[int, ...]) -> None:
     numbers = np.random.default_rng(1)
     arrays = [numbers.normal(size=each).astype(np.float32) for each in ((3,), shape, (2, 2))]
-    parts = checkpoint_files.in_parts({"model": {f"{number:05d} x": each for number, each in enumerate(arrays)}}, 20)
+    parts = files.in_parts({"model": {f"{number:05d} x": each for number, each in enumerate(arrays)}}, 20)
     tensors = {key: array for part in parts.values() for key, array in part.items()}
-    assert all(np.array_equal(*pair) for pair in zip(arrays, checkpoint_files.joined(tensors), strict=True))
+    assert all(np.array_equal(*pair) for pair in zip(arrays, files.joined(tensors), strict=True))
     assert all(each.nbytes <= 20 or len(each) == 1 for part in parts.values() for each in part.values())
 
 

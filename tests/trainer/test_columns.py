@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem
-from mptraining_api.resolved import ResolvedData
+from mptraining_api.resolve.defaults import resolve_data
+from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec_data import Data
 from mptraining_api.spec_program import Program
-from mptraining_api.training_defaults import resolve_data
-from mptraining_records.example import encode
-from mptraining_records.features import Feature
-from mptraining_records.manifest import Manifest
-from mptraining_trainer.columns import Columns, decide
+from mptraining_records.tfrecord.example import encode
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_trainer.data.schema import Columns, decide
 
 
 def png(height: int, width: int) -> bytes:

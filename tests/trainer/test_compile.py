@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
-from mptraining_trainer.keras_generation import Keras
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compile import compile_model
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))

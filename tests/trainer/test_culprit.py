@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.culprit import finite, first_of
+from mptraining_trainer.training.nan_locator import finite, first_of
 
 FINE: dict[str, list[tuple[int, bool]]] = {
     "weight": [(0, True)], "input": [(0, True)], "activation": [(3, True), (1, True)],

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from mptraining_records.example import encode
-from mptraining_trainer.columns import Column, Columns
-from mptraining_trainer.decode import bytes_per_example, decoder
+from mptraining_records.tfrecord.example import encode
+from mptraining_trainer.data.decode import bytes_per_example, decoder
+from mptraining_trainer.data.schema import Column, Columns
 
 LABEL = Column("label", "int64", (), None, None)
 

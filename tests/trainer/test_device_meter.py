@@ -9,10 +9,10 @@ import pynvml
 import pytest
 
 from mptraining_api.events import Progress
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.device_meter import DeviceMeter
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.training.device_meter import DeviceMeter
 
 
 class Nvml:

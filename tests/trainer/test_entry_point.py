@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.entry_point import import_entry_point, raised
+from mptraining_trainer.source.user_code import import_entry_point, raised
 
 WHERE = "spec.program.function.entryPoint"
 

@@ -14,11 +14,12 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mptraining_records import framing, index
-from mptraining_records.order import Order, Position
-from mptraining_records.reader import RecordReader
-from mptraining_records.stream import RecordStream
-from mptraining_trainer.batching import Batching, Share, rows, training_pieces
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.tfrecord import framing
+from mptraining_trainer.data.batching import Batching, Share, rows, training_pieces
 
 EPOCHS = 2
 
@@ -71,7 +72,7 @@ def test_all_workers_together_read_the_order_of_the_epoch(
     with TemporaryDirectory() as folder:
         for name, records in enumerate(shards):
             Path(folder, f"{name}.tfrecord").write_bytes(b"".join(map(framing.encode, records)))
-        with RecordReader(index.build([f"{folder}/*.tfrecord"]), streams=4) as reader:
+        with RecordReader(dataset_index.build([f"{folder}/*.tfrecord"]), streams=4) as reader:
             shares = [
                 _read(reader, order, batching, begin, Share(worker, workers), read_ahead=read_ahead, batch=examples)
                 for worker in range(workers)

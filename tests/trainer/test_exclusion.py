@@ -15,13 +15,13 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api import events, outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
-from mptraining_records.convert import convert
-from mptraining_trainer.keras_generation import Generation, load
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import Generation, load
 from mptraining_trainer.run import run
 
 pytestmark = pytest.mark.training

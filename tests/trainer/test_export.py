@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidData, Problem
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.example_spec import ExampleSpec, TensorSpec
-from mptraining_trainer.export import export, load, without_mixed
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.program import Program, build
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.export.export import export, load, without_mixed
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model.program import Program, build
 
 OLDER = Path(__file__).parents[2] / "build" / "keras-older" / "bin" / "python"
 

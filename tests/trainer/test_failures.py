@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api import outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import Diverged
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.failures import explained
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.reporting.errors import explained
 
 
 def job(nodes: int = 1, *, function: bool = False) -> ResolvedJob:

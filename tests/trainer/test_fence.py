@@ -9,7 +9,7 @@ import pytest
 from mptraining_api.launch import Seat
 from mptraining_api.outcomes import SUPERSEDED, by_reason
 from mptraining_api.problems import Superseded
-from mptraining_records import storage
+from mptraining_records.storage import storage
 from mptraining_trainer import fence
 
 

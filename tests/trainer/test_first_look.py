@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidData, InvalidProgram
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.facts import InputFacts, LabelFacts, OutputFacts
-from mptraining_trainer.first_look import gather
-from mptraining_trainer.keras_generation import Keras
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.preflight import warnings
+from mptraining_trainer.model.facts import InputFacts, LabelFacts, OutputFacts
+from mptraining_trainer.model.first_look import gather
+from mptraining_trainer.model.preflight import warnings
 
 SPARSE = "SparseCategoricalCrossentropy"
 

@@ -18,7 +18,7 @@ import pytest
 
 from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND, MODEL_WAIT_SECONDS, Seat
 from mptraining_api.problems import InvalidSpec
-from mptraining_trainer import hand_over
+from mptraining_trainer.export import model_server
 
 pytestmark = pytest.mark.training
 
@@ -94,10 +94,12 @@ def test_told_to_leave_it_leaves_with_success(pod: Pod) -> None:
 def test_only_worker_0_without_output_waits(index: int, output: str | None, setting: str, expected: float) -> None:
     job: Any = type("Job", (), {"output": output})
     seat = Seat(index=index, hosts=("a:1", "b:1"), attempt=1, incarnation="i")
-    assert hand_over.seconds(job, seat, {MODEL_WAIT_SECONDS: setting}) == expected
+    assert model_server.seconds(job, seat, {MODEL_WAIT_SECONDS: setting}) == expected
 
 
 def test_a_setting_that_is_no_number_is_refused() -> None:
     job: Any = type("Job", (), {"output": None})
     with pytest.raises(InvalidSpec, match=r"MPTRAINING_MODEL_WAIT_SECONDS: 'soon'; expected a number of seconds"):
-        hand_over.seconds(job, Seat(index=0, hosts=("a:1",), attempt=1, incarnation="i"), {MODEL_WAIT_SECONDS: "soon"})
+        model_server.seconds(
+            job, Seat(index=0, hosts=("a:1",), attempt=1, incarnation="i"), {MODEL_WAIT_SECONDS: "soon"}
+        )

@@ -19,10 +19,10 @@ import tensorflow as tf
 import tf_keras
 
 from mptraining_api import events, outcomes
-from mptraining_records import storage
-from mptraining_records.convert import convert
-from mptraining_trainer import measure
+from mptraining_records.convert.convert import convert
+from mptraining_records.storage import storage
 from mptraining_trainer import train as training
+from mptraining_trainer.training import policy_trials
 from tests.trainer.callback_runs import Run, Train, same, until
 
 pytestmark = pytest.mark.training
@@ -246,7 +246,7 @@ def test_without_a_checkpoint_they_begin_anew_and_trials_do_not_call_them(
     train: Train, data_with: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(measure, "chosen", lambda trials: "float32")
+    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "float32")
     once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
     done = train("telling", **once, **data_with(np.inf))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message

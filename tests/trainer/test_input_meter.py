@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.input_meter import InputMeter, InputSince, advice
+from mptraining_trainer.data.input_stats import InputMeter, InputSince, advice
 
 times = st.lists(st.tuples(st.floats(0.001, 100), st.none() | st.floats(0, 200)), max_size=20)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mptraining_api import keras_2_names
+from mptraining_api.keras_2 import names as keras_2_names
 
 pytestmark = pytest.mark.training
 

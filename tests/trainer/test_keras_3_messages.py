@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from mptraining_api.script_signs import speaks_keras_2
-from mptraining_trainer.scripts.next_steps import Circumstances, next_step
+from mptraining_trainer.scripts.error_hints import Circumstances, next_step
+from mptraining_trainer.scripts.old_names import speaks_keras_2
 
 pytestmark = pytest.mark.training
 

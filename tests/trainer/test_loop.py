@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.input_meter import InputSince
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.loop import Loop, feed
+from mptraining_trainer.data.input_stats import InputSince
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.loop.train_loop import Loop, feed
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.precision import FLOOR, LossScaler
+from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
 
 pytestmark = pytest.mark.training
 

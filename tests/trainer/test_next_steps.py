@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_trainer.scripts.next_steps import Circumstances, next_step
+from mptraining_trainer.scripts.error_hints import Circumstances, next_step
 
 WITH_STEP = [
     "Exception encountered when calling Sampling.call().\n\n\x1b[1mCould not automatically infer the output shape / "

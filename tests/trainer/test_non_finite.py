@@ -11,15 +11,16 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api import events, outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
-from mptraining_records.convert import convert
-from mptraining_trainer import measure, train
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
+from mptraining_trainer import train
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
+from mptraining_trainer.training import policy_trials
 
 pytestmark = pytest.mark.training
 
@@ -266,7 +267,7 @@ def test_fail_names_the_weight_that_an_update_made_infinite(start: Start) -> Non
 
 def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(measure, "chosen", lambda trials: "mixed_bfloat16")
+    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "mixed_bfloat16")
     measured = start("measured", policy="Measure", epochs=None, totalSteps=10)
     assert measured.outcome == outcomes.SUCCEEDED, measured.message
     trials = measured.all(events.Started)[0].measured
@@ -277,7 +278,7 @@ def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypa
     assert "Measured" in measured.topics
     assert same(measured, start("told", policy="mixed_bfloat16", epochs=None, totalSteps=10))
 
-    monkeypatch.setattr(measure, "chosen", lambda trials: pytest.fail("an attempt that resumes measures nothing"))
+    monkeypatch.setattr(policy_trials, "chosen", lambda trials: pytest.fail("an attempt that resumes measures nothing"))
     rest = start("measured", policy="Measure")
     assert (rest.all(events.Started)[0].precision, "Measured" in rest.topics) == ("mixed_bfloat16", False)
     assert rest.result.measured == trials

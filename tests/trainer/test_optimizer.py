@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.resolved import LearningRate
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.optimizer import scale_learning_rate, scaled_schedule
+from mptraining_api.resolved_job import LearningRate
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model.optimizer import scale_learning_rate, scaled_schedule
 
 
 def rate_at(keras: Keras, optimizer: Any, step: int) -> float:

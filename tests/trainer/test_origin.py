@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.origin import Origin, changes, code, origin, settings
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.checkpoints.provenance import Origin, changes, code, origin, settings
 
 
 def job(**changed: Any) -> ResolvedJob:

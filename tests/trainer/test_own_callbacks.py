@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mptraining_api import outcomes
-from mptraining_trainer.keras_generation import load
+from mptraining_trainer.keras_backend import load
 from tests.trainer.callback_runs import Train, until
 
 pytestmark = pytest.mark.training

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.pace import LIMIT, Boundaries, Pace
+from mptraining_trainer.loop.steps_per_execution import LIMIT, Boundaries, Pace
 
 every = st.none() | st.integers(1, 50)
 

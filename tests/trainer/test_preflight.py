@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidData, InvalidProgram, Problem
-from mptraining_trainer.facts import Facts, InputFacts, LabelFacts, OutputFacts
-from mptraining_trainer.preflight import warnings
+from mptraining_trainer.model.facts import Facts, InputFacts, LabelFacts, OutputFacts
+from mptraining_trainer.model.preflight import warnings
 
 SPARSE, BINARY, SQUARED = "SparseCategoricalCrossentropy", "BinaryCrossentropy", "MeanSquaredError"
 

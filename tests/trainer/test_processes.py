@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from mptraining_api import events
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import (
     ATTEMPT,
     INCARNATION,
@@ -32,8 +31,9 @@ from mptraining_api.launch import (
     TERMINATION_LOG,
     launch,
 )
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_records.convert import convert
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
 from testbed.processes import free_ports
 
 pytestmark = pytest.mark.training

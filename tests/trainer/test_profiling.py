@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import events
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ProfileSteps
-from mptraining_records import storage
-from mptraining_trainer.pace import Boundaries
-from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.profiling import Profiling, pauses
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ProfileSteps
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.storage import storage
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.loop.steps_per_execution import Boundaries
+from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.training.profiling import Profiling, pauses
 from mptraining_trainer.worker import Worker
 
 

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from mptraining_api import events, launch, outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
 from mptraining_api.problems import InvalidData
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_operator.certificate import issue
-from mptraining_trainer import progress_report, run
-from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.progress_report import TOPIC, Reporter
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.progress.certificate import issue
+from mptraining_trainer import run
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.reporting import progress_reporter
+from mptraining_trainer.reporting.progress_reporter import TOPIC, Reporter
+from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
 CERTIFICATE = issue(("localhost",), time.time())
@@ -131,8 +132,8 @@ class Notices:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer on this machine comes at once, or the machine is busy: that is no trouble of the reports."""
-    monkeypatch.setattr(progress_report, "_TIMEOUT", (60.0, 60.0))
-    monkeypatch.setattr(progress_report, "_LAST_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
 
 
 Start = Callable[..., Reporter]

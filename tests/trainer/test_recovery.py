@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.job import MPTrainingJob
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.checkpoint_state import CheckpointState, resumed
-from mptraining_trainer.recovery import NonFinite, Numbers, job_under, policies, safer, way_back
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.checkpoints.state import CheckpointState, resumed
+from mptraining_trainer.numerics.recovery import NonFinite, Numbers, job_under, policies, safer, way_back
 
 EVERYTHING = ("float32", "mixed_bfloat16", "mixed_float16")
 

@@ -13,7 +13,7 @@ import pytest
 from mptraining_api.launch import Seat
 from mptraining_api.outcomes import PEER_LOST, by_reason
 from mptraining_api.problems import PeerLost, Preempted
-from mptraining_trainer.rendezvous import absent, trouble, wait_for_peers
+from mptraining_trainer.distribution.coordination import absent, trouble, wait_for_peers
 from testbed.processes import free_ports
 
 

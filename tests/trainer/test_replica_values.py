@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.replica_values import ReplicaValues, fits, kept_apart
-from mptraining_trainer.running_sum import RunningSum
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, kept_apart
+from mptraining_trainer.loop.running_sum import RunningSum
 
 pytestmark = pytest.mark.training
 

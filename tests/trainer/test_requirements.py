@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_trainer import package_cache, requirements
-from mptraining_trainer.requirements import install
+from mptraining_trainer.source import package_cache, requirements
+from mptraining_trainer.source.requirements import install
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from mptraining_api.launch import EPHEMERAL_STORAGE
-from mptraining_trainer.room import available_disk, available_memory
+from mptraining_trainer.host import available_disk, available_memory
 
 # Less than any machine has left that runs these tests.
 LIMIT = 1 << 20

@@ -14,13 +14,13 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from mptraining_api import outcomes
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_records.convert import convert
-from mptraining_trainer.input import Split
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
 
 pytestmark = pytest.mark.training
@@ -100,7 +100,7 @@ def test_the_trainer_reads_ahead_while_a_step_is_under_way(
         return True
 
     monkeypatch.setattr(Split, "take", counted)
-    import mptraining_trainer.loop as loop
+    import mptraining_trainer.loop.train_loop as loop
 
     norm_of = loop.norm_of
     monkeypatch.setattr(loop, "norm_of", lambda gradients: Step()(norm_of(gradients)))

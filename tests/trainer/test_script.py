@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.checkpoint_state import FitState
-from mptraining_trainer.fits import Added
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.script import run_script
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.checkpoints.state import FitState
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.scripts.fit_wrapper import run_script
+from mptraining_trainer.scripts.fits import Added
 
 # Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
 TRAIN = """

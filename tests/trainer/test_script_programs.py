@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api import events
-from mptraining_trainer import script_run
+from mptraining_trainer.scripts import run_script
 from tests.trainer.script_runs import PROGRAMS, InProcess, ScriptRun, alone, through_us
 
 # What other people's programs warn of is theirs.
@@ -380,7 +380,7 @@ def test_a_fault_of_ours_ends_no_script(broken: str, tmp_path: Path, capsys: Cap
     def fails(*_: Any, **__: Any) -> None:
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr(script_run._Script, broken, fails)
+    monkeypatch.setattr(run_script._Script, broken, fails)
     done = through_us(PROGRAMS / "own_train_step.py", tmp_path, capsys, monkeypatch)
     assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
     assert "broken on purpose" in done.notices[{"save": "NotSaved", "progress": "NotReported"}[broken]]

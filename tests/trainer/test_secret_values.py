@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Seat
-from mptraining_trainer.secret_values import SHORTEST, SecretValues
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_trainer.reporting.secrets import SHORTEST, SecretValues
+from mptraining_trainer.reporting.telemetry import Telemetry
 
 TOKEN = "wandb-0123456789abcdef"
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END PRIVATE KEY-----\n"

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from mptraining_api import events, launch
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidData, InvalidSpec, StorageUnavailable
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_records import storage
-from mptraining_trainer import source
-from mptraining_trainer.source import prepare
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.storage import storage
+from mptraining_trainer.source import prepare as source_prepare
+from mptraining_trainer.source.prepare import prepare
 
 CODE = {"flowers/__init__.py": b"", "flowers/model.py": b"def build(): ...\n", "train.py": b"print('hello')\n"}
 
@@ -111,7 +111,7 @@ def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_archive_with_data_in_it_is_not_even_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MOST_ARCHIVE_BYTES", 100)
+    monkeypatch.setattr(source_prepare, "MOST_ARCHIVE_BYTES", 100)
     job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
     with pytest.raises(InvalidData, match=r"bytes; expected a source archive of at most"):
         prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})

@@ -11,10 +11,10 @@ import pytest
 from mptraining_api import events
 from mptraining_api.launch import Seat
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records import storage
-from mptraining_records.contact import contact
-from mptraining_trainer.storage_watch import StorageWatch, judged
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_records.storage import storage
+from mptraining_records.storage.retry import contact
+from mptraining_trainer.reporting.storage_watch import StorageWatch, judged
+from mptraining_trainer.reporting.telemetry import Telemetry
 
 SEAT = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
 SILENT = StorageUnavailable("gs://bucket/run", "the bucket cannot be reached (Connection refused)")

@@ -10,8 +10,8 @@ import pytest
 
 from mptraining_api import events
 from mptraining_api.launch import Seat
-from mptraining_records import storage
-from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
+from mptraining_records.storage import storage
+from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 
 SEAT = Seat(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_trainer import unpack as module
-from mptraining_trainer.unpack import unpack
+from mptraining_trainer.source import archive as module
+from mptraining_trainer.source.archive import unpack
 
 Member = tuple[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mptraining_records.order import Position
-from mptraining_trainer.execution import Execution
-from mptraining_trainer.recovery import NonFinite, Numbers
-from mptraining_trainer.watch import PERSISTENT, Watch, persistent
+from mptraining_records.reading.order import Position
+from mptraining_trainer.loop.execution import Execution
+from mptraining_trainer.numerics.recovery import NonFinite, Numbers
+from mptraining_trainer.training.non_finite import PERSISTENT, Watch, persistent
 
 FINE = Execution(
     applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10, metrics={},

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.keras_generation import Keras
-from mptraining_trainer.xla import compiles, leave_out
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.training.xla import compiles, leave_out
 
 
 def job(wanted: str, replicas: int) -> ResolvedJob:

@@ -13,14 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mptraining_api.job import MPTrainingJob
 from mptraining_api.launch import Seat
-from mptraining_api.resolve import ClusterSettings, resolve
-from mptraining_trainer import script_run, train
-from mptraining_trainer.preemption import Preemption
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer import train
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.distribution.strategy import make_strategy
+from mptraining_trainer.reporting.whole_lines import of
 from mptraining_trainer.run import run
-from mptraining_trainer.runtime import make_strategy
-from mptraining_trainer.whole_lines import of
+from mptraining_trainer.scripts import run_script
 
 TAKEN_AFTER = 2
 
@@ -52,13 +53,13 @@ def main(setting: dict[str, Any]) -> None:
         return strategies[0]
 
     train.make_strategy = one_strategy
-    save = script_run._Script.save
+    save = run_script._Script.save
 
     def counted(self: Any, model: Any, fits: Any) -> None:
         save(self, model, fits)
         self._worker.preemption.saved += 1
 
-    script_run._Script.save = counted
+    run_script._Script.save = counted
     for script in setting["scripts"]:
         name = Path(script).stem
         source = folder / f"{name}-source"

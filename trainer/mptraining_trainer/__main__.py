@@ -17,7 +17,7 @@ from pathlib import Path
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Preempted, Problem
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
@@ -44,7 +44,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
         return _failed(environment, problem).exit_code
 
     # Blocked before TensorFlow is imported, because its threads inherit the mask.
-    from mptraining_trainer.preemption import Preemption
+    from mptraining_trainer.distribution.preemption import Preemption
 
     preemption = Preemption(lambda: os._exit(outcomes.PREEMPTED.exit_code))
     preemption.watch()
@@ -56,27 +56,28 @@ def _train(environment: MutableMapping[str, str]) -> int:
         environment["TF_USE_LEGACY_KERAS"] = "1"
 
     with _quiet_start():
-        from mptraining_trainer import hand_over, run
-        from mptraining_trainer.whole_lines import of
+        from mptraining_trainer import run
+        from mptraining_trainer.export import model_server
+        from mptraining_trainer.reporting.whole_lines import of
 
     # Before a script prints anything.
     sys.stdout = of(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, seat, folder, preemption, environment)
-    wait = hand_over.seconds(job, seat, environment) if outcome == outcomes.SUCCEEDED else 0.0
+    wait = model_server.seconds(job, seat, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
-        hand_over.keep(folder, wait)
+        model_server.keep(folder, wait)
     _leave(outcome, several=job.processes > 1)
     return outcome.exit_code
 
 
 def _source(environment: MutableMapping[str, str]) -> int:
-    from mptraining_trainer import source
+    from mptraining_trainer.source import prepare
 
     # The first process of a container has no default action: without a handler SIGTERM would do nothing.
     signal.signal(signal.SIGTERM, _taken_away)
     try:
-        print(f"source: {source.prepare(_job(environment.get(launch.JOB_FILE)), environment)}", flush=True)
+        print(f"source: {prepare.prepare(_job(environment.get(launch.JOB_FILE)), environment)}", flush=True)
     except Problem as problem:
         return _failed(environment, problem).exit_code
     return outcomes.SUCCEEDED.exit_code
@@ -88,13 +89,13 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
     except Problem as problem:
         return _failed(environment, problem).exit_code
     with _quiet_start():
-        from mptraining_trainer import inspection
-    from mptraining_trainer.failures import explained
-    from mptraining_trainer.telemetry import Telemetry
+        from mptraining_trainer.model import inspect
+    from mptraining_trainer.reporting.errors import explained
+    from mptraining_trainer.reporting.telemetry import Telemetry
 
     telemetry = Telemetry(launch.Seat.from_environment({}), None)
     try:
-        facts = inspection.inspect(job, environment, telemetry.notice, telemetry.now)
+        facts = inspect.inspect(job, environment, telemetry.notice, telemetry.now)
     except Exception as error:
         if environment.get(launch.DEBUG):
             raise
@@ -106,17 +107,17 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
 
 
 def _keep(folder: str, seconds: float) -> int:
-    from mptraining_trainer import hand_over
+    from mptraining_trainer.export import model_server
 
-    hand_over.wait_here(folder, seconds)
+    model_server.wait_here(folder, seconds)
     return outcomes.SUCCEEDED.exit_code
 
 
 def _model(_: MutableMapping[str, str]) -> int:
-    from mptraining_trainer import hand_over
+    from mptraining_trainer.export import model_server
 
     try:
-        print(hand_over.send(sys.stdout.buffer), file=sys.stderr)
+        print(model_server.send(sys.stdout.buffer), file=sys.stderr)
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code
@@ -124,10 +125,10 @@ def _model(_: MutableMapping[str, str]) -> int:
 
 
 def _model_fetched(_: MutableMapping[str, str]) -> int:
-    from mptraining_trainer import hand_over
+    from mptraining_trainer.export import model_server
 
     try:
-        hand_over.let_go()
+        model_server.let_go()
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code
@@ -140,8 +141,8 @@ def _taken_away(*_: object) -> None:
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
     """Says as the last Event what stood against the job before it could train."""
-    from mptraining_trainer.secret_values import SecretValues
-    from mptraining_trainer.telemetry import Telemetry
+    from mptraining_trainer.reporting.secrets import SecretValues
+    from mptraining_trainer.reporting.telemetry import Telemetry
 
     secrets = SecretValues.from_environment(environment)
     print(f"error: {secrets.hide(str(problem))}", file=sys.stderr)

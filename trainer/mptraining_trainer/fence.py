@@ -10,7 +10,7 @@ from __future__ import annotations
 from mptraining_api.launch import Seat
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidData, Superseded
-from mptraining_records import storage, versions
+from mptraining_records.storage import preconditions, storage
 
 FENCE = "fence.json"
 
@@ -52,7 +52,7 @@ def claim(folder: str, seat: Seat) -> Fence:
             raise _superseded(uri, seat, holder)
         try:
             made = storage.write(uri, mine.to_json().encode(), replacing=there.version if there is not None else None)
-        except versions.Conflict:
+        except preconditions.Conflict:
             # Somebody else claimed it between the look and the write: look again.
             continue
         return Fence(uri, made.version, seat)

@@ -1,6 +1,6 @@
 """What a notebook's program calls IPython for, where there is none: shell commands and a few magics.
 
-The client turns a notebook into a program (`mptraining.notebook_program`); its magics call `get_ipython()`, which this
+The client turns a notebook into a program (`mptraining.packaging.notebooks`); its magics call `get_ipython()`, which this
 module answers. `pip install` does nothing here: the packages were installed before the program began.
 """
 

@@ -12,24 +12,24 @@ from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.launch import Seat
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
-from mptraining_api.resolved import ResolvedJob
-from mptraining_records import storage
-from mptraining_records.contact import contact
-from mptraining_trainer import hand_over
-from mptraining_trainer.claim import refuse_foreign_folder
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_records.storage import storage
+from mptraining_records.storage.retry import contact
+from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.cpu import native_bfloat16
-from mptraining_trainer.failures import explained
-from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.export import model_server
+from mptraining_trainer.reporting.errors import explained
+from mptraining_trainer.reporting.secrets import SecretValues
+from mptraining_trainer.reporting.storage_watch import StorageWatch, judged
+from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
-from mptraining_trainer.secret_values import SecretValues
-from mptraining_trainer.storage_watch import StorageWatch, judged
-from mptraining_trainer.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.train import train
 from mptraining_trainer.training_result import Trained
 from mptraining_trainer.worker import Worker
 
 if TYPE_CHECKING:
-    from mptraining_trainer.progress_report import Reporter
+    from mptraining_trainer.reporting.progress_reporter import Reporter
 
 
 def run(
@@ -51,13 +51,13 @@ def run(
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
-        wait = hand_over.seconds(job, seat, environment)
+        wait = model_server.seconds(job, seat, environment)
         refuse_foreign_folder(worker)
         _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if trained.model is not None and wait:
-            hand_over.announce(telemetry, job, wait)
+            model_server.announce(telemetry, job, wait)
         if seat.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
@@ -96,7 +96,7 @@ def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) 
     """Worker 0 speaks for all, where an operator listens."""
     if not seat.is_chief or not environment.get(launch.PROGRESS_URL):
         return None
-    from mptraining_trainer.progress_report import Reporter
+    from mptraining_trainer.reporting.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
     telemetry.listener = reporter.hear if reporter is not None else None

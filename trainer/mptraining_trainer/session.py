@@ -14,33 +14,33 @@ from typing import Any
 from mptraining_api import events, run_folder
 from mptraining_api.launch import Seat
 from mptraining_api.problems import ResumeRefused
-from mptraining_api.rate_scaling import suggestion
-from mptraining_api.resolved import ResolvedJob, ResolvedTraining
-from mptraining_records import storage
-from mptraining_records.order import Position
-from mptraining_trainer import input
-from mptraining_trainer.agreement import mean_over_workers, meet, require_agreement
-from mptraining_trainer.assembly import Assembled
-from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint import Checkpointer, Contents
-from mptraining_trainer.checkpoint_state import CheckpointState
-from mptraining_trainer.course import Course
-from mptraining_trainer.culprit import named
-from mptraining_trainer.hooks import Hooks
-from mptraining_trainer.input import Split
-from mptraining_trainer.loop import feed
-from mptraining_trainer.pace import Boundaries, Pace
-from mptraining_trainer.parting import part
-from mptraining_trainer.precision import LossScaler, ScalerState
-from mptraining_trainer.preprocess import Preprocess
-from mptraining_trainer.profiling import pauses
-from mptraining_trainer.publish import publish
-from mptraining_trainer.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
-from mptraining_trainer.runtime import ground as ground_facts
-from mptraining_trainer.skipped import SkippedRecords
-from mptraining_trainer.training.exclusion import RecordExclusion
+from mptraining_api.resolve.rate_scaling import suggestion
+from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
+from mptraining_records.reading.order import Position
+from mptraining_records.storage import storage
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.state import CheckpointState
+from mptraining_trainer.data import pipeline
+from mptraining_trainer.data.batching import Batching, Share
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.data.skipped import SkippedRecords
+from mptraining_trainer.distribution.agreement import mean_over_workers, meet, require_agreement
+from mptraining_trainer.distribution.parting import part
+from mptraining_trainer.distribution.strategy import ground as ground_facts
+from mptraining_trainer.export.publish import publish
+from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
+from mptraining_trainer.loop.train_loop import feed
+from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
+from mptraining_trainer.numerics.recovery import BROKEN, GoBack, NonFinite, Numbers, way_back
+from mptraining_trainer.training.bad_rows import RecordExclusion
+from mptraining_trainer.training.build import Assembled
+from mptraining_trainer.training.fit import Course
+from mptraining_trainer.training.hooks import Hooks
+from mptraining_trainer.training.nan_locator import named
+from mptraining_trainer.training.non_finite import Watch
+from mptraining_trainer.training.profiling import pauses
 from mptraining_trainer.training_result import Trained
-from mptraining_trainer.watch import Watch
 from mptraining_trainer.worker import Worker
 
 
@@ -165,7 +165,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         course.resume(state)
     iterator = built.feed(position, max(0, boundaries.total_steps - step))
     try:
-        with skipped.published(), input.explaining(data, validation):
+        with skipped.published(), pipeline.explaining(data, validation):
             metrics = course.run(iterator, step, position)
         well = course.settle()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):

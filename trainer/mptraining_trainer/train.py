@@ -16,22 +16,22 @@ import tensorflow as tf
 from mptraining_api import run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData
-from mptraining_records import storage
-from mptraining_trainer.assembly import Assembled, Ground, assemble
-from mptraining_trainer.batching import Batching, Share
-from mptraining_trainer.checkpoint_state import newest_state, resumed
-from mptraining_trainer.claim import claim_folder
+from mptraining_records.storage import storage
+from mptraining_trainer.checkpoints.claim import claim_folder
+from mptraining_trainer.checkpoints.provenance import origin
+from mptraining_trainer.checkpoints.state import newest_state, resumed
 from mptraining_trainer.cpu import native_bfloat16
-from mptraining_trainer.hooks import hooks_of
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.measure import measured
-from mptraining_trainer.origin import origin
-from mptraining_trainer.recovery import Numbers, policies
-from mptraining_trainer.rendezvous import wait_for_peers
-from mptraining_trainer.runtime import make_strategy
-from mptraining_trainer.script_run import train_script
+from mptraining_trainer.data.batching import Batching, Share
+from mptraining_trainer.data.dataset import open_splits
+from mptraining_trainer.distribution.coordination import wait_for_peers
+from mptraining_trainer.distribution.strategy import make_strategy
+from mptraining_trainer.keras_backend import load
+from mptraining_trainer.numerics.recovery import Numbers, policies
+from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.session import run_session
-from mptraining_trainer.splits import open_splits
+from mptraining_trainer.training.build import Assembled, Ground, assemble
+from mptraining_trainer.training.hooks import hooks_of
+from mptraining_trainer.training.policy_trials import measured
 from mptraining_trainer.training_result import Trained
 from mptraining_trainer.worker import Worker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.run_folder import Best
-from mptraining_trainer.input_meter import InputMeter
-from mptraining_trainer.recovery import Numbers
+from mptraining_trainer.data.input_stats import InputMeter
+from mptraining_trainer.numerics.recovery import Numbers
 
 
 @dataclass(frozen=True)

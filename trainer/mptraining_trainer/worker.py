@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from mptraining_api.launch import Seat
-from mptraining_api.resolved import ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.fence import Fence
-from mptraining_trainer.preemption import Preemption
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_trainer.reporting.telemetry import Telemetry
 
 
 @dataclass(frozen=True)

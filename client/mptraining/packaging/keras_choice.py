@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mptraining.package import Package, SourceFile
-from mptraining.package import package as packed
-from mptraining_api.keras_2_code import KerasCode, Sign, of_image, of_requirements, read
+from mptraining.packaging.package import Package, SourceFile
+from mptraining.packaging.package import package as packed
+from mptraining_api.keras_2.source_code import KerasCode, Sign, of_image, of_requirements, read
 
 # A line without a version. 1.4 takes models of the installed keras, which is Keras 3, and no others.
 _TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from mptraining_trainer.data.clock import graph_clock
 from mptraining_trainer.data.generator import from_generator
-from mptraining_trainer.input import options
+from mptraining_trainer.data.pipeline import options
+from mptraining_trainer.loop.clock import graph_clock
 
 pytestmark = pytest.mark.training
 

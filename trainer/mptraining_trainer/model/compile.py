@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_api.resolved import ResolvedJob
-from mptraining_trainer.example_spec import ExampleSpec
-from mptraining_trainer.keras_generation import Keras
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.data.example_spec import ExampleSpec
+from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.keras_objects import Kind, classes, keras_object, plain
 

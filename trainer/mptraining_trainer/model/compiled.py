@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.example_spec import TensorSpec
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.data.example_spec import TensorSpec
+from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.inputs import in_order
 from mptraining_trainer.model.metrics import LoggedMetric, flat, result_of, updated_by
 

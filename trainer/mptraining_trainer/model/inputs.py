@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.example_spec import TensorSpec
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.data.example_spec import TensorSpec
+from mptraining_trainer.keras_backend import Keras
 
 _FEATURES = "spec.data.features"
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.spec_training import KerasObject
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.keras_backend import Keras
 
 Kind = Literal["optimizers", "losses", "metrics"]
 _ONE: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.keras_backend import Keras
 
 _NAME = "clear_session"
 

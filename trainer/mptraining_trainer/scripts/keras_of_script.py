@@ -11,15 +11,15 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
-from mptraining_api.keras_2_code import read
+from mptraining_api.keras_2.source_code import read
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.policies import ASKED_FOR
-from mptraining_api.resolved import ResolvedJob
-from mptraining_api.script_signs import old_mixed_precision
-from mptraining_trainer.scripts.notice import Notice
+from mptraining_api.resolve.precision import ASKED_FOR
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.reporting.notice import Notify
+from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 
-def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Notice) -> ResolvedJob:
+def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Notify) -> ResolvedJob:
     """The job with `keras: Legacy` for a script of Keras 2 code under Auto; else the job as it is.
 
     `notice` hears of that, and of lines that turn on mixed precision by names of the past.

@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.scripts.notice import Notice
+from mptraining_trainer.reporting.notice import Notify
 
 _TOO_LATE = ("after initialization", "after being initialized", "have been initialized")
 
 
 @contextmanager
-def late_settings_ignored(notice: Notice) -> Iterator[None]:
+def late_settings_ignored(notice: Notify) -> Iterator[None]:
     """Turns the refusal of such a setting into a notice; any other error is raised as it is."""
     places = [
         (tf.config.threading, "set_intra_op_parallelism_threads"),
@@ -38,7 +38,7 @@ def late_settings_ignored(notice: Notice) -> Iterator[None]:
         yield
 
 
-def _tolerant(original: Callable[..., Any], name: str, notice: Notice) -> Callable[..., Any]:
+def _tolerant(original: Callable[..., Any], name: str, notice: Notify) -> Callable[..., Any]:
     @functools.wraps(original)
     def setting(*arguments: Any, **keywords: Any) -> Any:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.keras_backend import Keras
 
 
 @contextmanager

@@ -1,0 +1,148 @@
+"""What a user would want to know before the job costs anything; holds without a device in sight.
+
+Advice never refuses: what cannot work is a rule or an error of `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mptraining_api import accelerators
+from mptraining_api.resolve.batch_size import SCALING
+from mptraining_api.resolve.rate_scaling import rule_for, suggestion
+from mptraining_api.resolved_job import ResolvedJob
+
+MOST = 6
+# TF32 came with Ampere (NVIDIA A100 architecture whitepaper, 2020).
+_TF32_CAPABILITY = 8.0
+# Goyal et al. 2017 (arXiv:1706.02677) warm up whenever the rate is multiplied; small factors do without.
+_FACTOR_WITHOUT_WARMUP = 2.0
+
+
+def advise(job: ResolvedJob) -> list[str]:
+    """Short sentences, the costliest mistake first, at most `MOST`."""
+    sentences = [
+        *_interruption(job),
+        *_places(job),
+        *_precision(job),
+        *_learning_rate(job),
+        *_shapes(job),
+        *_measuring(job),
+    ]
+    return sentences[:MOST]
+
+
+def _interruption(job: ResolvedJob) -> Iterator[str]:
+    spot = job.accelerator.provisioning == "Spot"
+    script = job.training is None
+    if job.accelerator.kind == "tpu" and job.processes > 1:
+        yield (
+            f"{job.processes} TPU hosts are experimental: TensorFlow has no supported way to train on "
+            "them from Kubernetes."
+        )
+    if job.output is None:
+        if spot:
+            yield ("Spot without output.uri: whenever a machine is taken away, training starts again from nothing.")
+        else:
+            yield (
+                "No output.uri: in a cluster nothing can be resumed, and the model has to be fetched within 600 s of "
+                "the end."
+            )
+        return
+    if script:
+        yield "A script goes on from the last complete epoch, not from the step: keep epochs short."
+    elif spot and job.checkpoint.every_steps is None:
+        yield (
+            "Spot leaves pods 15 s: what was trained since the last checkpoint (now the end of each "
+            "epoch) is lost. Set checkpoint.everySteps to a few minutes' work."
+        )
+
+
+def _places(job: ResolvedJob) -> Iterator[str]:
+    application = job.program.application
+    if application is not None and application.weights == "imagenet":
+        yield ("weights: imagenet is downloaded by every pod: without internet, give the URI of a weights file.")
+    paths = [uri for uri in (job.data.train if job.data else ()) if "://" not in uri]
+    if paths and job.processes > 1:
+        yield f"{paths[0]} is a path: the same files must be mounted in all {job.processes} pods."
+
+
+def _precision(job: ResolvedJob) -> Iterator[str]:
+    accelerator = accelerators.lookup(job.accelerator.type)
+    policy, title = job.precision.policy, accelerator.title
+    capability = accelerator.compute_capability or 0.0
+    if policy == "mixed_float16" and accelerator.kind == "gpu":
+        if job.precision.loss_scale_mode == "Fixed":
+            yield ("A fixed loss scale does not give way to overflow: steps are skipped for as long as it is too high.")
+        elif "mixed_bfloat16" not in accelerator.policies:
+            yield f"{title} has no bfloat16. Under mixed_float16 a few skipped steps at the start are normal."
+    if policy == "mixed_float16" and accelerator.kind == "cpu":
+        # Measured on one AVX512 core with TensorFlow 2.21: 0.12 (convolutions) to 0.63 (dense) of float32's
+        # speed.
+        yield ("mixed_float16 is emulated on a CPU: a convolutional network ran 8 times slower than with float32.")
+    if policy == "float32" and accelerator.kind == "gpu":
+        if capability >= _TF32_CAPABILITY:
+            yield (
+                f"float32 on {title} multiplies in TF32 already; a mixed policy also halves the memory of activations."
+            )
+        elif "mixed_float16" in accelerator.policies:
+            yield f"float32 leaves the Tensor Cores of {title} idle; mixed_float16 uses them."
+    if policy == "float32" and accelerator.kind == "tpu":
+        yield f"float32 uses twice the memory traffic of mixed_bfloat16 on {title}."
+
+
+def _learning_rate(job: ResolvedJob) -> Iterator[str]:
+    factor = job.learning_rate.factor
+    if job.training is None:
+        return
+    decided = any(choice.field == SCALING for choice in job.choices)
+    # A fallback has other replicas than the job will have.
+    as_asked = job.accelerator.asked_for is None
+    size, accumulated = job.per_replica_batch_size, job.training.gradient_accumulation_steps
+    if size and job.replicas * accumulated > 1 and factor == 1.0 and as_asked and not decided:
+        update = size * job.replicas * accumulated
+        optimizer = job.training.optimizer.class_name if job.training.optimizer else None
+        written = suggestion(
+            optimizer,
+            size,
+            update,
+            steps_per_epoch=job.training.steps_per_epoch,
+            total_steps=job.training.total_steps,
+        )
+        yield (
+            f"An update sees {update} examples, and the learning rate stays as written: if it was found for {size} on "
+            f"one device, {written}."
+        )
+    rule = job.training.optimizer and rule_for(job.training.optimizer.class_name)
+    if factor != 1.0 and rule == "SquareRoot" and any(choice.because.startswith("Linear") for choice in job.choices):
+        assert job.training.optimizer is not None
+        yield f"rule: Linear is for SGD; {job.training.optimizer.class_name} wants SquareRoot."
+    if factor > _FACTOR_WITHOUT_WARMUP and job.learning_rate.warmup_steps == 0:
+        yield (f"The learning rate is multiplied by {factor:g} at once: warmupSteps keeps the first steps stable.")
+
+
+def _shapes(job: ResolvedJob) -> Iterator[str]:
+    multiple = accelerators.lookup(job.accelerator.type).multiple
+    size = job.per_replica_batch_size
+    # TPU batches want 8 a core, features 128 (Cloud TPU performance guide).
+    batch_multiple = min(multiple, 8)
+    if size is not None and size % batch_multiple:
+        yield (f"{size} examples per replica: {job.accelerator.title} is fastest with a multiple of {batch_multiple}.")
+    if job.program.function is not None and multiple > 1 and job.precision.policy != "float32":
+        yield (
+            f"Widths and channels that are multiples of {multiple} fill {job.accelerator.title}'s "
+            "matrix units; the output layer need not be one."
+        )
+    if size is not None and size < 16 and job.replicas > 1:
+        yield f"BatchNormalization sees the {size} examples of its own replica only."
+
+
+def _measuring(job: ResolvedJob) -> Iterator[str]:
+    if job.data is not None and not job.data.validation:
+        yield "No data.validation: the metrics tell how well the training data is remembered, not more."
+    if job.data is not None and job.data.shuffle_buffer_size == 0:
+        yield "shuffle.bufferSize 0: records are seen in the order in which they are stored."
+    if job.accelerator.asked_for is not None:
+        yield (
+            f"On the CPU instead of {job.accelerator.asked_for}: speed and memory measured here say nothing about it."
+        )

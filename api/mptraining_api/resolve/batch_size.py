@@ -1,0 +1,94 @@
+"""How many examples a step has, and how the learning rate follows."""
+
+from __future__ import annotations
+
+import math
+
+from mptraining_api import accelerators
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.devices import Devices
+from mptraining_api.resolved_job import Choice, LearningRate
+from mptraining_api.spec import JobSpec
+
+SCALING = "spec.training.learningRateScaling"
+
+# What keras.Model.fit takes, so that a learning rate that worked there works here.
+KERAS_BATCH_SIZE = 32
+
+
+def global_batch_size(spec: JobSpec, asked: Devices) -> int:
+    """Examples of one step over all replicas asked for. Raises InvalidSpec when they cannot share it evenly."""
+    written = spec.training.batch_size if spec.training else None
+    replicas = asked.replicas
+    if written is not None and written.global_ is not None:
+        total = written.global_
+        if total % replicas:
+            below, above = total // replicas * replicas, (total // replicas + 1) * replicas
+            nearest = f"{below} or {above}" if below else str(above)
+            raise InvalidSpec(
+                "spec.training.batchSize.global",
+                f"{total} examples cannot be shared evenly by {replicas} replicas",
+                expected=f"a multiple of {replicas}",
+                next_step=f"The nearest: {nearest}.",
+            )
+        return total
+    return _per_replica(spec, asked)[0] * replicas
+
+
+def batch_choice(spec: JobSpec, asked: Devices, devices: Devices, total: int) -> Choice:
+    """How the replicas that will run share the `total`, and where a fallback has others, what it was for each asked
+    for.
+    """
+    written = spec.training.batch_size if spec.training else None
+    if written is not None and written.global_ is not None:
+        because = _shared(str(total // devices.replicas), devices.replicas)
+    else:
+        per_replica, source = _per_replica(spec, asked)
+        each = f"{per_replica} ({source})" if source else str(per_replica)
+        if devices.replicas == asked.replicas:
+            because = _shared(each, asked.replicas)
+        else:
+            here = _shared(str(total // devices.replicas), devices.replicas)
+            because = f"{here} here; asked for: {_shared(each, asked.replicas)}"
+    return Choice(field="spec.training.batchSize", value=f"global {total}", because=because)
+
+
+def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
+    """Examples for each replica where the job gives no global size, and whose number it is if not the job's own.
+
+    Without any size it is Keras' 32, or what fills the matrix units when that is more (128 on a TPU).
+    """
+    written = spec.training.batch_size if spec.training else None
+    if written is not None and written.per_replica is not None:
+        return written.per_replica, ""
+    size = max(KERAS_BATCH_SIZE, accelerators.lookup(asked.accelerator.type).multiple)
+    return size, "Keras' default" if size == KERAS_BATCH_SIZE else "what fills the device's matrix units"
+
+
+def _shared(each: str, replicas: int) -> str:
+    return f"{each} on one replica" if replicas == 1 else f"{each} for each of {replicas} replicas"
+
+
+def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:
+    """The factor on the optimizer's own rate: `batch_size` examples a step, times the steps accumulated.
+
+    Linear, batch / base: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677. SquareRoot,
+    sqrt(batch / base), which keeps the variance of an update: Krizhevsky 2014, arXiv:1404.5997; Hoffer et al.
+    2017, arXiv:1705.08741.
+    """
+    training = spec.training
+    scaling = training.learning_rate_scaling if training else None
+    if training is None or scaling is None:
+        return LearningRate(factor=1.0, warmup_steps=0), ()
+    warmup = scaling.warmup_steps or 0
+    base = scaling.base_batch_size
+    if scaling.rule in (None, "None") or base is None:
+        unscaled = Choice(field=SCALING, value="None", because="asked for: the learning rate stays as written")
+        return LearningRate(factor=1.0, warmup_steps=warmup), (unscaled,) if scaling.rule else ()
+    accumulated = training.gradient_accumulation_steps or 1
+    ratio = batch_size * accumulated / base
+    factor = ratio if scaling.rule == "Linear" else math.sqrt(ratio)
+    times = f" x {accumulated} accumulated" if accumulated > 1 else ""
+    because = f"{scaling.rule}: {batch_size}{times} examples an update against {base}"
+    choice = Choice(field=SCALING, value=f"x {factor:.6g}", because=because)
+    return LearningRate(factor=factor, warmup_steps=warmup), (choice,)

@@ -1,0 +1,95 @@
+"""The defaults of the data and training sections."""
+
+from __future__ import annotations
+
+from mptraining_api.resolve.devices import Devices
+from mptraining_api.resolve.precision import deterministic
+from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedTraining
+from mptraining_api.spec import JobSpec
+from mptraining_api.spec_data import Data
+from mptraining_api.spec_program import Program
+from mptraining_api.spec_training import KerasObject, Training
+
+# What an application is trained with: a classifier over integer labels whose model ends in logits. 1e-3 is
+# Adam's own default (Kingma & Ba 2015, arXiv:1412.6980) and Keras'.
+ADAM = KerasObject(class_name="Adam", config={"learning_rate": 1e-3})
+LOSS = KerasObject(class_name="SparseCategoricalCrossentropy", config={"from_logits": True})
+METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "accuracy"}),)
+
+# Enough to break up runs of one class in most data sets, small enough for JPEGs of 100 KB (1 GB).
+SHUFFLE_BUFFER_SIZE = 10_000
+
+
+def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining, tuple[Choice, ...]]:
+    """The training section with its defaults; an absent section is an empty one.
+
+    A function program keeps what it compiled with unless the spec says otherwise; None stands for that.
+    """
+    written = spec.training or Training()
+    application = spec.program.application is not None
+    choices: list[Choice] = []
+
+    def decided(field: str, value: str, because: str) -> None:
+        choices.append(Choice(field=f"spec.training.{field}", value=value, because=because))
+
+    epochs = written.epochs
+    if epochs is None and written.total_steps is None:
+        epochs = 1
+        decided("epochs", "1", "neither epochs nor totalSteps is given: one pass shows that the job works")
+    if application:
+        own = "a classifier over integer labels"
+        if written.optimizer is None:
+            decided("optimizer", "Adam, learning rate 0.001", "Keras' default for a model by name")
+        if written.loss is None:
+            decided("loss", f"{LOSS.class_name}(from_logits=True)", own)
+        if written.metrics is None:
+            decided("metrics", METRICS[0].class_name, own)
+    metrics = METRICS if application else None
+    repeatable, repeatable_choice = deterministic(spec, devices)
+    choices.append(repeatable_choice)
+    resolved = ResolvedTraining(
+        epochs=epochs,
+        total_steps=written.total_steps,
+        steps_per_epoch=written.steps_per_epoch,
+        validation_every_steps=written.validation_every_steps,
+        validation_freq=written.validation_freq or 1,
+        initial_epoch=written.initial_epoch or 0,
+        class_weight=written.class_weight,
+        optimizer=written.optimizer or (ADAM if application else None),
+        loss=written.loss or (LOSS if application else None),
+        metrics=tuple(written.metrics) if written.metrics is not None else metrics,
+        gradient_accumulation_steps=written.gradient_accumulation_steps or 1,
+        steps_per_execution=written.steps_per_execution,
+        on_non_finite=written.on_non_finite or "Recover",
+        deterministic=repeatable,
+        seed=written.seed or 0,
+        resume=written.resume or "Auto",
+    )
+    return resolved, tuple(choices)
+
+
+def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choice, ...]]:
+    """The data section with its defaults."""
+    preprocess = data.preprocess or ("auto" if program.application else "none")
+    choices: tuple[Choice, ...] = ()
+    if data.preprocess is None and program.application:
+        because = f"{program.application.name}'s own"
+        choices = (Choice(field="spec.data.preprocess", value="auto", because=because),)
+    bad_records = data.bad_records
+    buffer_size = data.shuffle.buffer_size if data.shuffle else None
+    resolved = ResolvedData(
+        train=tuple(data.train),
+        validation=tuple(data.validation or ()),
+        features=tuple(data.features) if data.features is not None else None,
+        label=data.label,
+        labels=None if data.labels is None else tuple(data.labels),
+        sample_weight=data.sample_weight,
+        preprocess=preprocess,
+        shuffle_buffer_size=SHUFFLE_BUFFER_SIZE if buffer_size is None else buffer_size,
+        cache=data.cache or "Auto",
+        bad_records=(bad_records.action if bad_records else None) or "Fail",
+        max_skipped=(bad_records.max_skipped if bad_records else None) or 0,
+        remainder=data.remainder or "Drop",
+        on_change=data.on_change or "Refuse",
+    )
+    return resolved, choices

@@ -1,0 +1,177 @@
+"""Which devices a job computes on: processes, replicas in each, and what is left without accelerators.
+
+`asked` is what the user wants; `on_cpu` is the same job where there are no accelerators (CPU fallback).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mptraining_api import accelerators
+from mptraining_api.accelerators import AcceleratorType
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
+from mptraining_api.spec import JobSpec
+from mptraining_api.spec_accelerator import Accelerator
+
+FELL_BACK = "FellBackToCPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """`processes` pods side by side, each with `replicas_per_process` replicas of the model."""
+
+    accelerator: ResolvedAccelerator
+    processes: int
+    replicas_per_process: int
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        return self.processes * self.replicas_per_process
+
+
+def asked(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
+    """The devices that the spec asks for. Raises InvalidSpec for what no machine offers."""
+    type = accelerators.lookup(spec.accelerator.type)
+    if type.kind == "tpu":
+        return _tpu(spec.accelerator, type, multi_host=multi_host_tpu)
+    count, choices = _count(spec, type)
+    return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices)
+
+
+def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...]]:
+    count = spec.accelerator.count_per_node
+    if count is not None:
+        if type.counts and count not in type.counts:
+            offered = _either(type.counts)
+            raise InvalidSpec(
+                accelerators.COUNT,
+                f"no machine has {count} x {type.title}",
+                expected=offered,
+                next_step="Take the next larger count, or more nodes.",
+            )
+        return count, ()
+    count = type.counts[0] if type.counts else 1
+    thing = "logical device" if type.kind == "cpu" else type.title
+    because = (
+        f"the smallest machine with {type.title}" if type.kind == "gpu" else f"one {thing} unless more are asked for"
+    )
+    return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
+
+
+def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Devices:
+    if wanted.topology is None:
+        raise InvalidSpec(
+            accelerators.TOPOLOGY,
+            "missing",
+            expected=f"such as {', '.join(list(type.topologies)[:8])}",
+            next_step="A TPU slice is chosen by its topology.",
+        )
+    options = accelerators.chips_per_pod(type, wanted.topology)
+    chips = wanted.count_per_node or options[0]
+    if chips not in options:
+        raise InvalidSpec(
+            accelerators.COUNT,
+            f"{chips} chips per node for {type.name} {wanted.topology}",
+            expected=_either(options),
+        )
+    pods = accelerators.pods(wanted.topology, chips)
+    choices: tuple[Choice, ...] = ()
+    if wanted.count_per_node is None:
+        because = f"a machine of a {wanted.topology} slice has {chips} chips"
+        if len(options) > 1:
+            because = (
+                f"{wanted.topology} comes with {_either(options)} chips on a machine; {chips} keeps it on one host"
+            )
+        choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
+    if pods > 1 and not multi_host:
+        single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
+        raise InvalidSpec(
+            accelerators.TOPOLOGY,
+            f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
+            expected=f"one host: {_either(single)}" if single else "an accelerator that fits on one host",
+            next_step=(
+                "Take a smaller topology; only the operator's setting experimentalMultiHostTPU schedules this one."
+            ),
+        )
+    return Devices(_resolved(wanted, type, chips), pods, chips * type.replicas_per_device, choices)
+
+
+def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> ResolvedAccelerator:
+    return ResolvedAccelerator(
+        type=type.name,
+        kind=type.kind,
+        title=type.title,
+        count_per_node=count,
+        topology=wanted.topology,
+        provisioning="Spot" if wanted.provisioning == "Spot" else "OnDemand",
+        compute_capability=type.compute_capability,
+    )
+
+
+def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
+    """The same job without accelerators: two logical devices on one host, or one on each of several.
+
+    `splits_in_two`: whether the job can have two replicas (its global batch divides by 2, it wants a
+    strategy). A TPU slice of several hosts becomes one host: MultiWorkerMirroredStrategy would be another
+    program.
+    """
+    before = devices.accelerator
+    if before.kind == "cpu":
+        return devices
+    cpu = accelerators.lookup("cpu")
+    processes = devices.processes if before.kind == "gpu" else 1
+    # Several virtual devices keep the strategy real; MultiWorkerMirroredStrategy would ignore all but one of
+    # them.
+    count = 2 if processes == 1 and splits_in_two else 1
+    accelerator = ResolvedAccelerator(
+        type=cpu.name, kind="cpu", title=cpu.title, count_per_node=count, asked_for=before.type
+    )
+    because = (
+        f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
+    )
+    choice = Choice(field=accelerators.TYPE, value="cpu", because=because)
+    return Devices(accelerator, processes, count, (*devices.choices, choice))
+
+
+def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
+    """The tf.distribute strategy for these devices. Raises InvalidSpec for None on several devices."""
+    if spec.strategy == "None":
+        return _no_strategy(spec, devices)
+    kind, title = devices.accelerator.kind, devices.accelerator.title
+    if kind == "tpu":
+        picked: Strategy = "TPU"
+        because = f"{title} on {devices.processes} host{'s' if devices.processes > 1 else ''}"
+    elif devices.processes > 1:
+        picked = "MultiWorkerMirrored"
+        because = f"{devices.processes} hosts"
+    elif spec.program.script is not None and devices.replicas == 1:
+        # Inside a scope a custom loop needs strategy.run, and a tape over a variable outside of it is refused.
+        picked = "None"
+        because = "one device: the script runs as it does without a strategy"
+    else:
+        picked = "Mirrored"
+        because = f"one host with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
+    return picked, Choice(field="spec.strategy", value=picked, because=because)
+
+
+def _no_strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
+    if spec.program.script is not None:
+        because = "asked for: the script makes its own"
+    else:
+        because = "asked for: one device"
+        if devices.accelerator.kind == "tpu" or devices.replicas > 1:
+            found = devices.accelerator.title if devices.replicas == 1 else f"{devices.replicas} replicas"
+            raise InvalidSpec(
+                "spec.strategy",
+                f"'None' with {found}",
+                expected="one device that is no TPU",
+                next_step="Write strategy: Auto, or ask for one device.",
+            )
+    return "None", Choice(field="spec.strategy", value="None", because=because)
+
+
+def _either(values: tuple[int, ...] | list[str]) -> str:
+    words = [str(value) for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,152 @@
+"""What the numbers are and who compiles them: Keras generation, precision policy, loss scaling, XLA."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mptraining_api import accelerators
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.devices import Devices
+from mptraining_api.resolved_job import Choice, Policy, ResolvedPrecision
+from mptraining_api.spec import JobSpec
+from mptraining_api.spec_training import Training
+
+ASKED_FOR = "asked for"
+POLICY = "spec.precision.policy"
+Keras = Literal["Keras3", "Legacy"]
+JitCompile = Literal["Always", "WherePossible", "Never"]
+
+# Where Keras' own LossScaleOptimizer begins (keras.optimizers.LossScaleOptimizer, initial_scale).
+INITIAL_LOSS_SCALE = 32768.0
+# Tensor Cores came with Volta: float16 below 7.0 is no faster than float32 (NVIDIA, Mixed Precision Training
+# guide).
+FLOAT16_CAPABILITY = 7.0
+
+
+def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
+    """Keras 3 or tf_keras, by the devices that were asked for, so that a fallback runs the same program.
+
+    Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under
+    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
+    """
+    tpu = asked.accelerator.kind == "tpu"
+    several_hosts = spec.program.script is not None and asked.processes > 1
+    if spec.keras == "Keras3" and (tpu or (several_hosts and spec.strategy != "None")):
+        found = "on a TPU" if tpu else f"for a script on {asked.processes} nodes, where its model.fit fails"
+        raise InvalidSpec(
+            "spec.keras",
+            f"'Keras3' {found}",
+            expected="Legacy or Auto",
+            next_step="Write keras: Legacy (tf_keras).",
+        )
+    if spec.keras in ("Keras3", "Legacy"):
+        picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"
+        because = ASKED_FOR
+    elif tpu or several_hosts:
+        picked = "Legacy"
+        because = (
+            "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
+        )
+    else:
+        picked, because = "Keras3", "the current Keras works here"
+    return picked, Choice(field="spec.keras", value=picked, because=because)
+
+
+def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> tuple[ResolvedPrecision, Choice]:
+    """The policy and how the loss is scaled under mixed_float16.
+
+    `asked` decides what may be written, `devices` (other than `asked` after a CPU fallback) what Auto means.
+    Raises InvalidSpec for a policy that the accelerator cannot compute.
+    """
+    wanted = spec.precision.policy if spec.precision else None
+    scale = spec.precision.loss_scale if spec.precision else None
+    own_scaling = spec.program.script is not None and keras == "Keras3"
+    if wanted is None or wanted == "Auto":
+        policy, because = _automatic(devices, own_scaling=own_scaling)
+    else:
+        policy, because = wanted, "asked for"
+        _refuse_impossible(wanted, asked, own_scaling=own_scaling)
+        if devices.accelerator.kind == "cpu" and wanted.startswith("mixed_"):
+            because = "asked for; a CPU computes it slowly, and most of them emulate it"
+    resolved = ResolvedPrecision(
+        policy=policy,
+        loss_scale_mode=(scale.mode if scale else None) or "Dynamic",
+        loss_scale=(scale.value if scale else None) or INITIAL_LOSS_SCALE,
+    )
+    return resolved, Choice(field=POLICY, value=policy, because=because)
+
+
+def _automatic(devices: Devices, *, own_scaling: bool) -> tuple[Policy, str]:
+    accelerator = accelerators.lookup(devices.accelerator.type)
+    if accelerator.kind == "cpu":
+        return "float32", "a CPU is fastest or safest with float32"
+    if accelerator.kind == "tpu":
+        return "mixed_bfloat16", "TPUs multiply in bfloat16"
+    capability = accelerator.compute_capability or 0.0
+    if capability < FLOAT16_CAPABILITY:
+        return "float32", f"compute capability {capability} has no Tensor Cores (from {FLOAT16_CAPABILITY})"
+    if own_scaling and devices.replicas > 1:
+        cause = (
+            f"Keras 3's own loss scaling is wrong with {devices.replicas} replicas, so a script gets no mixed_float16"
+        )
+        return ("mixed_bfloat16" if "mixed_bfloat16" in accelerator.policies else "float32"), cause
+    return "mixed_float16", f"compute capability {capability} has Tensor Cores"
+
+
+def _refuse_impossible(policy: Policy, asked: Devices, *, own_scaling: bool) -> None:
+    accelerator = accelerators.lookup(asked.accelerator.type)
+    if policy != "Measure" and policy not in accelerator.policies:
+        cause = ""
+        if accelerator.kind == "gpu":
+            cause = f" (compute capability {accelerator.compute_capability}, bfloat16 needs 8.0)"
+        raise InvalidSpec(
+            POLICY,
+            f"{accelerator.title} cannot compute {policy!r}{cause}",
+            expected=", ".join(("Auto", *accelerator.policies)),
+            next_step=f"Write policy: {accelerator.policies[-1]}, or leave it out.",
+        )
+    if policy == "mixed_float16" and own_scaling and asked.replicas > 1:
+        raise InvalidSpec(
+            POLICY,
+            f"'mixed_float16' for a Keras 3 script with {asked.replicas} replicas, whose loss scaling would be wrong",
+            expected="Auto, float32 or mixed_bfloat16",
+            next_step="Write keras: Legacy to keep mixed_float16.",
+        )
+
+
+def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCompile, Choice]:
+    """Whether XLA compiles the step; WherePossible leaves out, aloud, a model that it cannot compile."""
+    picked: JitCompile
+    if spec.jit_compile in ("Always", "Never"):
+        picked, because = ("Always" if spec.jit_compile == "Always" else "Never"), "asked for"
+    elif devices.accelerator.kind == "cpu":
+        picked, because = "Never", "XLA makes training slower on a CPU"
+    elif devices.accelerator.kind == "tpu":
+        picked, because = "WherePossible", "a TPU computes what XLA compiled"
+    elif policy == "float32":
+        picked, because = "Never", "XLA helps a GPU in mixed precision; float32 kernels are tuned already"
+    else:
+        picked, because = "WherePossible", "XLA fuses the casts of mixed precision"
+    return picked, Choice(field="spec.jitCompile", value=picked, because=because)
+
+
+def deterministic(spec: JobSpec, devices: Devices) -> tuple[bool, Choice]:
+    """Whether TensorFlow's op determinism is on.
+
+    On a GPU it has a price that nothing bounds: cuDNN and XLA no longer try which kernel is the fastest, scatters are
+    computed on the CPU, and some operations are refused. Others measured between 6 % (framework-reproducibility#10) and
+    80 s that became more than 10 minutes (tensorflow#62100, a T4), with 196 to 746 % as the most on three GPUs (Zhuang
+    et al., Randomness in Neural Network Training, MLSys 2022). What it buys is a resumed run with the bits of an
+    uninterrupted one, so it is for those who ask for it.
+    """
+    written = (spec.training or Training()).deterministic
+    kind = devices.accelerator.kind
+    if written in ("Always", "Never"):
+        picked, because = written == "Always", "asked for"
+    elif kind == "gpu":
+        picked, because = False, "on a GPU it may double the time of a step; Always makes resumed runs equal bit by bit"
+    elif kind == "tpu":
+        picked, because = False, "TensorFlow's switch is about GPUs"
+    else:
+        picked, because = False, "this loop computes the same bits each time on a CPU without it"
+    return picked, Choice(field="spec.training.deterministic", value="Always" if picked else "Never", because=because)

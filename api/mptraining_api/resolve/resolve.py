@@ -1,0 +1,175 @@
+"""From what the user wrote to the job with every default decided, each non-trivial one with its reason.
+
+Pure: the same job and settings give the same ResolvedJob, on a cluster and on a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
+from mptraining_api.resolve.defaults import resolve_data, resolve_training
+from mptraining_api.resolve.devices import Devices, asked, on_cpu, strategy
+from mptraining_api.resolve.placement import placement
+from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
+from mptraining_api.resolved_job import (
+    Choice,
+    LearningRate,
+    ProfileSteps,
+    ResolvedCheckpoint,
+    ResolvedExport,
+    ResolvedJob,
+)
+from mptraining_api.rules import check
+from mptraining_api.spec import JobSpec, MPTrainingJob
+from mptraining_api.spec_program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What `resolve` must know about where the job runs.
+
+    `default_images` by the kind of accelerator that a job computes on: cpu, gpu, tpu; `default_image` for the others.
+    `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
+    namespace in a local run. `default_outputs` are folders for the jobs of one namespace: `<folder>/<name>`.
+    """
+
+    cpu_fallback: bool = False
+    experimental_multi_host_tpu: bool = False
+    default_image: str | None = None
+    default_output: str | None = None
+    default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def image(self, kind: str) -> str | None:
+        """The image of jobs that name none and compute on `kind`."""
+        return self.default_images.get(kind, self.default_image)
+
+    def output(self, namespace: str | None) -> str | None:
+        """The folder in which jobs of that namespace that name none get one each; None when there is none."""
+        own = self.default_outputs.get(namespace or "")
+        if own is not None or self.default_output is None:
+            return own
+        return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
+
+
+def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
+    """Every default decided. Raises InvalidSpec for what breaks a rule, does not exist or cannot work."""
+    check.check(job)
+    spec = job.spec
+    script = spec.program.script is not None
+    wanted = asked(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+
+    batch_size: int | None = None
+    batch_choices: tuple[Choice, ...] = ()
+    rate = LearningRate(factor=1.0, warmup_steps=0)
+    if not script:
+        batch_size = global_batch_size(spec, wanted)
+        rate, batch_choices = learning_rate(spec, batch_size)
+
+    devices = (
+        on_cpu(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size)) if settings.cpu_fallback else wanted
+    )
+    if batch_size is not None:
+        batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
+    # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
+    strategy(spec, wanted)
+    picked_strategy, strategy_choice = strategy(spec, devices)
+    keras, keras_choice = keras_generation(spec, wanted)
+    numbers, precision_choice = precision(spec, wanted, devices, keras)
+    jit, jit_choice = jit_compile(spec, devices, numbers.policy)
+    training, training_choices = (None, ()) if script else resolve_training(spec, devices)
+    data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
+    output, output_choices = _output(job, settings)
+
+    return ResolvedJob(
+        name=job.metadata.name,
+        accelerator=devices.accelerator,
+        strategy=picked_strategy,
+        precision=numbers,
+        jit_compile=jit,
+        keras=keras,
+        processes=devices.processes,
+        replicas_per_process=devices.replicas_per_process,
+        replicas=devices.replicas,
+        global_batch_size=batch_size,
+        learning_rate=rate,
+        image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
+        placement=placement(devices.accelerator),
+        program=_program(spec.program),
+        source=spec.source,
+        data=data,
+        training=training,
+        checkpoint=_checkpoint(spec),
+        export=_export(spec),
+        profile=_profile(spec),
+        output=output,
+        choices=(
+            *devices.choices,
+            strategy_choice,
+            precision_choice,
+            jit_choice,
+            keras_choice,
+            *batch_choices,
+            *training_choices,
+            *data_choices,
+            *output_choices,
+        ),
+    )
+
+
+def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
+    """Whether a fallback on one host may make two replicas of this job."""
+    if spec.program.script is None:
+        return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
+    # A script that trains without a strategy on one device must not get one on the CPU: it is another program there.
+    if wanted.replicas == 1:
+        return False
+    # One GPU may have a Keras 3 script in float16; two replicas may not (Keras' own loss scaling).
+    return spec.precision is None or spec.precision.policy != "mixed_float16" or spec.keras == "Legacy"
+
+
+def _program(program: Program) -> Program:
+    application = program.application
+    if application is None:
+        return program
+    filled = application.model_copy(
+        update={"weights": application.weights or "none", "freeze_base": application.freeze_base or False}
+    )
+    return program.model_copy(update={"application": filled})
+
+
+def _checkpoint(spec: JobSpec) -> ResolvedCheckpoint:
+    written = spec.checkpoint
+    return ResolvedCheckpoint(
+        every_steps=written.every_steps if written else None,
+        max_to_keep=(written.max_to_keep if written else None) or 3,
+    )
+
+
+def _export(spec: JobSpec) -> ResolvedExport:
+    written = spec.export
+    return ResolvedExport(
+        format=(written.format if written else None) or "keras",
+        checkpoint=(written.checkpoint if written else None) or "Last",
+        monitor=written.monitor if written else None,
+    )
+
+
+def _profile(spec: JobSpec) -> ProfileSteps | None:
+    if spec.profile is None:
+        return None
+    return ProfileSteps(first_step=spec.profile.first_step, last_step=spec.profile.last_step)
+
+
+def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, tuple[Choice, ...]]:
+    if job.spec.output is not None:
+        return job.spec.output.uri, ()
+    default = settings.output(job.metadata.namespace)
+    if default is None:
+        because = "no output is given: a scratch folder, from which nothing can be resumed"
+        return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
+    folder = f"{default.rstrip('/')}/{job.metadata.name}"
+    return folder, (Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),)

@@ -1,0 +1,257 @@
+"""The rules between sections: what a script, a function or a TPU rules out elsewhere, and what may change."""
+
+from __future__ import annotations
+
+from pydantic.alias_generators import to_camel
+
+from mptraining_api.rules.rule import Rule
+from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob
+from mptraining_api.spec_accelerator import Accelerator
+from mptraining_api.spec_run import RunPolicy
+
+
+def _is_tpu(accelerator: Accelerator) -> bool:
+    return accelerator.type.startswith("tpu-")
+
+
+def _same(path: str, field: str, *, required: bool = False) -> str:
+    """CEL: the field below `path` is as it was, there or not."""
+    now, before = f"self.{path}.{field}", f"oldSelf.{path}.{field}"
+    if required:
+        return f"{now} == {before}"
+    return f"has({now}) == has({before}) && (!has({now}) || {now} == {before})"
+
+
+def _unchanged_after_start() -> str:
+    """CEL: once an attempt exists, the spec stays as it was but for runPolicy.suspend.
+
+    At the root, because a rule on a subtree is bypassed by removing and adding it; field by field, because
+    CEL cannot compare objects but for one field.
+    """
+    same = [
+        _same("spec", to_camel(name), required=about.is_required())
+        for name, about in JobSpec.model_fields.items()
+        if name != "run_policy"
+    ]
+    policy = [_same("spec.runPolicy", to_camel(name)) for name in RunPolicy.model_fields if name != "suspend"]
+    none = [f"!has(VALUE.spec.runPolicy.{to_camel(name)})" for name in RunPolicy.model_fields if name != "suspend"]
+    # A runPolicy that comes or goes may bring or take suspend alone.
+    came_or_went = " && ".join(
+        f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy) || ({' && '.join(none).replace('VALUE', here)}))"
+        for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
+    )
+    both = f"(!has(self.spec.runPolicy) || !has(oldSelf.spec.runPolicy) || ({' && '.join(policy)}))"
+    started = "has(oldSelf.status) && has(oldSelf.status.currentAttempt) && oldSelf.status.currentAttempt > 0"
+    return f"!({started}) || ({' && '.join([*same, came_or_went, both])})"
+
+
+_ROOT = (
+    Rule(
+        at="",
+        field="metadata.name",
+        cel="size(self.metadata.name) <= 50 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message="at most 50 small letters, digits and hyphens, a letter first and no hyphen last",
+        next_step="Pods are named <job>-<attempt>-<index>, which must fit a DNS label of 63 characters.",
+        holds=lambda job: JOB_NAME.fullmatch(_job(job).metadata.name) is not None,
+    ),
+    Rule(
+        at="",
+        field="spec",
+        cel=_unchanged_after_start(),
+        message="no change but runPolicy.suspend after the job has started",
+        next_step="Make a new job under another name.",
+        # One object alone has no past.
+        holds=lambda _: True,
+    ),
+)
+
+
+def _job(value: MPTrainingJob) -> MPTrainingJob:
+    return value
+
+
+def _script_data(spec: JobSpec) -> bool:
+    return spec.program.script is None or spec.data is None
+
+
+def _script_training(spec: JobSpec) -> bool:
+    return spec.program.script is None or spec.training is None
+
+
+def _script_checkpoints(spec: JobSpec) -> bool:
+    return spec.program.script is None or spec.checkpoint is None or spec.checkpoint.every_steps is None
+
+
+def _script_precision(spec: JobSpec) -> bool:
+    return spec.program.script is None or spec.precision is None or spec.precision.policy != "Measure"
+
+
+def _needs_data(spec: JobSpec) -> bool:
+    return spec.program.script is not None or spec.data is not None
+
+
+def _preprocess_of_function(spec: JobSpec) -> bool:
+    return spec.program.function is None or spec.data is None or spec.data.preprocess != "auto"
+
+
+def _validation_steps(spec: JobSpec) -> bool:
+    if spec.training is None or spec.training.validation_every_steps is None:
+        return True
+    return spec.data is not None and spec.data.validation is not None
+
+
+def _validation_freq(spec: JobSpec) -> bool:
+    if spec.training is None or spec.training.validation_freq is None:
+        return True
+    return spec.data is not None and spec.data.validation is not None
+
+
+def _class_and_sample_weights(spec: JobSpec) -> bool:
+    weighted = spec.data is not None and spec.data.sample_weight is not None
+    return not weighted or spec.training is None or spec.training.class_weight is None
+
+
+def _monitor_validation(spec: JobSpec) -> bool:
+    if spec.export is None or spec.export.monitor is None or not spec.export.monitor.startswith("val_"):
+        return True
+    return spec.program.script is not None or (spec.data is not None and spec.data.validation is not None)
+
+
+def _resume_output(spec: JobSpec) -> bool:
+    return spec.training is None or spec.training.resume != "Required" or spec.output is not None
+
+
+def _nodes_of_tpu(spec: JobSpec) -> bool:
+    return not _is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
+
+
+def _logical_devices(spec: JobSpec) -> bool:
+    several = spec.nodes is not None and spec.nodes > 1
+    return spec.accelerator.type != "cpu" or not several or (spec.accelerator.count_per_node or 1) == 1
+
+
+def _tpu_compiles(spec: JobSpec) -> bool:
+    return not _is_tpu(spec.accelerator) or spec.jit_compile != "Never"
+
+
+CROSS_FIELD_RULES: tuple[Rule, ...] = (
+    *_ROOT,
+    Rule(
+        "spec",
+        "spec.data",
+        "!has(self.program.script) || !has(self.data)",
+        "no data section beside a script, which reads its own",
+        "Pass paths as program.script.arguments.",
+        _script_data,
+    ),
+    Rule(
+        "spec",
+        "spec.training",
+        "!has(self.program.script) || !has(self.training)",
+        "no training section beside a script, which trains by itself",
+        "Pass settings as program.script.arguments.",
+        _script_training,
+    ),
+    Rule(
+        "spec",
+        "spec.data",
+        "has(self.program.script) || has(self.data)",
+        "data for an application or a function",
+        "Name the TFRecords under data.train.",
+        _needs_data,
+    ),
+    Rule(
+        "spec",
+        "spec.checkpoint.everySteps",
+        "!has(self.program.script) || !has(self.checkpoint) || !has(self.checkpoint.everySteps)",
+        "no everySteps for a script, which is saved at the end of its epochs",
+        "Leave it out.",
+        _script_checkpoints,
+    ),
+    Rule(
+        "spec",
+        "spec.precision.policy",
+        "!has(self.program.script) || !has(self.precision) || !has(self.precision.policy)"
+        " || self.precision.policy != 'Measure'",
+        "a policy other than Measure for a script, whose model is not known beforehand",
+        "Write policy: Auto, or the policy itself.",
+        _script_precision,
+    ),
+    Rule(
+        "spec",
+        "spec.data.preprocess",
+        "!has(self.program.__function__) || !has(self.data) || !has(self.data.preprocess) || "
+        "self.data.preprocess != 'auto'",
+        "none or module:function for a function, which has no preprocessing known by name",
+        "Write preprocess: none, or name a function of your own.",
+        _preprocess_of_function,
+    ),
+    Rule(
+        "spec",
+        "spec.training.validationEverySteps",
+        "!has(self.training) || !has(self.training.validationEverySteps)"
+        " || (has(self.data) && has(self.data.validation))",
+        "data.validation to validate on",
+        "Add data.validation, or leave validationEverySteps out.",
+        _validation_steps,
+    ),
+    Rule(
+        "spec",
+        "spec.training.validationFreq",
+        "!has(self.training) || !has(self.training.validationFreq) || (has(self.data) && has(self.data.validation))",
+        "data.validation to validate on",
+        "Add data.validation, or remove validationFreq.",
+        _validation_freq,
+    ),
+    Rule(
+        "spec",
+        "spec.training.classWeight",
+        "!has(self.training) || !has(self.training.classWeight) || !has(self.data) || !has(self.data.sampleWeight)",
+        "classWeight or data.sampleWeight, not both, as in Keras",
+        "Multiply the weights where the records are written.",
+        _class_and_sample_weights,
+    ),
+    Rule(
+        "spec",
+        "spec.export.monitor",
+        "!has(self.export) || !has(self.export.monitor) || !self.export.monitor.startsWith('val_')"
+        " || has(self.program.script) || (has(self.data) && has(self.data.validation))",
+        "a metric of the training data, as there is no data.validation",
+        "Add data.validation, or monitor a metric without val_.",
+        _monitor_validation,
+    ),
+    Rule(
+        "spec",
+        "spec.output",
+        "!has(self.training) || !has(self.training.resume) || self.training.resume != 'Required' || has(self.output)",
+        "output.uri, the folder that training.resume: Required goes on from",
+        "Name the run folder under output.uri.",
+        _resume_output,
+    ),
+    Rule(
+        "spec",
+        "spec.nodes",
+        "!self.accelerator.type.startsWith('tpu-') || !has(self.nodes) || self.nodes == 1",
+        "no nodes for a TPU, whose topology decides them",
+        "Leave nodes out and choose accelerator.topology.",
+        _nodes_of_tpu,
+    ),
+    Rule(
+        "spec",
+        "spec.accelerator.countPerNode",
+        "self.accelerator.type != 'cpu' || !has(self.nodes) || self.nodes == 1 || "
+        "!has(self.accelerator.countPerNode)"
+        " || self.accelerator.countPerNode == 1",
+        "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",
+        "Leave countPerNode out, or take nodes: 1.",
+        _logical_devices,
+    ),
+    Rule(
+        "spec",
+        "spec.jitCompile",
+        "!self.accelerator.type.startsWith('tpu-') || !has(self.jitCompile) || self.jitCompile != 'Never'",
+        "Auto or Always on a TPU, which computes only what XLA compiled",
+        "Leave jitCompile out.",
+        _tpu_compiles,
+    ),
+)

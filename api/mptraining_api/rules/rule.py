@@ -1,0 +1,63 @@
+"""One rule: what the API server evaluates, what everyone else evaluates, and what both say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from mptraining_api.spec import MPTrainingJob
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`at`: where `self` is, `""` for the whole object, `[]` for each item of a list.
+
+    `field`: what the user should look at, as a path from the root; `message`: what is expected there, without
+    a full stop; `next_step`: one sentence.
+    """
+
+    at: str
+    field: str
+    cel: str
+    message: str
+    next_step: str
+    # Takes the model (or the plain list) at `at`.
+    holds: Callable[[Any], bool]
+
+    @property
+    def text(self) -> str:
+        """What the API server says: it adds no field of ours by itself."""
+        return f"{self.field}: expected {self.message}. {self.next_step}"
+
+    def at_each(self, job: MPTrainingJob) -> Iterator[tuple[str, Any]]:
+        """The places of the job that the rule is about: path from the root, value."""
+        yield from _walk(job, self.at.split(".") if self.at else [], "")
+
+
+def _walk(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
+    if value is None:
+        return
+    if not parts:
+        yield path, value
+        return
+    name, rest = parts[0], parts[1:]
+    inner = field_of(value, name.removesuffix("[]"))
+    here = f"{path}.{name.removesuffix('[]')}" if path else name.removesuffix("[]")
+    if name.endswith("[]"):
+        for index, item in enumerate(inner or ()):
+            yield from _walk(item, rest, f"{here}[{index}]")
+    else:
+        yield from _walk(inner, rest, here)
+
+
+def field_of(value: Any, name: str) -> Any:
+    """The field of a model, by the name that users write, or the entry of a map; None when absent."""
+    if isinstance(value, Mapping):
+        return value.get(name)
+    for field, about in type(value).model_fields.items():
+        if (about.alias or to_camel(field)) == name:
+            return getattr(value, field)
+    return None

@@ -1,0 +1,265 @@
+"""The rules within one section, data aside: fields that need or exclude one another."""
+
+from __future__ import annotations
+
+from mptraining_api.rules.rule import Rule
+from mptraining_api.spec_accelerator import Accelerator
+from mptraining_api.spec_output import Export, Profile
+from mptraining_api.spec_precision import LossScale, Precision
+from mptraining_api.spec_program import Program, Source
+from mptraining_api.spec_training import BatchSize, LearningRateScaling, Training
+
+
+def _given(*values: object) -> int:
+    return sum(value is not None for value in values)
+
+
+def _is_tpu(accelerator: Accelerator) -> bool:
+    return accelerator.type.startswith("tpu-")
+
+
+def _program_count(program: Program) -> bool:
+    return _given(program.application, program.function, program.script) == 1
+
+
+def _tpu_topology(accelerator: Accelerator) -> bool:
+    return not _is_tpu(accelerator) or accelerator.topology is not None
+
+
+def _topology_of_tpu(accelerator: Accelerator) -> bool:
+    return _is_tpu(accelerator) or accelerator.topology is None
+
+
+def _loss_scale_used(precision: Precision) -> bool:
+    return precision.loss_scale is None or precision.policy not in ("float32", "mixed_bfloat16")
+
+
+def _fixed_value(scale: LossScale) -> bool:
+    return scale.mode != "Fixed" or scale.value is not None
+
+
+def _frozen_base(program: Program) -> bool:
+    application = program.application
+    if application is None or not application.freeze_base:
+        return True
+    return application.weights is not None and application.weights != "none"
+
+
+def _own_weights(program: Program) -> bool:
+    application = program.application
+    return application is None or application.name not in ("mlp", "cnn") or application.weights != "imagenet"
+
+
+def _one_source(source: Source) -> bool:
+    return _given(source.config_map, source.archive) <= 1
+
+
+def _requirements(source: Source) -> bool:
+    return source.requirements is None or not source.requirements.startswith("/")
+
+
+def _epochs(training: Training) -> bool:
+    return _given(training.epochs, training.total_steps) <= 1
+
+
+def _batch(size: BatchSize) -> bool:
+    return _given(size.per_replica, size.global_) == 1
+
+
+def _initial_epoch(training: Training) -> bool:
+    return not training.initial_epoch or (training.epochs is not None and training.initial_epoch < training.epochs)
+
+
+def _base(scaling: LearningRateScaling) -> bool:
+    return scaling.rule not in ("Linear", "SquareRoot") or scaling.base_batch_size is not None
+
+
+def _base_used(scaling: LearningRateScaling) -> bool:
+    return scaling.base_batch_size is None or scaling.rule in ("Linear", "SquareRoot")
+
+
+def _best(export: Export) -> bool:
+    return export.checkpoint != "Best" or export.monitor is not None
+
+
+def _monitor(export: Export) -> bool:
+    return export.monitor is None or export.checkpoint == "Best"
+
+
+def _profile(profile: Profile) -> bool:
+    return profile.first_step <= profile.last_step
+
+
+def _profile_length(profile: Profile) -> bool:
+    return profile.last_step - profile.first_step < 1000
+
+
+def _script_inside(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path
+
+
+SECTION_RULES: tuple[Rule, ...] = (
+    Rule(
+        "spec.program",
+        "spec.program",
+        "(has(self.application) ? 1 : 0) + (has(self.__function__) ? 1 : 0) + (has(self.script) ? 1 : 0) == 1",
+        "exactly one of application, function and script",
+        "Keep the one that is to be trained.",
+        _program_count,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.topology",
+        "!self.type.startsWith('tpu-') || has(self.topology)",
+        "the slice's topology, such as 2x4",
+        "Add accelerator.topology.",
+        _tpu_topology,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.topology",
+        "self.type.startsWith('tpu-') || !has(self.topology)",
+        "no topology but for a TPU",
+        "Leave it out; countPerNode and nodes say how many there are.",
+        _topology_of_tpu,
+    ),
+    Rule(
+        "spec.precision",
+        "spec.precision.lossScale",
+        "!has(self.lossScale) || !has(self.policy) || !(self.policy in ['float32', 'mixed_bfloat16'])",
+        "no lossScale but for mixed_float16, the only policy that needs one",
+        "Leave it out.",
+        _loss_scale_used,
+    ),
+    Rule(
+        "spec.precision.lossScale",
+        "spec.precision.lossScale.value",
+        "!has(self.mode) || self.mode != 'Fixed' || has(self.value)",
+        "the scale that mode: Fixed keeps",
+        "Add value, such as 1024, or write mode: Dynamic.",
+        _fixed_value,
+    ),
+    Rule(
+        "spec.program",
+        "spec.program.application.weights",
+        "!has(self.application) || !has(self.application.freezeBase) || !self.application.freezeBase"
+        " || (has(self.application.weights) && self.application.weights != 'none')",
+        "imagenet or a weights file under a frozen base, which would stay random",
+        "Add weights, or write freezeBase: false.",
+        _frozen_base,
+    ),
+    Rule(
+        "spec.program",
+        "spec.program.application.weights",
+        "!has(self.application) || !(self.application.name in ['mlp', 'cnn']) || "
+        "!has(self.application.weights)"
+        " || self.application.weights != 'imagenet'",
+        "none or the URI of a weights file, as mlp and cnn have no imagenet weights",
+        "Write weights: none.",
+        _own_weights,
+    ),
+    Rule(
+        "spec.program.script.path",
+        "spec.program.script.path",
+        "!self.startsWith('/') && !self.contains('..')",
+        "a path inside the source",
+        "Write it relative to the source folder, such as train.py.",
+        _script_inside,
+    ),
+    Rule(
+        "spec.source",
+        "spec.source",
+        "!(has(self.configMap) && has(self.archive))",
+        "one of configMap and archive",
+        "Keep one.",
+        _one_source,
+    ),
+    Rule(
+        "spec.source",
+        "spec.source.requirements",
+        "!has(self.requirements) || !self.requirements.startsWith('/')",
+        "a path inside the source",
+        "Write it relative to the source folder, such as requirements.txt.",
+        _requirements,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.totalSteps",
+        "!(has(self.epochs) && has(self.totalSteps))",
+        "epochs or totalSteps, not both",
+        "Keep one.",
+        _epochs,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.initialEpoch",
+        "!has(self.initialEpoch) || self.initialEpoch == 0 || (has(self.epochs) && self.initialEpoch < self.epochs)",
+        "a number below epochs, as in fit(initial_epoch=...)",
+        "Training begins at initialEpoch and ends at epochs: raise epochs, or remove initialEpoch.",
+        _initial_epoch,
+    ),
+    Rule(
+        "spec.training",
+        "spec.training.validationFreq",
+        "!(has(self.validationFreq) && has(self.validationEverySteps))",
+        "validationFreq (epochs) or validationEverySteps, not both",
+        "Keep one.",
+        lambda training: training.validation_freq is None or training.validation_every_steps is None,
+    ),
+    Rule(
+        "spec.training.batchSize",
+        "spec.training.batchSize",
+        "has(self.perReplica) != has(self.global)",
+        "exactly one of perReplica and global",
+        "Keep one; the other follows from the number of replicas.",
+        _batch,
+    ),
+    Rule(
+        "spec.training.learningRateScaling",
+        "spec.training.learningRateScaling.baseBatchSize",
+        "!has(self.rule) || self.rule == 'None' || has(self.baseBatchSize)",
+        "the global batch size that the learning rate was found for",
+        "Add baseBatchSize, or write rule: None.",
+        _base,
+    ),
+    Rule(
+        "spec.training.learningRateScaling",
+        "spec.training.learningRateScaling.rule",
+        "!has(self.baseBatchSize) || (has(self.rule) && self.rule != 'None')",
+        "Linear or SquareRoot beside baseBatchSize",
+        "Add rule: Linear (SGD) or rule: SquareRoot (Adam), or leave baseBatchSize out.",
+        _base_used,
+    ),
+    Rule(
+        "spec.export",
+        "spec.export.monitor",
+        "!has(self.checkpoint) || self.checkpoint != 'Best' || has(self.monitor)",
+        "the metric that decides which checkpoint is best",
+        "Add monitor, such as val_loss.",
+        _best,
+    ),
+    Rule(
+        "spec.export",
+        "spec.export.checkpoint",
+        "!has(self.monitor) || (has(self.checkpoint) && self.checkpoint == 'Best')",
+        "Best beside monitor",
+        "Write checkpoint: Best, or leave monitor out.",
+        _monitor,
+    ),
+    Rule(
+        "spec.profile",
+        "spec.profile.lastStep",
+        "self.firstStep <= self.lastStep",
+        "a step not before firstStep",
+        "Exchange the two.",
+        _profile,
+    ),
+    Rule(
+        "spec.profile",
+        "spec.profile.lastStep",
+        "self.lastStep - self.firstStep < 1000",
+        "at most 1000 steps, as a profile grows by megabytes a step",
+        "Ten steps show what a step is made of.",
+        _profile_length,
+    ),
+)

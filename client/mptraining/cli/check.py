@@ -1,0 +1,81 @@
+"""`mptj check FILE`: what a cluster with the accelerators would make of a job, and why; nothing is
+started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mptraining.display.text import program_text
+from mptraining.local.local_job import source_folder
+from mptraining.packaging.keras_choice import with_keras_of_folder
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One job file that can work: what was decided, and what its author may want to change."""
+
+    path: str
+    job: ResolvedJob
+    advice: tuple[str, ...]
+
+
+def check(path: str) -> Report:
+    """Loads, checks and resolves the job in the file at `path`. Raises InvalidSpec for what can never
+    work.
+    """
+    from mptraining_api.resolve.advice import advise
+
+    written = MPTrainingJob.load(Path(path))
+    folder = source_folder(written.spec, Path(path).absolute().parent)
+    document, notes = with_keras_of_folder(written.to_document(), folder)
+    job = resolve(MPTrainingJob.parse(document), ClusterSettings())
+    return Report(path, job, (*notes, *advise(job)))
+
+
+def summary(report: Report) -> str:
+    """One line: what runs on what."""
+    job = report.job
+    accelerator = job.accelerator
+    nodes = f"{job.processes} nodes with " if job.processes > 1 else ""
+    shape = accelerator.topology or str(accelerator.count_per_node)
+    return f"{report.path}: {job.name} trains {program_text(job)} on {nodes}{shape} x {accelerator.title}"
+
+
+def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
+    """(field, value, reason) of every choice that was made for the user."""
+    shown = [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
+    if job.output is not None:
+        return shown
+    # What was decided is for a cluster; whoever checks a job tries it here next.
+    here = f"; `mptj run --local` writes runs/{job.name} instead"
+    return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
+
+
+def to_document(report: Report) -> dict[str, Any]:
+    """The report for a program: the file, the resolved job with its choices, the advice."""
+    return {"file": report.path, "job": report.job.to_document(), "advice": list(report.advice)}
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints the report for a person."""
+    console.print(Text(summary(report), style="bold"), soft_wrap=True)
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("decided")
+    table.add_column("value", style="green", overflow="fold")
+    table.add_column("because", overflow="fold")
+    for field, value, because in rows(report.job):
+        table.add_row(Text(field), Text(value), Text(because))
+    console.print(table)
+    for each in report.advice:
+        console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)

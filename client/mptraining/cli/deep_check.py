@@ -1,0 +1,219 @@
+"""`mptj check --deep FILE`: the trainer builds the model and says what it found; here it becomes a report for a person.
+
+Nothing is trained and no accelerator is needed: the model of a job for eight GPUs is looked at on a laptop.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mptraining.display.text import is_noise, size
+from mptraining.local.local_job import at_home, source_folder
+from mptraining_api import events, run_folder
+from mptraining_api.inspected import ModelFacts
+from mptraining_api.launch import DEBUG, JOB_FILE, SOURCE_FOLDER
+from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, LayerReport, Memory, Report, report
+from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+
+INSPECTOR = (sys.executable, "-m", "mptraining_trainer", "inspect")
+_NAMED = 4
+# Beyond it nothing is gained by a larger batch, so that no model is said to allow one.
+_LARGEST = 65_536
+
+
+def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] = INSPECTOR) -> Report:
+    """Lets the trainer build the model of the job at `path`, as the cluster would train it, and computes the report.
+
+    `say` gets the lines that the trainer has for a person, `command` starts it. Raises Problem: what the trainer
+    found wrong, and InvalidProgram when TensorFlow is not installed.
+    """
+    if tuple(command) == INSPECTOR and importlib.util.find_spec("tensorflow") is None:
+        step = "Install it with: pip install 'mptraining[trainer]'"
+        raise InvalidProgram("--deep", "TensorFlow is not installed here", next_step=step)
+    folder = Path(path).absolute().parent
+    with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:
+        at_hand = at_home(MPTrainingJob.load(Path(path)), folder=folder, output=str(Path(temporary) / "run"))
+        job = resolve(at_hand, ClusterSettings())
+        job_file = Path(temporary) / run_folder.JOB
+        job_file.write_text(job.to_json(), encoding="utf-8")
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "-1",
+            JOB_FILE: str(job_file),
+            SOURCE_FOLDER: str(source_folder(job, folder)),
+        }
+        return report(_ask(command, environment, say), job)
+
+
+def _ask(command: Sequence[str], environment: dict[str, str], say: Callable[[str], None]) -> ModelFacts:
+    ended = subprocess.run(  # noqa: S603 - the trainer's command, no shell
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    facts, finished = None, None
+    for line in ended.stdout.splitlines():
+        match events.parse(line):
+            case events.Inspected() as event:
+                facts = event.model
+            case events.Notice() as event:
+                say(f"{'warning' if event.level == 'Warning' else 'note'}: {event.message}")
+            case events.Finished() as event:
+                finished = event
+    if facts is not None and ended.returncode == 0:
+        return facts
+    debug = bool(environment.get(DEBUG))
+    for line in ended.stderr.splitlines():
+        if debug or (finished is None and not is_noise("stderr", line)):
+            say(line)
+    if finished is not None and finished.message:
+        kinds = {kind.reason: kind for kind in Problem.__subclasses__()}
+        raise kinds.get(finished.reason, Problem)("", finished.message)
+    raise Problem("--deep", f"the trainer left with {ended.returncode} and told nothing", next_step="Try --debug.")
+
+
+def show(found: Report, console: Console) -> None:
+    """Prints the report: layer by layer, then what they add up to, then what to change."""
+    trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
+    console.print()
+    head = f"{found.model} under {found.policy}: {found.parameters:,} parameters{trained}"
+    console.print(Text(head, style="bold"), soft_wrap=True)
+    console.print(_layers(found))
+    console.print()
+    console.print(_memories(found))
+    for name, text in findings(found):
+        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+    for each in advice(found):
+        console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)
+
+
+def findings(found: Report) -> list[tuple[str, str]]:
+    """What the table says in so many rows, in one line each."""
+    mixed = found.policy.startswith("mixed_")
+    lines = []
+    if mixed:
+        lines.append(("kept in float32", _some(found.kept_float32) or "no layer"))
+    lines.append(("softmax below float32", _some(found.softmax_not_float32) or "none"))
+    lines.append(("output below float32", _some(found.output_not_float32) or "no, as it should be"))
+    if found.multiple > 1:
+        missing = [row.name for row in found.layers if row.padding]
+        cost = f"; the model multiplies {found.padding_cost:.1%} more" if missing else ""
+        lines.append((f"widths that miss a multiple of {found.multiple}", f"{_some(missing) or 'none'}{cost}"))
+    if found.uncounted:
+        lines.append(("not counted in memory", f"what is kept for each step of the loops in {_some(found.uncounted)}"))
+    return lines
+
+
+def advice(found: Report) -> list[str]:
+    """What to change, the most important first."""
+    said = []
+    if found.output_not_float32:
+        said.append(
+            f"End the model in float32, where losses neither overflow nor round: give {found.output_not_float32[0]} "
+            "dtype='float32', or add layers.Activation('linear', dtype='float32')."
+        )
+    softmax = [each for each in found.softmax_not_float32 if each not in found.output_not_float32]
+    if softmax:
+        said.append(f"Give the softmax of {_some(softmax)} dtype='float32': sums of many small numbers round.")
+    if found.padding_cost >= 0.01:
+        worst = max(found.layers, key=lambda row: row.padding_cost * row.multiply_adds)
+        said.append(f"Widen {worst.name} ({worst.padding}): what is padded is computed and thrown away.")
+    by_policy = {each.policy: each for each in found.memory}
+    plain, other = by_policy.get("float32"), found.memory[-1]
+    if plain is not None and other is not plain and plain.batch_size is not None and other.batch_size is not None:
+        said += _batch_advice(found, plain.batch_size, other.batch_size, other.policy)
+    return said
+
+
+def _batch_advice(found: Report, plain: int, mixed: int, policy: str) -> list[str]:
+    size = found.batch_size
+    if mixed < 1:
+        return [f"Not even one example fits on {found.device} beside the weights: take a larger device."]
+    if size is not None and size > mixed:
+        fewer = f"gradientAccumulationSteps: {-(-size // mixed)} with a smaller batch"
+        return [f"{size} examples per replica will hardly fit on {found.device}: at most {_batch(mixed)}. Try {fewer}."]
+    if min(mixed, _LARGEST) <= plain or size is None:
+        return []
+    text = f"{policy} leaves room for {_batch(mixed)} examples per replica, float32 for {_batch(plain)}."
+    if size * 2 <= mixed:
+        text += (
+            f" The job takes {size}; with more, learningRateScaling adapts the learning rate: Linear for SGD, "
+            "SquareRoot for Adam, with warmupSteps."
+        )
+    return [text]
+
+
+def _layers(found: Report) -> Table:
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for name in ("layer", "kind", "compute", "variables"):
+        table.add_column(name, overflow="fold")
+    for name in ("output", "parameters", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if found.multiple > 1:
+        table.add_column(f"padded to {found.multiple}", overflow="fold")
+    mixed = found.policy.startswith("mixed_")
+    for row in found.layers:
+        style = "green" if mixed and row.compute == "float32" else ""
+        shape = "x".join("?" if one is None else str(one) for one in row.output_shape) or "1"
+        numbers = [f"{row.parameters:,}" if row.parameters else "", _bytes(row.output_bytes)]
+        numbers += [_padding(row)] if found.multiple > 1 else []
+        table.add_row(row.name, row.kind, Text(row.compute, style=style), row.variables or "", shape, *numbers)
+    return table
+
+
+def _padding(row: LayerReport) -> str:
+    return f"{row.padding}: +{row.padding_cost:.0%}" if row.padding else ""
+
+
+def _memories(found: Report) -> Table:
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("memory of a replica")
+    for each in found.memory:
+        table.add_column(each.policy, justify="right")
+    at = found.batch_size
+
+    def row(name: str, value: Callable[[Memory], str]) -> None:
+        table.add_row(name, *(value(each) for each in found.memory))
+
+    row("weights", lambda each: _bytes(each.weights))
+    row("optimizer's slots", lambda each: _bytes(each.slots))
+    row("gradients", lambda each: _bytes(each.gradients))
+    row("copies in the compute dtype", lambda each: _bytes(each.copies))
+    row("an example's activations", lambda each: _bytes(each.activations_per_example))
+    row("an example's gradients of them", lambda each: _bytes(each.working_per_example))
+    if at is not None:
+        row(f"all, with the job's {at} examples", lambda each: _bytes(total(each, at)))
+    if found.device_bytes is not None:
+        room = f"largest batch in {ROOM:.0%} of {found.device_bytes / 2**30:.0f} GiB, by {BATCH_MULTIPLE}s"
+        row(room, lambda each: _batch(each.batch_size or 0))
+    return table
+
+
+def total(memory: Memory, examples: int) -> int:
+    """Bytes of a replica that trains on so many examples at once."""
+    fixed = memory.weights + memory.slots + memory.gradients + memory.copies
+    return fixed + examples * (memory.activations_per_example + memory.working_per_example)
+
+
+def _batch(number: int) -> str:
+    return f"over {_LARGEST:,}" if number > _LARGEST else f"{number:,}"
+
+
+def _bytes(number: int | None) -> str:
+    return "" if number is None else size(number)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,251 @@
+"""The verbs of `mptj` for jobs of a cluster; `kubectl mptj …` is the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptraining.cli.place_options import Name, Names, placed
+
+if TYPE_CHECKING:
+    from mptraining.cluster.connection import Where
+    from mptraining.cluster.job import Job
+    from mptraining.compare import Comparison
+
+
+class Format(StrEnum):
+    """What is printed instead of text for people."""
+
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+OutputFormat = Annotated[Format | None, typer.Option("--output", "-o", help="Print that instead.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
+
+
+def show_list(
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")] = False,
+    output: OutputFormat = None,
+    *,
+    where: Where,
+) -> None:
+    """List the jobs of a namespace, the newest last."""
+    from mptraining.cluster.api import JOBS
+    from mptraining.cluster.connection import connect
+    from mptraining.cluster.job_view import HEADINGS, row, view
+
+    server = connect(where)
+    found = server.items(JOBS, everywhere=everywhere)
+    found.sort(key=lambda each: (str(each["metadata"].get("creationTimestamp")), str(each["metadata"]["name"])))
+    if output is not None:
+        print_documents(found, output, many=True)
+        return
+    if not found:
+        there = "any namespace" if everywhere else f"namespace {server.namespace!r}"
+        typer.echo(f"no jobs in {there} of {server.name}")
+        return
+    rows = [view(each) for each in found]
+    table = [HEADINGS, *(row(each, time.time()) for each in rows)]
+    if everywhere:
+        table = [
+            (place_of, *each)
+            for place_of, each in zip(["NAMESPACE", *(each.namespace for each in rows)], table, strict=True)
+        ]
+    for text in columns(table):
+        typer.echo(text)
+
+
+def show_status(
+    name: Name,
+    output: OutputFormat = None,
+    *,
+    where: Where,
+) -> None:
+    """Show how a job stands: why, how far, its attempts, and what to do."""
+    from mptraining.cluster.errors import ClusterProblem
+    from mptraining.cluster.job_view import lines, unseen
+    from mptraining.cluster.nodes import missing_for
+
+    job = _attach(name, where)
+    seen = job.status()
+    if output is not None:
+        print_documents([seen.document], output, many=False)
+        return
+    more = [unseen(seen, time.time()), missing_for(job.server, seen)]
+    try:
+        warned = [each for each in job.events() if each.type == "Warning"]
+    except ClusterProblem:
+        warned = []
+    for text in lines(seen, more=[each for each in more if each]):
+        typer.echo(text)
+    for each in warned[-3:]:
+        typer.echo(f"  {'event':<10}  {each}")
+    if not seen.finished:
+        typer.echo(f"  {'next':<10}  mptj logs -f {name}   mptj wait {name}")
+
+
+def logs(
+    name: Name,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    worker: Annotated[int | None, typer.Option(help="Of this worker alone.", metavar="INDEX", min=0)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Of this attempt; default: the last.", min=1)] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Events as JSON, as they stand in the log.")] = False,
+    *,
+    where: Where,
+) -> None:
+    """Print what the workers of a job said."""
+    from mptraining.cluster.wait import detached
+
+    job = _attach(name, where)
+    try:
+        for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
+            typer.echo(line)
+    except KeyboardInterrupt:
+        typer.echo(detached(name, job.where.flags()), err=True)
+        raise typer.Exit(130) from None
+
+
+def wait(
+    name: Name,
+    timeout: Annotated[float | None, typer.Option(help="At most; then the code is 124.", metavar="SECONDS")] = None,
+    model: Annotated[str | None, typer.Option(help="Save the trained model there.", metavar="FOLDER")] = None,
+    plain: Plain = False,
+    *,
+    where: Where,
+) -> None:
+    """Follow a job until it has ended; the exit code is the job's."""
+    job = _attach(name, where)
+    follow_to_the_end(job, timeout=timeout, model=model, plain=plain)
+
+
+def cancel(
+    names: Names,
+    *,
+    where: Where,
+) -> None:
+    """Delete jobs: their workers save and leave. Run folders stay."""
+    for name in names:
+        job = _attach(name, where)
+        folder = job.status().output
+        job.cancel()
+        typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
+
+
+def suspend(
+    names: Names,
+    *,
+    where: Where,
+) -> None:
+    """Let jobs save and give their machines back, until `mptj resume`."""
+    for name in names:
+        job = _attach(name, where)
+        _refuse_ended(job)
+        job.suspend()
+        typer.echo(f"suspended: {name}; it goes on with: mptj resume {name}")
+
+
+def resume(
+    names: Names,
+    *,
+    where: Where,
+) -> None:
+    """Let suspended jobs go on from their last checkpoint."""
+    for name in names:
+        job = _attach(name, where)
+        _refuse_ended(job)
+        job.resume()
+        typer.echo(f"resumed: {name}")
+
+
+def comparison(
+    runs: Sequence[str],
+    where: Where,
+) -> Comparison:
+    """Of run folders, and of jobs where no folder has that name. Raises Problem."""
+    from pathlib import Path
+
+    from mptraining.cluster.errors import NoCluster
+    from mptraining.compare import side_by_side
+    from mptraining.runs import load_run
+
+    def load(run: str) -> Any:
+        if "/" in run or Path(run).exists():
+            return load_run(run)
+        try:
+            return _attach(run, where).run()
+        except NoCluster:
+            return load_run(run)
+
+    return side_by_side([load(run) for run in runs])
+
+
+def follow_to_the_end(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> None:
+    """Leaves with the job's exit code; with 130 after Ctrl-C, which ends nothing but the following."""
+    from mptraining.cluster.wait import detached
+    from mptraining.display.choice import display_here
+
+    display = display_here(plain=plain)
+    try:
+        seen = job.follow(display, timeout=timeout, fetch=model is not None)
+        if model is not None and seen.succeeded:
+            typer.echo(f"model: {job.save_model(model)}")
+    except KeyboardInterrupt:
+        typer.echo(detached(job.name, job.where.flags()), err=True)
+        raise typer.Exit(130) from None
+    raise typer.Exit(seen.exit_code or 0)
+
+
+def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, many: bool) -> None:
+    """As kubectl prints them; several as a List."""
+    if format is Format.NAME:
+        for each in documents:
+            typer.echo(f"mptrainingjob.mptraining.dev/{each['metadata']['name']}")
+        return
+    whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)} if many else documents[0]
+    if format is Format.JSON:
+        typer.echo(json.dumps(whole, indent=2))
+        return
+    import yaml
+
+    typer.echo(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, each column as wide as its longest cell."""
+    wide = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(each, wide, strict=True)).rstrip() for each in table]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Makes them commands of `app`."""
+    app.command("list")(placed(show_list))
+    app.command("status")(placed(show_status))
+    for command in (logs, wait, cancel, suspend, resume):
+        app.command()(placed(command))
+
+
+def _refuse_ended(job: Job) -> None:
+    from mptraining.cluster.errors import ClusterProblem
+
+    seen = job.status()
+    if seen.finished:
+        step = f"To run it again: mptj cancel {job.name}, and submit it; with output.uri it goes on from there."
+        raise ClusterProblem(job.name, f"the job has ended ({seen.phase})", next_step=step)
+
+
+def _attach(
+    name: str,
+    where: Where,
+) -> Job:
+    from mptraining.cluster.job import attach
+
+    # As kubectl prints them, names can be passed on.
+    plain = name.removeprefix("mptrainingjob.mptraining.dev/").removeprefix("mptj/")
+    return attach(plain, where)

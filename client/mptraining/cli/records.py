@@ -1,0 +1,195 @@
+"""`mptj records convert | index | verify`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+    from mptraining_records.tfrecord.framing import BadRecord
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: make, index and check them.")
+
+PLAIN_SECONDS = 10.0
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")],
+    destination: Annotated[str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")],
+    name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
+    label: Annotated[str | None, typer.Option(help="Column that is the label.")] = None,
+    validation_fraction: Annotated[float, typer.Option(help="Share of rows for the split 'validation'.")] = 0.0,
+    image_size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH that images are resized to.")] = None,
+    shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
+    seed: Annotated[int, typer.Option(help="Which rows are for validation.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Write SOURCE as TFRecords, with a manifest, to the folder DEST."""
+    from mptraining.display.text import size
+    from mptraining_records.convert.convert import convert as run
+
+    height_and_width = parse_size(image_size)
+    with _Meter("rows") as meter:
+        manifests = run(
+            source,
+            destination,
+            name=name,
+            shard_bytes=shard_bytes,
+            label=label,
+            validation_fraction=validation_fraction,
+            seed=seed,
+            image_size=height_and_width,
+            progress=meter.at,
+            notice=meter.say,
+            overwrite=overwrite,
+        )
+    for each in manifests:
+        total = size(sum(file.bytes for file in each.files))
+        typer.echo(f"{each.name}: {_counted(each.records, 'record')} in {_counted(len(each.files), 'file')}, {total}")
+    pattern = f"{destination.rstrip('/')}/{name}-*.tfrecord"
+    # Another name than `train` may be of records to validate with.
+    typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
+
+
+@app.command()
+def index(
+    patterns: Annotated[list[str], typer.Argument(help="gs:// URIs; wildcards allowed.", metavar="PATTERN...")],
+    force: Annotated[bool, typer.Option("--force", help="Write indexes anew that are there and fit.")] = False,
+    allow_damage: Annotated[bool, typer.Option("--allow-damage", help="Exit code 0 in spite of damage.")] = False,
+) -> None:
+    """Write the index of every shard beside it, so that no job has to build it; list damaged frames.
+
+    Payloads are not checked, `mptj records verify` does that. Exit code 2 if there is damage.
+    """
+    from mptraining.display.text import size
+    from mptraining_records.index.indexing import publish
+
+    with _Meter("bytes") as meter:
+        report = publish(patterns, force=force, progress=meter.at)
+    _list_damage(report.damaged)
+    said = {
+        "written": "written",
+        "kept": "there already",
+        "local": "not needed (local files)",
+        "compressed": "not possible (compressed files)",
+    }
+    counts = [f"{report.count(state):,} {text}" for state, text in said.items() if report.count(state)]  # type: ignore[arg-type]
+    typer.echo(f"indexes: {', '.join(counts)}")
+    damaged = f"{len(report.damaged)} damaged" if report.damaged else "no damaged frame"
+    files = _counted(len(report.shards), "file")
+    typer.echo(f"{_counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
+    if report.damaged and not allow_damage:
+        raise typer.Exit(2)
+
+
+@app.command()
+def verify(
+    patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
+) -> None:
+    """Read every record and list those that are damaged; exit code 2 if there are any."""
+    from mptraining.display.text import size
+    from mptraining_records.index.verify import verify as run
+
+    with _Meter("bytes") as meter:
+        report = run(patterns, meter.at)
+    _list_damage(report.bad)
+    damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
+    counted = f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}"
+    typer.echo(f"{counted}, {size(report.bytes)}: {damaged}")
+    if report.bad:
+        raise typer.Exit(2)
+
+
+def _list_damage(damaged: Iterable[BadRecord]) -> None:
+    for bad in damaged:
+        typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """`224x224` as (height, width). Raises InvalidSpec."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        from mptraining_api.problems import InvalidSpec
+
+        raise InvalidSpec("--image-size", repr(text), expected="HEIGHTxWIDTH, such as 224x224")
+    return int(parts[0]), int(parts[1])
+
+
+class _Meter:
+    """How far a long command is, and how long it takes yet: a bar on a terminal, a line every ten seconds elsewhere;
+    on standard error. What storage is asked again is a line every ten seconds too.
+    """
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._unit = unit
+        self._clock = clock
+        self._began = self._last = clock()
+        self._retry_said, self._retries = -math.inf, 0
+        self._bar: RichProgress | None = None
+        self._shown: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        from mptraining_records.storage.retry import contact
+
+        console = Console(stderr=True)
+        if console.is_terminal:
+            counted = (DownloadColumn(),) if self._unit == "bytes" else (MofNCompleteColumn(), self._unit)
+            self._bar = Progress(BarColumn(), *counted, TimeRemainingColumn(), console=console, transient=True)
+            self._bar.add_task(self._unit, total=None)
+            self._shown = self._bar
+        self._shown.__enter__()
+        contact.on_retry = self.retried
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        from mptraining_records.storage.retry import contact
+
+        contact.on_retry = None
+        self._shown.__exit__(None, None, None)
+
+    def at(self, done: int, total: int | None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        elif self._clock() - self._last >= PLAIN_SECONDS:
+            self._last = self._clock()
+            typer.echo(self._line(done, total), err=True)
+
+    def _line(self, done: int, total: int | None) -> str:
+        from mptraining.display.text import duration, size
+
+        shown = size if self._unit == "bytes" else "{:,}".format
+        unit = "" if self._unit == "bytes" else f" {self._unit}"
+        if total is None:
+            return f"{shown(done)}{unit}"
+        left = (self._last - self._began) / done * (total - done) if done else None
+        return f"{shown(done)} of {shown(total)}{unit}" + (f", {duration(left)} left" if left is not None else "")
+
+    def retried(self, line: str) -> None:
+        """One new try of a request; from any thread."""
+        now = self._clock()
+        if now - self._retry_said < PLAIN_SECONDS:
+            self._retries += 1
+            return
+        more = f" ({self._retries:,} new tries since the last line)" if self._retries else ""
+        self._retry_said, self._retries = now, 0
+        self.say(line + more)
+
+    def say(self, line: str) -> None:
+        typer.echo(f"note: {line}", err=True)

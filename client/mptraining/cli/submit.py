@@ -1,0 +1,129 @@
+"""`mptj submit`: a job file, or a program and flags, into a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_to_the_end, print_documents
+
+if TYPE_CHECKING:
+    from mptraining.cli.submit_flags import Flags
+    from mptraining.cluster.connection import Where
+    from mptraining.packaging.package import Package
+
+
+def submit(
+    target: Annotated[
+        str, typer.Argument(help="Job file, script, notebook, module:function, or application.", metavar="TARGET")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of a script; after -- what begins with a dash.", metavar="[ARGUMENTS]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The job's name; default: made from TARGET.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="cpu, t4, v100, a100, v5e, …", metavar="TYPE")] = None,
+    count: Annotated[int | None, typer.Option(help="Accelerators on each node.", min=1)] = None,
+    topology: Annotated[str | None, typer.Option(help="Of a TPU, such as 2x4.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Machines.", min=1)] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Machines that may be taken away.")] = False,
+    precision: Annotated[str | None, typer.Option(help="Auto, float32, mixed_float16, mixed_bfloat16.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="TFRecords to train on; may be repeated.")] = None,
+    validation: Annotated[list[str] | None, typer.Option(help="TFRecords to validate with.")] = None,
+    label: Annotated[str | None, typer.Option(help="The feature that is the label.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Of an application's head.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step on each replica.", min=1)] = None,
+    run_folder: Annotated[str | None, typer.Option(help="For checkpoints and the model.", metavar="URI")] = None,
+    image: Annotated[str | None, typer.Option(help="Instead of the operator's.")] = None,
+    requirements: Annotated[str | None, typer.Option(help="A requirements file.", metavar="FILE")] = None,
+    source: Annotated[str | None, typer.Option(help="The folder that is shipped.", metavar="FOLDER")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it; leave with the job's code.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; submit nothing.")] = False,
+    output: OutputFormat = None,
+    plain: Plain = False,
+    *,
+    where: Where,
+) -> None:
+    """Submit a job to the cluster: a job file, or a program and what it needs.
+
+    mptj submit job.yaml
+
+    mptj submit train.py --accelerator t4 --count 4 -- --lr=0.1
+
+    mptj submit flowers.model:build --data "gs://bucket/train-*" --epochs 5
+    """
+    from mptraining.cli.submit_flags import Flags
+    from mptraining.cluster import submit as cluster_submit
+
+    flags = Flags(
+        name=name,
+        accelerator=accelerator,
+        count=count,
+        topology=topology,
+        nodes=nodes,
+        spot=spot,
+        precision=precision,
+        data=tuple(data or ()),
+        validation=tuple(validation or ()),
+        label=label,
+        classes=classes,
+        epochs=epochs,
+        batch_size=batch_size,
+        run_folder=run_folder,
+        image=image,
+        requirements=requirements,
+        source=source,
+        arguments=tuple(arguments or ()),
+    )
+    document, package = _document(target, flags)
+    notes = list(package.notes) if package is not None else []
+    if package is not None:
+        from mptraining.packaging.keras_choice import with_keras
+
+        document, package, about_keras = with_keras(document, package, image=image)
+        notes += about_keras
+    if dry_run:
+        print_documents([cluster_submit.check(document).document], output or Format.YAML, many=False)
+        return
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    job = cluster_submit.submit(document, package=package, where=where)
+    for warning in job.warnings:
+        typer.echo(f"advice: {warning}", err=True)
+    if output is not None:
+        print_documents([job.status().document], output, many=False)
+    else:
+        typer.echo(f"submitted: {job.name} (namespace {job.namespace})")
+    if follow:
+        follow_to_the_end(job, timeout=None, model=None, plain=plain)
+    elif output is None:
+        told = shlex.join([job.name, *where.flags()])
+        typer.echo(f"  mptj wait {told}      follow it to the end\n  mptj status {told}    how it stands, and why")
+
+
+def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:
+    """The job, and the code that is shipped with it. Raises Problem."""
+    from mptraining.cli import submit_flags
+    from mptraining_api.problems import InvalidSpec
+    from mptraining_api.spec import MPTrainingJob
+
+    kind = submit_flags.kind_of(target)
+    if kind == "file":
+        submit_flags.refuse_beside_a_file(target, flags)
+        return MPTrainingJob.load(target).to_document(), None
+    if kind != "script" and flags.arguments:
+        raise InvalidSpec("ARGUMENTS", repr(flags.arguments[0]), expected="a script for arguments")
+    if kind == "application":
+        return submit_flags.document(target, flags, submit_flags.application(target, flags)), None
+    from mptraining.packaging import program
+
+    folder = Path(flags.source) if flags.source else None
+    requirements = Path(flags.requirements) if flags.requirements else None
+    if kind == "script":
+        package = program.ship_file(Path(target), folder=folder, requirements=requirements, arguments=flags.arguments)
+    else:
+        package = program.ship_entry_point(target, folder=folder, requirements=requirements)
+    return submit_flags.document(target, flags, package.program), package

@@ -1,0 +1,118 @@
+"""`mptj submit` without a job file: from what is typed to the document of an MPTrainingJob. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from mptraining_api import accelerators
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import API_VERSION, KIND
+
+Target = Literal["file", "script", "function", "application"]
+# A job's name has at most 50 characters, of which the cluster adds 5.
+_LONGEST_PREFIX = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line says of the job; None and () for what was left out."""
+
+    name: str | None = None
+    accelerator: str | None = None
+    count: int | None = None
+    topology: str | None = None
+    nodes: int | None = None
+    spot: bool = False
+    precision: str | None = None
+    data: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    label: str | None = None
+    classes: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    run_folder: str | None = None
+    image: str | None = None
+    requirements: str | None = None
+    source: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    def given(self) -> list[str]:
+        """The options that were typed."""
+        said = [each.name for each in fields(self) if getattr(self, each.name) not in (None, (), False)]
+        return ["ARGUMENTS" if name == "arguments" else f"--{name.replace('_', '-')}" for name in said]
+
+
+def kind_of(target: str) -> Target:
+    """A job file, a script or notebook, `module:function`, or the name of an application."""
+    if target.endswith((".yaml", ".yml", ".json")):
+        return "file"
+    if target.endswith((".py", ".ipynb")):
+        return "script"
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", target):
+        return "function"
+    if re.fullmatch(r"[A-Za-z]\w*", target):
+        return "application"
+    raise InvalidSpec(
+        "TARGET",
+        repr(target),
+        expected="a job file (.yaml), a script (.py), a notebook (.ipynb), module:function, or an application's name",
+    )
+
+
+def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str, Any]:
+    """The job that trains `program` (the section `spec.program`) as the flags say.
+
+    Raises InvalidSpec for an accelerator that nobody knows.
+    """
+    accelerator: dict[str, Any] = {"type": accelerators.canonical(flags.accelerator or "cpu")}
+    accelerator |= _said(topology=flags.topology, countPerNode=flags.count)
+    if flags.spot:
+        accelerator["provisioning"] = "Spot"
+    spec: dict[str, Any] = {"accelerator": accelerator, **_said(nodes=flags.nodes)}
+    if flags.precision:
+        spec["precision"] = {"policy": flags.precision}
+    spec["program"] = dict(program)
+    if flags.data or flags.validation or flags.label:
+        spec["data"] = {"train": list(flags.data)} | _said(validation=list(flags.validation) or None, label=flags.label)
+    training = _said(epochs=flags.epochs)
+    if flags.batch_size is not None:
+        training["batchSize"] = {"perReplica": flags.batch_size}
+    if training:
+        spec["training"] = training
+    if flags.run_folder:
+        spec["output"] = {"uri": flags.run_folder}
+    if flags.image:
+        spec["podTemplate"] = {"image": flags.image}
+    metadata = {"name": flags.name} if flags.name else {"generateName": f"{prefix(target)}-"}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def application(target: str, flags: Flags) -> dict[str, Any]:
+    """`spec.program` for a model by name."""
+    return {"application": {"name": target, **_said(classes=flags.classes)}}
+
+
+def prefix(target: str) -> str:
+    """What the cluster makes a name of: `train` for `code/train.py`, `build` for `flowers.model:build`."""
+    stem = PurePosixPath(target.rpartition(":")[2]).stem
+    found = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST_PREFIX].strip("-")
+    return found if re.match(r"[a-z]", found) else f"job-{found}".strip("-")[:_LONGEST_PREFIX]
+
+
+def refuse_beside_a_file(target: str, flags: Flags, arguments: Sequence[str] = ()) -> None:
+    """Raises InvalidSpec: a job file says all of it, and two that differ would hide each other."""
+    given = [*flags.given(), *arguments]
+    if given:
+        raise InvalidSpec(
+            target,
+            f"is a job file, which says everything; {', '.join(given)} beside it",
+            next_step="Write it into the file.",
+        )
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

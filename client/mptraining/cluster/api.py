@@ -1,0 +1,229 @@
+"""The Kubernetes API as the client uses it: plain mappings in and out, every failure a ClusterProblem.
+
+The `kubernetes` package is imported by `cluster`, which makes the connection; here it is only called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from mptraining.cluster.errors import ClusterProblem, Request, explained
+from mptraining_api.spec import GROUP, VERSION
+
+Raw = dict[str, Any]
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+# A watch ends by itself after this long and is opened anew: so a silent connection does not hang for ever.
+WATCH_SECONDS = 60
+PAGE = 500
+
+MERGE = "application/merge-patch+json"
+# What the client makes of an answer: mappings and lists, not model objects.
+_PLAIN = dict.fromkeys((200, 201, 202), "object")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object: where the API server keeps it."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+JOBS = Resource(GROUP, VERSION, "mptrainingjobs")
+PODS = Resource("", "v1", "pods")
+EVENTS = Resource("", "v1", "events")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+NODES = Resource("", "v1", "nodes", namespaced=False)
+
+
+class ApiServer:
+    """One cluster and one namespace of it. `api` is a kubernetes.client.ApiClient, `name` the cluster's for people.
+
+    Thread-safe. Every method raises ClusterProblem.
+    """
+
+    def __init__(self, api: Any, *, name: str, namespace: str) -> None:
+        self.api = api
+        self.name = name
+        self.namespace = namespace
+
+    def within(self, namespace: str) -> ApiServer:
+        """The same cluster, another namespace."""
+        return ApiServer(self.api, name=self.name, namespace=namespace)
+
+    def get(self, resource: Resource, name: str) -> Raw:
+        return self._parsed("GET", "get", resource, name)
+
+    def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+        """All objects of the namespace, or of all namespaces; `query` as labelSelector, fieldSelector."""
+        query = {"limit": str(PAGE), **query}
+        found: list[Raw] = []
+        while True:
+            page = self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
+            found += page.get("items") or []
+            more = page.get("metadata", {}).get("continue")
+            if not more:
+                return found
+            query["continue"] = more
+
+    def create(self, resource: Resource, body: Mapping[str, Any], **query: str) -> Raw:
+        name = str(body.get("metadata", {}).get("name") or body.get("metadata", {}).get("generateName", ""))
+        return self._parsed("POST", "create", resource, body=body, query=query, said=name)
+
+    def patch(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Raw:
+        """A merge patch; a uid or resourceVersion in `body` is a precondition."""
+        return self._parsed("PATCH", "patch", resource, name, body=body, kind=MERGE)
+
+    def delete(self, resource: Resource, name: str, *, uid: str | None = None) -> None:
+        """What it owns goes in the background. With `uid` nothing but that very object is deleted."""
+        body: Raw = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        self._parsed("DELETE", "delete", resource, name, body=body)
+
+    def watch(self, resource: Resource, name: str, since: str, seconds: int = WATCH_SECONDS) -> Iterator[Raw]:
+        """Changes `{"type", "object"}` of one object after resourceVersion `since`, for at most `seconds`."""
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": since,
+            "timeoutSeconds": str(seconds),
+        }
+        for line in self._lines("watch", resource, "", "", query, read_seconds=seconds + READ_SECONDS):
+            yield json.loads(line)
+
+    def log(self, pod: str, *, container: str, follow: bool, **query: str) -> Iterator[str]:
+        """Lines of a container's log, as they come with `follow`; `query` as tailLines, timestamps, sinceTime."""
+        query = {"container": container, "follow": "true" if follow else "false", **query}
+        # A program may be silent for hours.
+        for line in self._lines("get", PODS, pod, "log", query, read_seconds=None if follow else READ_SECONDS):
+            yield line.decode("utf-8", errors="replace")
+
+    def request(self, verb: str, resource: Resource, name: str = "", subresource: str = "") -> Request:
+        """For the words of a refusal."""
+        called = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        namespace = self.namespace if resource.namespaced else None
+        return Request(verb, called, resource.group, namespace, name, self.name)
+
+    def _parsed(
+        self,
+        method: str,
+        verb: str,
+        resource: Resource,
+        name: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+        everywhere: bool = False,
+        said: str = "",
+    ) -> Raw:
+        path = resource.path(None if everywhere else self.namespace, name)
+        request = self.request(verb, resource, name or said)
+        with _telling(request):
+            answer, _, _ = self.api.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": kind},
+                body=body,
+                auth_settings=["BearerToken"],
+                response_types_map=_PLAIN,
+                _request_timeout=(CONNECT_SECONDS, READ_SECONDS),
+            )
+        return answer or {}
+
+    def _lines(
+        self,
+        verb: str,
+        resource: Resource,
+        name: str,
+        subresource: str,
+        query: Mapping[str, str],
+        *,
+        read_seconds: float | None,
+    ) -> Iterator[bytes]:
+        with _telling(self.request(verb, resource, name, subresource)):
+            # Not read yet, it comes alone.
+            response = self.api.call_api(
+                resource.path(self.namespace, name, subresource),
+                "GET",
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json, */*"},
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=(CONNECT_SECONDS, read_seconds),
+            )
+            with closing(response):
+                rest = b""
+                while some := response.read1():
+                    *lines, rest = (rest + some).split(b"\n")
+                    yield from lines
+                if rest:
+                    yield rest
+
+
+class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
+    """Turns what the client and its connections raise into a ClusterProblem."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, ClusterProblem):
+            return
+        import urllib3
+        from kubernetes.client.exceptions import ApiException
+
+        # The client stumbles over its own exception for a certificate that is not trusted: it has no body.
+        if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
+            error = error.__context__
+        if isinstance(error, ApiException):
+            raise refusal(self._request, error.status or 0, error.body or error.reason or "") from None
+        if isinstance(error, urllib3.exceptions.HTTPError | OSError):
+            raise explained(self._request, 0, "", _cause(error)) from None
+
+
+def refusal(request: Request, status: int, body: str | bytes) -> ClusterProblem:
+    """The problem that an answer with this code and body stands for."""
+    text = body.decode("utf-8", errors="replace") if isinstance(body, bytes) else body
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        said = {}
+    details = said.get("details") or {}
+    # The answer to a kind that is not served has no name in its details.
+    named = str(details.get("kind", "")) if details.get("name") else ""
+    return explained(request, status, str(said.get("reason", "")), str(said.get("message") or text[:300]), named=named)
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost words: what wraps them names the connection pool."""
+    found: BaseException = error
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        found = reason
+    text = str(found)
+    return text.rpartition(">: ")[2] or text

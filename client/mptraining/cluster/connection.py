@@ -1,0 +1,138 @@
+"""Which cluster, and the connection to it: the only module that imports the `kubernetes` package, and that late.
+
+Where()                                                  KUBECONFIG, ~/.kube/config, or the pod's own cluster
+Where(context="team", namespace="vision")                one context of the kubeconfig
+Where(project="p", location="europe-west4", cluster="c") GKE by Google's credentials, without gcloud
+Where(in_cluster=True)                                   from a pod, by its service account
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mptraining.cluster.api import ApiServer
+from mptraining.cluster.errors import NoCluster
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_CHOICES = (
+    "Give a kubeconfig (KUBECONFIG, --context), or on GKE project, location and cluster "
+    "(--project, --location, --cluster)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A cluster and a namespace of it; what is left out comes from the surroundings.
+
+    `kubeconfig` is a file instead of KUBECONFIG's or ~/.kube/config. `project`, `location` and `cluster` go together
+    and take no kubeconfig.
+    """
+
+    context: str | None = None
+    namespace: str | None = None
+    kubeconfig: str | None = None
+    project: str | None = None
+    location: str | None = None
+    cluster: str | None = None
+    in_cluster: bool = False
+
+    def __post_init__(self) -> None:
+        gke = {"project": self.project, "location": self.location, "cluster": self.cluster}
+        missing = [name for name, value in gke.items() if not value]
+        if missing and len(missing) < len(gke):
+            given = ", ".join(f"{name}={value!r}" for name, value in gke.items() if value)
+            raise NoCluster(
+                missing[0],
+                f"missing beside {given}",
+                expected="project, location and cluster together",
+                next_step="`gcloud container clusters list` or the console's Kubernetes page names them.",
+            )
+        if self.cluster and (self.context or self.kubeconfig or self.in_cluster):
+            raise NoCluster("cluster", "given beside a kubeconfig", expected="one way to name the cluster")
+
+    def flags(self) -> list[str]:
+        """What `mptj` must be told to find the same place."""
+        named = {
+            "--context": self.context,
+            "--namespace": self.namespace,
+            "--project": self.project,
+            "--location": self.location,
+            "--cluster": self.cluster,
+        }
+        return [part for name, value in named.items() if value for part in (name, value)]
+
+
+# What the surroundings say.
+HERE = Where()
+
+
+def connect(where: Where) -> ApiServer:
+    """The API server that `where` names; asks nothing of it yet.
+
+    Raises NoCluster when there is none, or when the `kubernetes` package is not installed.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise NoCluster(
+            "", "the package `kubernetes` is not installed here", next_step="pip install 'kubernetes>=34,<37'"
+        ) from None
+    configuration = client.Configuration()
+    # Waits and retries are `watching`'s: it knows what is worth it and says so.
+    configuration.retries = False
+    if where.cluster and where.project and where.location:
+        from mptraining.cluster import gke
+
+        gke.configure(configuration, gke.find(where.project, where.location, where.cluster))
+        name, namespace = f"GKE cluster {where.cluster}", "default"
+    elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and _is_pod()):
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException as error:
+            raise NoCluster("", f"not in a pod with a service account: {error}", next_step=_CHOICES) from None
+        name, namespace = "this pod's cluster", _own_namespace()
+    else:
+        name, namespace = _load_kubeconfig(config, where, configuration)
+    return ApiServer(client.ApiClient(configuration), name=name, namespace=where.namespace or namespace)
+
+
+def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str, str]:
+    """Fills in the configuration; returns the context's name and its namespace."""
+    files = where.kubeconfig or os.pathsep.join(_kubeconfigs())
+    if not files:
+        raise NoCluster("", "no cluster named: no KUBECONFIG, no ~/.kube/config, not in a pod", next_step=_CHOICES)
+    try:
+        contexts, current = config.list_kube_config_contexts(files)
+        chosen = where.context or (current or {}).get("name")
+        known = [each["name"] for each in contexts]
+        if where.context and where.context not in known:
+            step = f"Known: {', '.join(known) or 'none'}."
+            raise NoCluster("context", f"{where.context!r} is not in {files}", next_step=step)
+        config.load_kube_config(files, context=chosen, client_configuration=configuration)
+    except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
+        raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None
+    found: dict[str, Any] = next((each for each in contexts if each["name"] == chosen), {})
+    return str(chosen), str(found.get("context", {}).get("namespace") or "default")
+
+
+def _kubeconfigs() -> list[str]:
+    """The files that kubectl would read, as far as they exist."""
+    named = os.environ.get("KUBECONFIG")
+    files = named.split(os.pathsep) if named else [str(Path.home() / ".kube" / "config")]
+    return [each for each in files if each and Path(each).exists()]
+
+
+def _is_pod() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _own_namespace() -> str:
+    try:
+        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"

@@ -1,0 +1,165 @@
+"""A job of a cluster, followed until it ends: its status by a watch, its workers' words by their logs.
+
+    watch ─┐
+    log 0 ─┼─► queue ─► updates, in the order in which they come ─► display, or whoever asks
+    log n ─┘
+
+The watch is opened anew whenever it ends. Without an answer it tries again, later each time, and says so once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.cluster.job_view import JobView, view
+from mptraining.cluster.logs import Followed, WorkerPod, pods
+
+# Every worker tells the same story; of the others only warnings are shown.
+LOGS_AT_ONCE = 8
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 15.0
+# What was said shortly before the end is still on its way.
+DRAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a worker's log."""
+
+    pod: WorkerPod
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The API server does not answer; it is asked again."""
+
+    problem: ClusterProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing happened for a while."""
+
+
+Update = JobView | Line | Silence | Tick
+
+
+class Following:
+    """A context manager; iterate over `updates`. `uid` is the job's: another of the same name is not followed.
+
+    Logs are those of `worker`, or of the first LOGS_AT_ONCE workers, from their last `tail` lines on.
+    """
+
+    def __init__(
+        self, server: ApiServer, name: str, uid: str, *, worker: int | None = None, tail: int | None = None
+    ) -> None:
+        self._server = server
+        self._name = name
+        self._uid = uid
+        self._inbox: queue.SimpleQueue[Update | BaseException] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._worker = worker
+        self._logs: Followed | None = Followed(server, said=self._said, tail=tail)
+        self._thread = threading.Thread(target=self._work, name=f"watch of {name}", daemon=True)
+
+    def __enter__(self) -> Following:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The threads are daemons that wait in reads: they end with their streams or with the program.
+        self._stopping.set()
+
+    def updates(self, *, tick_seconds: float = 1.0) -> Iterator[Update]:
+        """Until the job has ended and its logs are told. Raises ClusterProblem, NotFound when the job was deleted."""
+        ended, quiet = False, 0.0
+        while True:
+            try:
+                update = self._inbox.get(timeout=tick_seconds)
+            except queue.Empty:
+                quiet += tick_seconds
+                if ended and not (self._telling and quiet < DRAIN_SECONDS):
+                    return
+                yield Tick()
+                continue
+            if isinstance(update, BaseException):
+                raise update
+            quiet = 0.0
+            ended = ended or (isinstance(update, JobView) and update.finished)
+            yield update
+
+    @property
+    def _telling(self) -> bool:
+        """Whether a log may have more to say: one that is read, or that is yet to be found after the last look."""
+        return self._thread.is_alive() or (self._logs is not None and self._logs.under_way)
+
+    def _said(self, pod: WorkerPod, text: str) -> None:
+        self._inbox.put(Line(pod, text))
+
+    # -- its thread ---------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause, silent = FIRST_PAUSE_SECONDS, False
+        while not self._stopping.is_set():
+            try:
+                if self._once():
+                    return
+                pause, silent = FIRST_PAUSE_SECONDS, False
+            except Unreachable as problem:
+                if not silent:
+                    self._inbox.put(Silence(problem))
+                silent = True
+                self._stopping.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            except BaseException as problem:  # noqa: BLE001 - raised again by `updates`
+                self._inbox.put(problem)
+                return
+
+    def _once(self) -> bool:
+        """A look, then changes until the watch ends; whether the job has ended."""
+        document = self._server.get(JOBS, self._name)
+        if self._tell(document):
+            return True
+        since = str(document["metadata"]["resourceVersion"])
+        for change in self._server.watch(JOBS, self._name, since):
+            if self._stopping.is_set():
+                return True
+            if change["type"] == "DELETED":
+                raise self._gone()
+            # ERROR: the version is too old; a new look tells where to begin.
+            if change["type"] != "ERROR" and self._tell(change["object"]):
+                return True
+        return False
+
+    def _tell(self, document: dict[str, Any]) -> bool:
+        if document["metadata"]["uid"] != self._uid:
+            raise self._gone()
+        seen = view(document)
+        self._inbox.put(seen)
+        if self._logs is not None and seen.status.current_attempt:
+            self._look_for_logs(self._logs)
+        return seen.finished
+
+    def _look_for_logs(self, logs: Followed) -> None:
+        try:
+            found = pods(self._server, self._uid)
+        except Unreachable:
+            raise
+        except ClusterProblem:
+            # Who may see jobs but no pods sees their progress in the status.
+            self._logs = None
+            return
+        for pod in found:
+            wanted = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
+            if pod.started and wanted:
+                logs.add(pod)
+
+    def _gone(self) -> NotFound:
+        return NotFound(self._name, "the job was deleted while it was followed")

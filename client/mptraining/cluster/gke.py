@@ -1,0 +1,142 @@
+"""A GKE cluster by project, location and name: Google's credentials and one HTTP call, no gcloud and no kubeconfig.
+
+The API server is reached by its DNS endpoint where that takes traffic from outside, else by its IP address with the
+cluster's own certificate authority.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
+
+# gcloud's own variable for another address of the API.
+ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"
+_API = "https://container.googleapis.com/"
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the API server is. `authority` in PEM; None where the public ones vouch for it."""
+
+    host: str
+    authority: bytes | None
+    credentials: Any
+
+
+def find(project: str, location: str, cluster: str) -> Found:
+    """Asks GKE for the cluster.
+
+    Raises NotLoggedIn without credentials, NotAllowed, NotFound, Unreachable, or NoCluster for one that nobody may
+    reach from outside.
+    """
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+    from requests.exceptions import RequestException
+
+    credentials = _credentials(project)
+    path = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/clusters/{quote(cluster, safe='')}"
+    root = os.environ.get(ENDPOINT) or _API
+    name = f"GKE cluster {cluster}"
+    try:
+        with AuthorizedSession(credentials) as session:
+            answer = session.get(f"{root.rstrip('/')}/v1/{path}", timeout=_SECONDS)
+            document = answer.json() if answer.content else {}
+    except GoogleAuthError as error:
+        raise NotLoggedIn(name, f"Google's credentials are not accepted: {error}", next_step=_LOGIN) from None
+    except (RequestException, OSError, ValueError) as error:
+        raise Unreachable(name, f"the GKE API does not answer: {error}") from None
+    if answer.status_code >= 400:
+        raise refused(answer.status_code, document, project=project, location=location, cluster=cluster)
+    host, authority = address(document, name)
+    return Found(host, authority, credentials)
+
+
+_LOGIN = (
+    "In Colab: from google.colab import auth; auth.authenticate_user(). Elsewhere: gcloud auth application-default "
+    "login, or a key file in GOOGLE_APPLICATION_CREDENTIALS."
+)
+
+
+def refused(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
+    """What GKE's answer means for the user."""
+    said = document.get("error", {}) if isinstance(document, dict) else {}
+    message = str(said.get("message", "")) or f"HTTP {status}"
+    name = f"GKE cluster {cluster}"
+    if status == 404:
+        return NotFound(
+            name,
+            f"not in project {project!r}, location {location!r}: {message}",
+            next_step="A zonal cluster's location is its zone (europe-west4-a), a regional one's its region.",
+        )
+    if status == 403:
+        return NotAllowed(
+            name,
+            message,
+            next_step=f"An administrator grants the role: gcloud projects add-iam-policy-binding {project} "
+            "--member=user:YOU --role=roles/container.developer",
+        )
+    if status == 401:
+        return NotLoggedIn(name, message, next_step=_LOGIN)
+    return Unreachable(name, f"the GKE API says {status}: {message}") if status >= 500 else NoCluster(name, message)
+
+
+def address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
+    """(URL, certificate authority) of the API server of a cluster as GKE describes it. Raises NoCluster."""
+    dns = (document.get("controlPlaneEndpointsConfig") or {}).get("dnsEndpointConfig") or {}
+    if dns.get("endpoint") and dns.get("allowExternalTraffic"):
+        return f"https://{dns['endpoint']}", None
+    endpoint = document.get("endpoint")
+    if not endpoint:
+        raise NoCluster(
+            name,
+            f"has no endpoint that can be reached from here (status {document.get('status')!r})",
+            next_step=f"gcloud container clusters update {document.get('name', 'CLUSTER')} --enable-dns-access",
+        )
+    authority = (document.get("masterAuth") or {}).get("clusterCaCertificate")
+    return f"https://{endpoint}", base64.b64decode(authority) if authority else None
+
+
+def configure(configuration: Any, found: Found) -> None:
+    """Fills in a kubernetes.client.Configuration; the token is looked at before every request."""
+    configuration.host = found.host
+    if found.authority is not None:
+        # The client reads files alone; it is a public certificate.
+        with tempfile.NamedTemporaryFile(prefix="mptraining-", suffix=".crt", delete=False) as file:
+            file.write(found.authority)
+        configuration.ssl_ca_cert = file.name
+
+    def refresh(asked: Any) -> None:
+        from google.auth.transport.requests import Request
+
+        if not found.credentials.valid:
+            found.credentials.refresh(Request())
+        # The client's name for it until version 35, and since 36; one that is absent is never asked for.
+        asked.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
+
+    refresh(configuration)
+    configuration.refresh_api_key_hook = refresh
+
+
+def _credentials(project: str) -> Any:
+    """Application default credentials; in Colab the user is asked for them first."""
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return google.auth.default(scopes=_SCOPES)[0]
+    except DefaultCredentialsError as error:
+        if "google.colab" not in sys.modules:
+            raise NotLoggedIn("", f"no Google credentials found: {error}", next_step=_LOGIN) from None
+    importlib.import_module("google.colab.auth").authenticate_user(project_id=project)
+    return google.auth.default(scopes=_SCOPES)[0]

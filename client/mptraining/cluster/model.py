@@ -1,0 +1,179 @@
+"""The trained model's files to this machine: from the bucket, the mounted folder, or the pod that keeps them.
+
+Without a run folder worker 0 keeps the model for a while (the trainer's `hand_over`). It comes as a tar over
+`pods/exec`, which needs no port and no change of the job's NetworkPolicy; its SHA-256 is verified before the pod is
+told to go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from mptraining.cluster import pod_exec
+from mptraining.cluster.api import ApiServer
+from mptraining.cluster.errors import ClusterProblem, Unreachable
+from mptraining.cluster.logs import WorkerPod, pods
+from mptraining.cluster.pod_exec import CommandFailed
+from mptraining_api import run_folder
+from mptraining_api.labels import TRAINER_CONTAINER
+from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND
+from mptraining_api.problems import InvalidData
+
+_TRIES = 3
+_PAUSE_SECONDS = 1.0
+_ABOUT = "model.json"
+
+
+def from_run_folder(output: str, folder: Path) -> Path:
+    """Copies `model/` of the run folder `output` to `folder`; returns that. Raises InvalidData, StorageUnavailable."""
+    from mptraining_records.storage import storage
+
+    source = storage.join(output, run_folder.MODEL)
+    if not storage.is_remote(output) and not Path(output).is_dir():
+        raise InvalidData(
+            output,
+            "is a folder of the job's pods and not of this machine",
+            expected="a bucket, or the same volume mounted here",
+            next_step=f"Mount it here, or copy it: kubectl cp NAMESPACE/POD:{source} model",
+        )
+    if not storage.exists(storage.join(source, _ABOUT)):
+        raise InvalidData(source, "holds no model", expected=_ABOUT, next_step="It is written at the end of training.")
+    with _appearing(folder) as part:
+        for each in storage.list_objects(source):
+            # Whoever may write to the bucket must not thereby write to this machine.
+            path = Path(os.path.normpath(part / each.uri.removeprefix(source).lstrip("/")))
+            if not path.is_relative_to(part):
+                raise InvalidData(each.uri, "leads out of the model's folder", next_step="Delete that object.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(storage.read(each.uri))
+    return folder
+
+
+def cached(uid: str) -> Path:
+    """Where the model of the job with that uid is kept on this machine, once it was fetched from its pod."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root, "mptraining", "models", uid)
+
+
+def copied(source: Path, folder: Path) -> Path:
+    """The same files in `folder`; returns that."""
+    with _appearing(folder) as part:
+        shutil.copytree(source, part, dirs_exist_ok=True)
+    return folder
+
+
+def from_pod(
+    server: ApiServer,
+    pod: WorkerPod,
+    folder: Path,
+    *,
+    patience: float = 0.0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Fetches the model that `pod` keeps to `folder`, and lets the pod go.
+
+    `patience` is how many seconds the pod may take until it has the model ready. Raises CommandFailed when it has
+    none, another ClusterProblem when it cannot be asked.
+    """
+    broken = 0
+    while True:
+        try:
+            _receive(server, pod, folder)
+            break
+        except CommandFailed:
+            if patience <= 0:
+                raise
+            patience -= _PAUSE_SECONDS
+            threading.Event().wait(_PAUSE_SECONDS)
+        except Unreachable as problem:
+            # A connection that breaks in mid-transfer; the pod still has it all.
+            broken += 1
+            if broken == _TRIES:
+                raise
+            say(f"warning: {problem} The model is fetched again.")
+    # The container that is let go may end before the command that says so. The model is here, either way.
+    with suppress(CommandFailed, Unreachable):
+        pod_exec.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
+    return folder
+
+
+def keeper(server: ApiServer, uid: str) -> WorkerPod | None:
+    """The pod that may keep the job's model: worker 0 of the last attempt, while it runs."""
+    found = [each for each in pods(server, uid) if each.index == 0 and each.started and each.phase == "Running"]
+    return found[-1] if found else None
+
+
+def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
+    with tempfile.TemporaryFile() as archive:
+        digest = hashlib.sha256()
+        counted = _Hashed(cast("BinaryIO", archive), digest.update)
+        told = pod_exec.run(server, pod.name, MODEL_COMMAND, container=TRAINER_CONTAINER, output=counted)
+        expected = told.split()[-1] if told.split() else "nothing"
+        if digest.hexdigest() != expected:
+            message = f"{digest.hexdigest()} arrived, {expected} was sent"
+            raise Unreachable(pod.name, f"the model was damaged on its way: SHA-256 {message}.")
+        archive.seek(0)
+        try:
+            with _appearing(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
+                # A program in the pod may have replaced what sends it: nothing is written outside of the folder.
+                tar.extractall(part, filter="data")
+        except tarfile.TarError as error:
+            raise ClusterProblem(
+                pod.name,
+                f"what it sent is no model: {error}",
+                next_step="Look at what the job runs before anything of it is opened here.",
+            ) from None
+
+
+class _Hashed:
+    """Passes on what is written."""
+
+    def __init__(self, file: BinaryIO, update: Callable[[bytes], None]) -> None:
+        self._file = file
+        self._update = update
+
+    def write(self, some: bytes) -> int:
+        self._update(some)
+        return self._file.write(some)
+
+
+class _appearing:  # noqa: N801 - reads as a statement: with _appearing(folder) as part
+    """A folder that is there whole or not at all; an older one gives way."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Path:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        self._part = Path(tempfile.mkdtemp(prefix=f".{self._folder.name}-", dir=self._folder.parent))
+        return self._part
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+            self._part.chmod(0o755)
+            self._part.replace(self._folder)
+        else:
+            shutil.rmtree(self._part, ignore_errors=True)
+
+
+def lost(name: str, *, finished: bool) -> ClusterProblem:
+    """That there is no model to be had any more, or none yet."""
+    if finished:
+        return ClusterProblem(
+            name,
+            "the job had no output.uri, and the pod that kept its model has gone",
+            next_step="Train again with output.uri, or fetch it in time: Job.wait(), `mptj wait NAME --model FOLDER`.",
+        )
+    return ClusterProblem(name, "no worker keeps a model yet", next_step=f"Wait for the end: mptj wait {name}")

@@ -1,0 +1,127 @@
+"""A job document into a cluster: checked here, its source published first, then made.
+
+document ── check ──► package: ConfigMap, or archive in a bucket ──► MPTrainingJob ──► the ConfigMap is the job's
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mptraining.cluster import nodes
+from mptraining.cluster.api import CONFIG_MAPS, JOBS, ApiServer, Raw
+from mptraining.cluster.connection import HERE, Where, connect
+from mptraining.cluster.errors import ClusterProblem
+from mptraining.cluster.job import Job
+from mptraining.packaging.package import Package, too_large
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import advice
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+
+# For `resolve`, where the API server is to choose the name: as long as a name may be.
+_PLACEHOLDER = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A document that can work, as far as nobody asks the cluster; `advice` for its author."""
+
+    document: Raw
+    resolved: ResolvedJob
+    advice: tuple[str, ...]
+
+
+def check(document: Mapping[str, object]) -> Checked:
+    """Raises InvalidSpec for what can never work, before anything is sent."""
+    given: Any = copy.deepcopy(dict(document))
+    given.setdefault("apiVersion", API_VERSION)
+    given.setdefault("kind", KIND)
+    given.pop("status", None)
+    metadata = given.get("metadata") or {}
+    if not metadata.get("name") and not metadata.get("generateName"):
+        raise InvalidSpec("metadata.name", "missing", expected="a name, or generateName for a name by the cluster")
+    named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
+    # The operator's settings are not known here: what some cluster takes is for that cluster to refuse.
+    settings = ClusterSettings(experimental_multi_host_tpu=True)
+    resolved = resolve(MPTrainingJob.parse(given | {"metadata": metadata | {"name": named}}), settings)
+    return Checked(given, resolved, tuple(advice.advise(resolved)))
+
+
+def submit(
+    document: Mapping[str, object],
+    *,
+    package: Package | None = None,
+    where: Where = HERE,
+    archives: str | None = None,
+) -> Job:
+    """Makes the MPTrainingJob that `document` describes and returns at once.
+
+    `package` becomes its `spec.source`: a ConfigMap that the job owns, or an archive in the folder `archives`
+    (gs://…; default: below the job's output.uri). With `metadata.generateName` the cluster completes the name.
+
+    Raises InvalidSpec before anything is sent, ClusterProblem when the cluster refuses; then nothing is left behind
+    but an archive, which is named by its content.
+    """
+    checked = check(document)
+    server = connect(where)
+    body = checked.document
+    namespace = body["metadata"].setdefault("namespace", server.namespace)
+    if where.namespace and namespace != where.namespace:
+        found = f"{namespace!r} in the job, {where.namespace!r} asked for"
+        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
+    server = server.within(namespace)
+    if package is not None and not package.small:
+        _publish_archive(body, package, archives)
+    config_map = _publish_config_map(server, body, package) if package is not None and package.small else None
+    try:
+        made = server.create(JOBS, body)
+    except ClusterProblem as problem:
+        # Without an answer the job may have been made, and would miss it.
+        if config_map is not None and problem.status:
+            with suppress(ClusterProblem):
+                server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
+        raise
+    if config_map is not None:
+        _hand_over(server, config_map, made)
+    return Job(server, made, where=where, warnings=(*checked.advice, *nodes.lacking(server, checked.resolved)))
+
+
+def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
+    """Before the job, so that no pod ever waits for it; under a name of its own, so that no older one is in the way."""
+    prefix = body["metadata"].get("name") or body["metadata"]["generateName"].rstrip("-")
+    made = server.create(
+        CONFIG_MAPS,
+        {
+            "metadata": {"generateName": f"{prefix}-source-"},
+            "binaryData": package.entries(),
+            "immutable": True,
+        },
+    )
+    body["spec"].setdefault("source", {}).update(package.source(config_map=made["metadata"]["name"]))
+    return made
+
+
+def _hand_over(server: ApiServer, config_map: Raw, job: Raw) -> None:
+    """From now on the ConfigMap goes with the job."""
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"]}
+    owner |= {key: job["metadata"][key] for key in ("name", "uid")}
+    patch = {"metadata": {"uid": config_map["metadata"]["uid"], "ownerReferences": [owner]}}
+    server.patch(CONFIG_MAPS, config_map["metadata"]["name"], patch)
+
+
+def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
+    from mptraining_records.storage import storage
+
+    output = (body["spec"].get("output") or {}).get("uri") or ""
+    folder = archives or (storage.join(output, "source") if output.startswith("gs://") else None)
+    if folder is None:
+        raise too_large(package)
+    uri = storage.join(folder, package.object_name)
+    if not storage.exists(uri):
+        storage.write(uri, package.archive)
+    body["spec"].setdefault("source", {}).update(package.source(uri=uri))

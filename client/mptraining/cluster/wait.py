@@ -1,0 +1,161 @@
+"""A job of a cluster, waited for in front of a person: what is followed, drawn by the same displays as a local run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from mptraining.cluster.api import ApiServer
+from mptraining.cluster.errors import ClusterProblem
+from mptraining.cluster.follow import Following, Line, Silence
+from mptraining.cluster.job_view import JobView, advice, progress_text, unseen, why
+from mptraining.cluster.logs import WorkerPod
+from mptraining.display.text import Display, is_noise
+from mptraining.local.outcome import Story, success
+from mptraining_api import events
+from mptraining_api.events import Event, Notice, Progress
+from mptraining_api.launch import MODEL_WAITS
+
+# Who attaches to a job of days wants to see where it is, not all that it has said.
+LINES_BEFORE = 1000
+
+
+class StillRunning(ClusterProblem):
+    """The time to wait is over, the job is not; the code is that of timeout(1)."""
+
+    exit_code = 124
+
+
+def wait(
+    server: ApiServer,
+    name: str,
+    uid: str,
+    display: Display,
+    *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    timeout: float | None = None,
+    model_waits: Callable[[WorkerPod], None] | None = None,
+) -> JobView:
+    """Shows the job until it has ended; returns its last view.
+
+    `model_waits` is called with the pod that keeps a model without run folder. Raises StillRunning after `timeout`
+    seconds, ClusterProblem, and KeyboardInterrupt as it comes: the job goes on.
+    """
+    shown = Shown(display, wall)
+    end = None if timeout is None else clock() + timeout
+    last: JobView | None = None
+    with Following(server, name, uid, tail=LINES_BEFORE) as following:
+        for update in following.updates():
+            if isinstance(update, JobView):
+                last = update
+                shown.job(update)
+            elif isinstance(update, Line):
+                event = shown.line(update)
+                if model_waits is not None and isinstance(event, Notice) and event.topic == MODEL_WAITS:
+                    model_waits(update.pod)
+            elif isinstance(update, Silence):
+                display.say(f"warning: {update.problem} It is asked again until it does.")
+            elif last is not None:
+                shown.nothing(last)
+            if end is not None and clock() >= end and not (last and last.finished):
+                phase = last.phase if last else "unknown"
+                raise StillRunning(
+                    name, f"still {phase} after {timeout:g} s", next_step=f"It goes on: mptj wait {name}"
+                )
+    if last is None:
+        raise StillRunning(name, "nothing is known of it")
+    display.close()
+    for text in ending(last, shown.story):
+        display.say(text)
+    return last
+
+
+class Shown:
+    """Decides what of the updates is drawn, each thing once."""
+
+    def __init__(self, display: Display, wall: Callable[[], float]) -> None:
+        self.story = Story()
+        self._display = display
+        self._wall = wall
+        self._said = ""
+        self._warned = False
+        # The last Progress of a log, which says more and sooner than the status.
+        self._attempt_heard = 0
+        self._status_step: tuple[int, int] | None = None
+
+    def job(self, seen: JobView) -> None:
+        text = f"{seen.phase}: {why(seen)}"
+        if text != self._said and not seen.finished:
+            self._said = text
+            self._display.say(text)
+        progress = seen.status.progress
+        if progress is None or progress.step is None or progress.attempt == self._attempt_heard:
+            return
+        place = (progress.attempt or 0, progress.step)
+        if place != self._status_step:
+            self._status_step = place
+            self._display.event(0, of_status(seen))
+
+    def line(self, line: Line) -> Event | None:
+        """Draws it; returns the event that it is, if it is one."""
+        event = events.parse(line.text)
+        if event is None:
+            if not is_noise("stderr", line.text):
+                self._display.line(line.pod.index, "stdout", line.text)
+            return None
+        self.story.add(line.pod.index, event)
+        if line.pod.index == 0:
+            self._attempt_heard = line.pod.attempt
+        self._display.event(line.pod.index, event)
+        return event
+
+    def nothing(self, seen: JobView) -> None:
+        """A while without news."""
+        told = unseen(seen, self._wall())
+        if told and not self._warned:
+            self._warned = True
+            self._display.say(f"warning: {told}")
+
+
+def of_status(seen: JobView) -> Progress:
+    """The status's progress as an Event, for who may not read logs."""
+    progress = seen.status.progress
+    assert progress is not None
+    return Progress(
+        time=0.0,
+        attempt=progress.attempt or 0,
+        incarnation="",
+        worker=0,
+        step=progress.step or 0,
+        total_steps=progress.total_steps,
+        epoch=progress.epoch or 1,
+        metrics={each.name: float(each.value) for each in progress.metrics or () if _is_finite(each.value)},
+        examples_per_second=progress.examples_per_second,
+        estimated_remaining_seconds=progress.estimated_remaining_seconds,
+        input_bound_percent=progress.input_bound_percent,
+        loss_scale=progress.loss_scale,
+    )
+
+
+def ending(seen: JobView, story: Story) -> list[str]:
+    """The last lines a person reads."""
+    if seen.succeeded:
+        told = story.finished.get(0)
+        if told is not None:
+            return list(success(told, seen.output))
+        return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]
+    return [f"{seen.phase}: {why(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
+
+
+def detached(name: str, flags: list[str]) -> str:
+    """What Ctrl-C means here, and the two ways on."""
+    told = shlex.join([name, *flags])
+    return f"Detached; the job goes on. Attach again: mptj wait {told}   End it: mptj cancel {told}"
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return abs(float(text)) != float("inf") and float(text) == float(text)
+    except ValueError:
+        return False

@@ -1,0 +1,146 @@
+"""A comparison as one HTML file that needs nothing else: the table, the notes, the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from mptraining.compare import Comparison, metric_names, metric_title
+from mptraining.curves import COLOURS, Curve, chart
+from mptraining.display.text import number
+from mptraining.runs import Point, Run
+
+_LIGHT = ("#0072b2", "#d55e00", "#00805c", "#b8478a", "#8a6d00", "#2b8fc9", "#7a4fbf", "#5b5b5b")
+_DARK = ("#56b4e9", "#ff9248", "#2fd0a0", "#f09cc9", "#e3c04b", "#9ad1f5", "#b79cf0", "#b8b8b8")
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2024;--dim:#5d6670;--paper:#fff;
+--rule:#dfe3e8;--best:#00703c;--bestpaper:#e7f6ee}
+@media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--dim:#9aa4af;--paper:#15181c;--rule:#30363d;--best:#5fe0a4;
+--bestpaper:#12301f}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1240px;padding:24px 16px 48px;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}
+h1{font-size:1.5rem;margin:0 0 16px}h2{font-size:1.1rem;margin:32px 0 8px}
+.scroll{overflow-x:auto;border:1px solid var(--rule);border-radius:8px}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:6px 14px;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
+thead th{border-top:0}tbody th{font-weight:400;color:var(--dim)}
+th:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
+td.best{color:var(--best);background:var(--bestpaper);font-weight:650}
+.swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em;background:var(--c)}
+ul.notes{margin:12px 0 0;padding-left:1.2em;color:var(--dim)}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:20px 28px}
+figure{margin:0;min-width:0}figcaption{font-weight:600;margin-bottom:2px}
+.legend{display:flex;flex-wrap:wrap;gap:2px 16px;margin:0 0 6px;color:var(--dim);font-size:.85rem}
+.legend i{display:inline-block;width:22px;border-top:2.5px solid var(--c);
+margin-right:6px;vertical-align:middle}
+.legend i.dashed{border-top-style:dashed}.any{--c:var(--dim)}
+svg{display:block;width:100%;height:auto}
+svg text{fill:var(--dim);font-size:12px}.grid{stroke:var(--rule);stroke-width:1}
+.line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}
+.line.dashed{stroke-dasharray:6 4}
+.reach{fill:transparent}.mark{fill:var(--c);opacity:0}
+.dot .mark,.point:hover .mark{opacity:1}
+@media(max-width:600px){th,td{padding:6px 9px}svg text{font-size:14px}
+th{white-space:normal}tbody th{min-width:7.5em}}
+"""
+
+_NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(comparison: Comparison, *, title: str = "Comparison of runs") -> str:
+    """The whole HTML document; it loads nothing and runs no script."""
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_NOTHING_ELSE}">'
+        f"<title>{escape(title)}</title><style>{_STYLE}{_colours()}</style></head>"
+    )
+    body = f"<h1>{escape(title)}</h1>{_table(comparison)}{_notes(comparison.notes)}{_charts(comparison)}"
+    return f"{head}<body>{body}</body></html>\n"
+
+
+def _colours() -> str:
+    def rules(colours: Sequence[str]) -> str:
+        return "".join(f".c{at}{{--c:{colour}}}" for at, colour in enumerate(colours))
+
+    return f"{rules(_LIGHT)}@media(prefers-color-scheme:dark){{{rules(_DARK)}}}"
+
+
+def _table(comparison: Comparison) -> str:
+    heads = "".join(
+        f'<th class="c{at % COLOURS}" title="{escape(run.folder)}"><span class="swatch"></span>{escape(label)}</th>'
+        for at, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True))
+    )
+    rows = []
+    for row in comparison.rows:
+        cells = "".join(
+            f'<td class="best">{escape(text)}</td>' if at in row.best else f"<td>{escape(text)}</td>"
+            for at, text in enumerate(row.texts)
+        )
+        rows.append(f"<tr><th>{escape(row.title)}</th>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(each)}</li>" for each in notes)
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _charts(comparison: Comparison) -> str:
+    """Each metric against the step and against time, training and validation in one chart."""
+    longest = max((point.seconds for run in comparison.runs for point in run.history.points), default=0.0)
+    unit, seconds = _unit(longest)
+    axes: list[tuple[str, Callable[[Point], float]]] = [
+        ("step", lambda point: float(point.step)),
+        (unit, lambda point: point.seconds / seconds),
+    ]
+    figures = [_figure(comparison, metric, x_label, x) for metric in _charted(comparison.runs) for x_label, x in axes]
+    drawn = "".join(figures)
+    return f'<h2>Curves</h2><div class="charts">{drawn}</div>' if drawn else ""
+
+
+def _charted(runs: Sequence[Run]) -> list[str]:
+    """The metrics worth a chart, without val_: the loss first."""
+    found = list(dict.fromkeys(name.removeprefix("val_") for name in metric_names(runs)))
+    return sorted(found, key=lambda name: name != "loss")
+
+
+def _figure(comparison: Comparison, metric: str, x_label: str, x: Callable[[Point], float]) -> str:
+    curves = []
+    for at, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True)):
+        for name, dashed in ((metric, False), (f"val_{metric}", True)):
+            points = tuple((x(point), point.metrics[name]) for point in run.history.points if name in point.metrics)
+            if points:
+                curves.append(Curve(label, points, at, dashed))
+    title = f"{metric_title(metric)} against {x_label}"
+
+    def point_text(curve: Curve, x_value: float, y_value: float) -> str:
+        at = f"step {x_value:.0f}" if x_label == "step" else f"{number(x_value)} {x_label}"
+        name = metric_title(f"val_{metric}" if curve.dashed else metric)
+        return f"{curve.label}: {name} {number(y_value)} at {at}"
+
+    drawn = chart(curves, title=title, x_label=x_label, y_label=metric_title(metric), point_text=point_text)
+    if not drawn:
+        return ""
+    return f"<figure><figcaption>{escape(title)}</figcaption>{_legend(curves)}{drawn}</figure>"
+
+
+def _legend(curves: Sequence[Curve]) -> str:
+    """A colour a run; that dashed lines are validation's is said once."""
+    names = {curve.colour: curve.label for curve in curves}
+    keys = [f'<span class="c{at % COLOURS}"><i></i>{escape(label)}</span>' for at, label in names.items()]
+    if any(curve.dashed for curve in curves):
+        keys.append('<span class="any"><i class="dashed"></i>validation</span>')
+    return f'<div class="legend">{"".join(keys)}</div>'
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit of the time axis, and its seconds."""
+    if longest < 600:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if longest < 7200 else ("hours", 3600.0)

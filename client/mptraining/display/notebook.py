@@ -1,0 +1,109 @@
+"""A run in a notebook's cell: one output that is drawn anew, without widgets that a front end may lack."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from html import escape
+from typing import Literal
+
+from mptraining.display.text import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
+from mptraining_api.events import Event, Finished, Progress
+
+# A cell's output is a page, not a log: `Job.logs()` has the rest.
+LINES_KEPT = 200
+# A front end draws no faster, and the kernel's messages are counted.
+SECONDS = 0.25
+
+# Shows HTML in the cell, and returns what replaces it by other HTML.
+Show = Callable[[str], Callable[[str], None]]
+
+
+def is_notebook() -> bool:
+    """Whether a notebook's front end shows what this process displays."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and (hasattr(shell, "kernel") or "google.colab" in sys.modules)
+
+
+def show_in_cell(html: str) -> Callable[[str], None]:
+    """In the cell that runs; later calls change that output."""
+    ipython = importlib.import_module("IPython.display")
+    handle = ipython.display(ipython.HTML(html), display_id=True)
+    return lambda newer: handle.update(ipython.HTML(newer))
+
+
+class NotebookDisplay:
+    """Lines that stay above one bar that moves."""
+
+    def __init__(self, show: Show = show_in_cell, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show = show
+        self._clock = clock
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._left_out = 0
+        self._moving = ""
+        self._update: Callable[[str], None] | None = None
+        self._drawn = -math.inf
+
+    def say(self, text: str) -> None:
+        self._keep(text)
+        self._draw(now=True)
+
+    def event(self, worker: int, event: Event) -> None:
+        if not is_shown(worker, event):
+            return
+        if is_indexing(event):
+            self._moving = escape(" ".join(lines(event)))
+        elif isinstance(event, Progress):
+            self._moving = bar(event)
+            if is_validation(event):
+                self._keep(f"{place(event)}  {metrics(event.metrics)}")
+        else:
+            if isinstance(event, Finished):
+                self._moving = ""
+            for text in lines(event):
+                self._keep(prefixed(worker, text))
+        self._draw()
+
+    def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
+        del stream
+        self._keep(prefixed(worker, text))
+        self._draw()
+
+    def close(self) -> None:
+        self._moving = ""
+        self._draw(now=True)
+
+    def _keep(self, text: str) -> None:
+        self._left_out += len(self._lines) == LINES_KEPT
+        self._lines.append(text)
+
+    def _draw(self, *, now: bool = False) -> None:
+        if not now and self._clock() - self._drawn < SECONDS:
+            return
+        self._drawn = self._clock()
+        html = page(list(self._lines), self._moving, self._left_out)
+        if self._update is None:
+            self._update = self._show(html)
+        else:
+            self._update(html)
+
+
+def page(kept: list[str], moving: str, left_out: int = 0) -> str:
+    """The cell's HTML; `moving` is HTML, the lines are text."""
+    more = f"<div><i>{left_out} earlier lines are left out</i></div>" if left_out else ""
+    text = escape("\n".join(kept))
+    return f'{more}<pre style="margin:0;white-space:pre-wrap">{text}</pre><div>{moving}</div>'
+
+
+def bar(event: Progress) -> str:
+    """How far, and how well."""
+    total = event.total_steps
+    value = f' max="{total}" value="{min(event.step, total)}"' if total else ""
+    share = f" {100 * event.step / total:.0f}%" if total else ""
+    below = "  ".join(part for part in (metrics(event.metrics), speed_text(event)) if part)
+    drawn = f'<progress style="width:60%"{value}></progress>'
+    return f"<b>{escape(place(event))}</b> {drawn}{share}<br><small>{escape(below)}</small>"

@@ -1,0 +1,82 @@
+"""A run on a terminal: what is worth keeping scrolls by, one bar at the bottom moves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mptraining.display.text import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
+
+_STYLES = {Notice: "yellow", Recovered: "yellow", Started: "bold"}
+
+
+class TerminalDisplay:
+    """Draws on `console`; lines of the program itself are printed above the bar, unchanged."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, transient=True, refresh_per_second=8)
+        self._trains = False
+
+    def say(self, text: str) -> None:
+        self._print(text)
+
+    def event(self, worker: int, event: Event) -> None:
+        if not is_shown(worker, event):
+            return
+        if isinstance(event, Progress):
+            self._live.update(bar(event))
+            self._live.start()
+            self._trains = True
+        if is_indexing(event):
+            self._live.update(Text(" ".join(lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
+            self._live.start(refresh=True)
+            return
+        # Nobody says that the index is ready, so its line goes with whatever is said next.
+        if isinstance(event, Finished) or not self._trains:
+            self.close()
+        if not isinstance(event, Progress) or is_validation(event):
+            quiet = isinstance(event, Notice) and event.level == "Info"
+            for text in kept(event):
+                self._print(prefixed(worker, text), "" if quiet else _STYLES.get(type(event), ""))
+
+    def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
+        if stream == "stderr" and not sys.stderr.isatty():
+            print(prefixed(worker, text), file=sys.stderr, flush=True)
+        else:
+            self._console.print(Text.from_ansi(prefixed(worker, text)), soft_wrap=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style))
+
+
+def kept(event: Event) -> list[str]:
+    """What stays of an event: validation results without the speed, which the bar shows."""
+    if isinstance(event, Progress):
+        return [f"{place(event)}  {metrics(event.metrics)}"]
+    return lines(event)
+
+
+def bar(event: Progress) -> Group:
+    """Two lines: how far, and how well; retries are all so far, as new ones would be gone before they are read."""
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True, justify="right")
+    total = event.total_steps
+    share = "" if not total else f"{100 * event.step / total:.0f}%"
+    drawn = ProgressBar(total=total, completed=event.step, pulse=total is None)
+    row.add_row(Text(place(event), style="bold"), drawn, share)
+    below = Text(metrics(event.metrics), style="green", no_wrap=True, overflow="ellipsis")
+    below.append("  " + speed_text(event), style="dim")
+    return Group(row, below)

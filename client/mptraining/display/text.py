@@ -1,0 +1,260 @@
+"""What a person reads while a job runs: every event as text, by pure functions, and the plain display for
+pipes.
+
+`progress_bar` draws the same events on a terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
+
+from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, Started
+from mptraining_api.resolved_job import ResolvedJob
+
+PLAIN_SECONDS = 10.0
+BRIEF_SECONDS = 1.0
+# Warnings about what all workers measure together.
+_OF_ALL = ("InputBound",)
+# What TensorFlow's C++ says of itself, whatever is trained; it has no setting for these lines.
+NOISE = (
+    "could not find cuda drivers",
+    "oneDNN custom operations are on",
+    "oneDNN supports DT_HALF only",
+    "All log messages before absl::InitializeLog",
+)
+# The choices that a person looks for first; `mptj check` shows all.
+_SHORT = (
+    "spec.accelerator.type",
+    "spec.strategy",
+    "spec.precision.policy",
+    "spec.keras",
+    "spec.training.batchSize",
+    "spec.training.learningRateScaling",
+)
+
+
+class Display(Protocol):
+    """Where a run is shown."""
+
+    def say(self, text: str) -> None:
+        """A line of ours that stays."""
+
+    def event(self, worker: int, event: Event) -> None: ...
+
+    def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
+        """A line that the program itself printed."""
+
+    def close(self) -> None:
+        """Nothing moves any more; `say` may still be called."""
+
+
+def duration(seconds: float) -> str:
+    """8 ms, 0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    if seconds < 3599.5:
+        return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def short_time(seconds: float) -> str:
+    """820 µs, 1.25 ms, 3.2 s: three digits of a step's time."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def size(count: float) -> str:
+    """512 B, 1.5 MB, 12.3 GB: powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: float) -> str:
+    """Four digits that matter: 0.8713, 12.34, 1.2e-05."""
+    return f"{value:.4g}"
+
+
+def rate(value: float) -> str:
+    return f"{value:,.0f} examples/s" if value >= 10 else f"{value:.2g} examples/s"
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {number(value)}" for name, value in values.items())
+
+
+def is_validation(event: Event) -> bool:
+    return isinstance(event, Progress) and any(name.startswith("val_") for name in event.metrics)
+
+
+def is_indexing(event: Event) -> bool:
+    """Whether the event says how far the records are looked through, which matters until the next one does."""
+    return isinstance(event, Notice) and event.topic == "Indexing"
+
+
+def speed_text(event: Progress, before: Progress | None = None) -> str:
+    """How fast and how healthy: what stands beside the metrics. Retries are those since `before`."""
+    parts = []
+    if event.examples_per_second is not None:
+        parts.append(rate(event.examples_per_second))
+    if event.step_seconds is not None:
+        parts.append(f"{short_time(event.step_seconds)}/step")
+    if event.loss_scale is not None and event.loss_scale != 1:
+        parts.append(f"loss scale {event.loss_scale:.0f}")
+    if event.skipped_steps:
+        parts.append(f"{event.skipped_steps} skipped")
+    if event.input_bytes_per_second:
+        parts.append(f"reads {size(event.input_bytes_per_second)}/s")
+    # The events count from the start of the process.
+    retries = (event.input_retries or 0) - (before.input_retries or 0 if before else 0)
+    if retries > 0:
+        parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
+    if event.input_bound_percent is not None and event.input_bound_percent >= 20:
+        parts.append(f"waits for data {event.input_bound_percent:.0f}%")
+    left = event.estimated_remaining_seconds
+    if left is not None and left >= 1:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def place(event: Progress) -> str:
+    of = f"/{event.total_steps}" if event.total_steps is not None else ""
+    return f"step {event.step}{of}  epoch {event.epoch}"
+
+
+def lines(event: Event, before: Progress | None = None) -> list[str]:
+    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it, nor for
+    Inspected, which is a report (`deep_check`).
+
+    `before` is the Progress that was shown last.
+    """
+    match event:
+        case Started():
+            replicas = f"{event.replicas_in_sync} replica{'s' if event.replicas_in_sync != 1 else ''}"
+            on = f"{event.workers} workers, {replicas}" if event.workers > 1 else replicas
+            parts = [
+                f"{event.strategy} on {on}",
+                event.precision,
+                f"{event.keras}, TensorFlow {event.tensorflow}",
+            ]
+            if event.parameters is not None:
+                parts.append(f"{event.parameters:,} parameters")
+            if event.train_examples is not None:
+                held = f" + {event.validation_examples:,}" if event.validation_examples else ""
+                parts.append(f"{event.train_examples:,}{held} examples")
+            if event.steps_per_execution is not None:
+                steps = event.steps_per_execution
+                parts.append(f"{steps} step{'s' if steps != 1 else ''} per execution")
+            if event.cache is not None and event.cache != "None":
+                parts.append(f"cache {event.cache}")
+            begin = f"goes on from step {event.first_step}" if event.first_step else "training starts"
+            return [f"{begin}: {'; '.join(parts)}"]
+        case Progress():
+            parts = [place(event), metrics(event.metrics), speed_text(event, before)]
+            return ["  ".join(part for part in parts if part)]
+        case Notice():
+            kind = "warning: " if event.level == "Warning" else "note: "
+            return [event.message if is_indexing(event) else kind + event.message]
+        case Saved():
+            return [f"saved step {event.step} ({size(event.bytes)} in {duration(event.seconds)})"]
+        case Recovered():
+            back = f"recovered: back from step {event.from_step} to {event.to_step} under {event.precision}"
+            return [f"{back}: {event.message}"]
+        case Inspected() | Finished():
+            return []
+
+
+def header(job: ResolvedJob, *, folder: str) -> list[str]:
+    """What is about to run, where, and the reasons for what `resolve` chose, a line each. `folder` is the run folder
+    as the user may type it.
+    """
+    shown = [each for each in job.choices if each.field in _SHORT]
+    rows = [("run folder", folder, "")]
+    rows += [(each.field.removeprefix("spec."), each.value, each.because) for each in shown]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    wide[1] = min(wide[1], 28)
+    processes = f" in {job.processes} processes" if job.processes > 1 else ""
+    return [
+        f"{job.name}: {program_text(job)} on {job.accelerator.title}{processes}",
+        *(f"  {field:<{wide[0]}}  {value:<{wide[1]}}  {because}".rstrip() for field, value, because in rows),
+    ]
+
+
+def program_text(job: ResolvedJob) -> str:
+    program = job.program
+    if program.application is not None:
+        return program.application.name
+    if program.function is not None:
+        return program.function.entry_point
+    return program.script.path if program.script is not None else "nothing"
+
+
+def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
+    """Whether nobody misses the line; --debug shows it all the same."""
+    return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
+
+
+def prefixed(worker: int, text: str) -> str:
+    """Worker 0 speaks for the run; the others say who they are."""
+    return f"[worker {worker}] {text}" if worker else text
+
+
+def is_shown(worker: int, event: Event) -> bool:
+    """Every worker tells the same story; of the others only what the chief may not have seen."""
+    if worker == 0:
+        return True
+    return isinstance(event, Notice) and event.level == "Warning" and event.topic not in _OF_ALL
+
+
+class PlainDisplay:
+    """Lines for a log or a pipe: progress and saves at most every `seconds`, sooner with validation metrics or in a
+    new epoch, the last step always. Epochs shorter than BRIEF_SECONDS do not get a line each.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._last = self._last_saved = -math.inf
+        self._before: Progress | None = None
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def event(self, worker: int, event: Event) -> None:
+        if is_shown(worker, event) and self._is_due(event):
+            for text in lines(event, self._before):
+                self.say(prefixed(worker, text))
+            self._before = event if isinstance(event, Progress) else self._before
+
+    def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
+        print(prefixed(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def close(self) -> None:
+        pass
+
+    def _is_due(self, event: Event) -> bool:
+        now = self._clock()
+        if isinstance(event, Saved):
+            due = now - self._last_saved >= self._seconds
+            self._last_saved = now if due else self._last_saved
+            return due
+        if not isinstance(event, Progress):
+            return True
+        eventful = is_validation(event) or self._before is None or event.epoch != self._before.epoch
+        wait = BRIEF_SECONDS if eventful else self._seconds
+        if now - self._last < wait and event.step != event.total_steps:
+            return False
+        self._last = now
+        return True

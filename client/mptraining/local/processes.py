@@ -1,0 +1,244 @@
+"""The workers of one local run: started together, read line by line, ended together.
+
+Here are the processes, pipes and signals; `verdict` decides when they are told to leave. Each worker leads a
+process group of its own, so that a Ctrl-C on the terminal reaches this program alone, which passes it on as
+SIGTERM and waits for the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Literal, Self
+
+from mptraining.local import watchdog as guard
+from mptraining.local.verdict import End, GangEnd, Patience, due
+
+Stream = Literal["stdout", "stderr"]
+OnLine = Callable[[int, Stream, str], None]
+
+TICK_SECONDS = 0.1
+# A grandchild may hold a dead worker's pipes open.
+DRAIN_SECONDS = 1.0
+LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What to start; `environment` is the whole environment of the process."""
+
+    index: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass
+class _Pipe:
+    """The unfinished last line of one stream of one worker."""
+
+    file: IO[bytes]
+    stream: Stream
+    rest: bytes = b""
+
+    def lines(self) -> list[str] | None:
+        """The lines that became complete; None at the end of the stream."""
+        try:
+            data = os.read(self.file.fileno(), 1 << 16)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        if len(self.rest) > LONGEST_LINE:
+            whole, self.rest = [*whole, self.rest], b""
+        return [_text(line) for line in whole]
+
+
+def _text(line: bytes) -> str:
+    """What a terminal would be left with: of a line that redraws itself, the last drawing."""
+    text = line.decode("utf-8", errors="replace").replace("\b", "\r").rstrip("\r")
+    return text.rpartition("\r")[2]
+
+
+@dataclass
+class _Member:
+    worker: Worker
+    process: subprocess.Popen[bytes]
+    pipes: list[_Pipe]
+    told: bool = False
+    ended_at: float | None = None
+
+    def send(self, number: int) -> None:
+        self.told = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class _Signals:
+    """Counts SIGINT, SIGTERM and SIGHUP while it is open; what was ignored (nohup) stays so."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._stack = ExitStack()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+
+    def __enter__(self) -> Self:
+        # Only the main thread may set handlers, and only it is interrupted by them.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                before = signal.getsignal(number)
+                if before is not signal.SIG_IGN:
+                    signal.signal(number, self._note)
+                    self._stack.callback(signal.signal, number, before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+@dataclass
+class _Gang:
+    on_line: OnLine
+    patience: Patience
+    clock: Callable[[], float]
+    guard: IO[bytes]
+    selector: selectors.BaseSelector
+    members: list[_Member] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    failed_at: float | None = None
+    told_at: float | None = None
+
+    def start(self, worker: Worker) -> None:
+        process = subprocess.Popen(  # noqa: S603 - the trainer's command, no shell
+            worker.command,
+            env=dict(worker.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout
+        assert process.stderr
+        member = _Member(worker, process, [_Pipe(process.stdout, "stdout"), _Pipe(process.stderr, "stderr")])
+        self.members.append(member)
+        self._tell_guard(f"+{process.pid}\n")
+        for pipe in member.pipes:
+            os.set_blocking(pipe.file.fileno(), False)
+            self.selector.register(pipe.file, selectors.EVENT_READ, (member, pipe))
+
+    def going(self) -> bool:
+        return any(member.ended_at is None or member.pipes for member in self.members)
+
+    def turn(self) -> None:
+        """Waits at most a tick for output, passes it on, and notes who left."""
+        for key, _ in self.selector.select(TICK_SECONDS):
+            member, pipe = key.data
+            self._read(member, pipe)
+        now = self.clock()
+        for member in self.members:
+            if member.ended_at is None and member.process.poll() is not None:
+                self._ended(member, now)
+            if member.ended_at is not None and now - member.ended_at >= DRAIN_SECONDS:
+                for pipe in list(member.pipes):
+                    self._close(member, pipe)
+
+    def tell(self, number: int) -> None:
+        self.told_at = self.clock() if self.told_at is None else self.told_at
+        for member in self.members:
+            if member.ended_at is None:
+                member.send(number)
+
+    def signal_due(self, interrupts: int) -> None:
+        number = due(
+            self.clock(),
+            interrupts=interrupts,
+            failed_at=self.failed_at,
+            told_at=self.told_at,
+            patience=self.patience,
+        )
+        if number is signal.SIGKILL or (number is not None and self.told_at is None):
+            self.tell(number)
+
+    def _read(self, member: _Member, pipe: _Pipe) -> None:
+        lines = pipe.lines()
+        if lines is None:
+            self._close(member, pipe)
+        for line in lines or []:
+            self.on_line(member.worker.index, pipe.stream, line)
+
+    def _close(self, member: _Member, pipe: _Pipe) -> None:
+        self.selector.unregister(pipe.file)
+        pipe.file.close()
+        member.pipes.remove(pipe)
+        if pipe.rest:
+            self.on_line(member.worker.index, pipe.stream, _text(pipe.rest))
+
+    def _ended(self, member: _Member, now: float) -> None:
+        code = member.process.returncode
+        self.ends.append(End(member.worker.index, code, member.told))
+        member.ended_at = now
+        if code != 0 and self.failed_at is None:
+            self.failed_at = now
+        # What a worker leaves running would hold its files and ports.
+        member.send(signal.SIGKILL)
+        self._tell_guard(f"-{member.process.pid}\n")
+
+    def _tell_guard(self, line: str) -> None:
+        with suppress(BrokenPipeError):
+            self.guard.write(line.encode())
+            self.guard.flush()
+
+
+def run_gang(
+    workers: Sequence[Worker],
+    *,
+    on_line: OnLine,
+    on_stop: Callable[[int], None],
+    patience: Patience,
+    clock: Callable[[], float] = time.monotonic,
+) -> GangEnd:
+    """Starts the workers and returns when all have ended; none outlives this call, whatever happens.
+
+    `on_line` gets (worker, stream, line without its end) of everything they print; `on_stop` is called with
+    the number of a signal this program gets (SIGINT, SIGTERM, SIGHUP): the first is passed on as SIGTERM,
+    with SIGKILL after `patience.stop` seconds, the second kills at once.
+    """
+    watching = subprocess.Popen(  # noqa: S603 - our own file
+        [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(patience.stop)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert watching.stdin
+    with _Signals() as signals, selectors.DefaultSelector() as selector, watching, watching.stdin:
+        gang = _Gang(on_line, patience, clock, watching.stdin, selector)
+        told = 0
+        try:
+            for worker in workers:
+                gang.start(worker)
+            while gang.going():
+                gang.turn()
+                for number in signals.received[told:]:
+                    told += 1
+                    on_stop(number)
+                gang.signal_due(told)
+        finally:
+            # Only an error of ours leaves anyone here; they still get the time to save.
+            gang.on_line = lambda *_: None
+            if gang.going():
+                gang.tell(signal.SIGTERM)
+            while gang.going():
+                gang.turn()
+                gang.signal_due(len(signals.received))
+        return GangEnd(tuple(gang.ends), signals.received[0] if told else None)

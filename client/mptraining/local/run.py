@@ -1,0 +1,235 @@
+"""`mptj run FILE --local`: one job on this machine, with the processes, variables and run folder of a
+cluster's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from mptraining.display.text import Display, PlainDisplay, header, is_noise
+from mptraining.local.local_job import (
+    Machine,
+    absolute,
+    already_finished,
+    at_home,
+    inherited_environment,
+    latest_attempt,
+    source_folder,
+    this_machine,
+    with_output,
+    worker_environment,
+)
+from mptraining.local.outcome import Story, ending
+from mptraining.local.processes import Stream, Worker, run_gang
+from mptraining.local.verdict import Patience, verdict
+from mptraining.packaging.keras_choice import with_keras_of_folder
+from mptraining_api import events, run_folder
+from mptraining_api.accelerators import catalogue
+from mptraining_api.launch import DEBUG, launch
+from mptraining_api.model import Model
+from mptraining_api.problems import InvalidProgram, ResumeRefused
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.run_folder import Result
+from mptraining_api.spec import MPTrainingJob
+
+M = TypeVar("M", bound=Model)
+
+TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
+# Above the ports that services are known by, below those that kernels give to connections: Linux from 32768 on.
+_PORTS = range(12_000, 30_000)
+
+
+def run_local(
+    path: str | Path,
+    *,
+    output: str | None = None,
+    display: Display | None = None,
+    command: Sequence[str] = TRAINER,
+    patience: Patience | None = None,
+    machine: Machine | None = None,
+    incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
+    again: str | None = None,
+    shown: Callable[[str], str] = str,
+) -> int:
+    """Trains the job in the file at `path` and returns the exit code for a shell.
+
+    0 when it is done (also when it was done before), a worker's own code when one failed, 128 and the number
+    of the signal when it was interrupted or a worker was killed. `output` is the run folder instead of the
+    job's own, `command` what each worker runs, `incarnation` names this launch. `again` is what a user types to
+    resume the run, if it is not `mptj run` with this file; `shown` changes what workers print before it is displayed.
+
+    Raises Problem before any process starts: InvalidSpec, InvalidProgram when TensorFlow is not installed,
+    ResumeRefused when the run folder is another job's.
+    """
+    display = display or PlainDisplay()
+    job, notes = resolved(Path(path), output=output, machine=machine or this_machine())
+    again = again or shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
+    attempt = _attempt(job, display)
+    if attempt is None:
+        return 0
+    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
+        step = "Install it with: pip install 'mptraining[trainer]'"
+        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+
+    folder = _as_typed(job.output or "", Path.cwd())
+    for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
+        display.say(text)
+    story = Story()
+    debug = bool(os.environ.get(DEBUG))
+
+    def on_line(worker: int, stream: Stream, text: str) -> None:
+        text = shown(text)
+        event = events.parse(text) if stream == "stdout" else None
+        if event is None:
+            if debug or not is_noise(stream, text):
+                display.line(worker, stream, text)
+        else:
+            story.add(worker, event)
+            display.event(worker, event)
+
+    said: list[int] = []
+
+    def on_stop(number: int) -> None:
+        said.append(number)
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if len(said) == 1:
+            display.say(f"{name}: saving and stopping; once more ends it at once")
+
+    with ExitStack() as stack:
+        stack.callback(display.close)
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
+        workers = _workers(
+            job,
+            Path(path),
+            temporary / run_folder.JOB,
+            attempt=attempt,
+            command=command,
+            incarnation=incarnation(),
+        )
+        end = run_gang(workers, on_line=on_line, on_stop=on_stop, patience=patience or Patience())
+    decided = verdict(end)
+    words = ending(story, end, decided, command=again, folder=folder)
+    for text in words.said:
+        display.say(text)
+    if words.error is not None:
+        print(f"mptj: {words.error}", file=sys.stderr)
+    return decided.exit_code
+
+
+def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
+    """The job in the file at `path` as this machine will train it, and notes on what its program decided.
+
+    Raises InvalidSpec.
+    """
+    job = MPTrainingJob.load(path)
+    document = job.to_document()
+    decided, notes = with_keras_of_folder(document, source_folder(job.spec, path.absolute().parent))
+    if decided != document:
+        job = MPTrainingJob.parse(decided)
+    here = Path.cwd()
+    job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
+    if output is not None:
+        job = with_output(job, absolute(output, here))
+    # An unknown accelerator is for `resolve` to refuse.
+    accelerator = catalogue().get(job.spec.accelerator.type)
+    settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+    return resolve(job, settings), notes
+
+
+def _attempt(job: ResolvedJob, display: Display) -> int | None:
+    """The number of the attempt to start in the job's run folder; None when there is nothing left to do.
+
+    Raises ResumeRefused when the folder is another job's.
+    """
+    from mptraining_records.storage import storage
+
+    assert job.output is not None
+    latest = latest_attempt([each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))])
+    job_file = storage.join(job.output, run_folder.JOB)
+    if not storage.exists(job_file):
+        return latest + 1
+    before = _stored(storage.read(job_file), ResolvedJob)
+    if before is None:
+        raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder with --output")
+    difference = run_folder.difference(before, job)
+    if difference is not None:
+        step = "Choose another folder with --output, or delete this one"
+        raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
+    result_file = storage.join(job.output, run_folder.RESULT)
+    # A damaged result is none: training goes on from the checkpoints and writes another.
+    result = _stored(storage.read(result_file), Result) if storage.exists(result_file) else None
+    if result is None or not already_finished(before, result, latest, job):
+        return latest + 1
+    at = "" if result.step is None else f" at step {result.step}"
+    more = "" if job.training is None else " or raise spec.training.epochs (or totalSteps) to train on"
+    display.say(f"already finished{at}: {job.output}; delete the folder{more}")
+    return None
+
+
+def _stored(content: bytes, kind: type[M]) -> M | None:
+    try:
+        return kind.read(content)
+    except ValidationError:
+        return None
+
+
+def _workers(
+    job: ResolvedJob, path: Path, job_file: Path, *, attempt: int, command: Sequence[str], incarnation: str
+) -> list[Worker]:
+    hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
+    launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command)
+    job_file.write_text(launched.job_file, encoding="utf-8")
+    shares_gpus = job.accelerator.kind == "gpu" and job.processes > 1
+    return [
+        Worker(
+            index,
+            launched.command,
+            worker_environment(
+                launched,
+                index,
+                inherited=inherited_environment(job, os.environ),
+                incarnation=incarnation,
+                folder=source_folder(job, path.absolute().parent),
+                gpus=job.accelerator.count_per_node if shares_gpus else None,
+            ),
+        )
+        for index in range(job.processes)
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now; all are held until all are known, so that they differ.
+
+    Not of those that the kernel gives to connections: the workers listen seconds later, and one that looks for the
+    others meanwhile could get the very port of another.
+    """
+    draw = random.SystemRandom()
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            each = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", draw.choice(_PORTS)))
+                found.append(each.getsockname()[1])
+    return found
+
+
+def _as_typed(folder: str, here: Path) -> str:
+    """`folder` as a user in `here` would type it."""
+    below = Path(folder).is_relative_to(here) and "://" not in folder
+    return str(Path(folder).relative_to(here)) if below else folder

@@ -1,0 +1,225 @@
+"""From what a user names (a script, a notebook, a folder, a function) to the package that is shipped.
+
+a script or a notebook file     the file and its folder, or the folder that is named
+the running notebook            its cells, and the modules beside it that they import
+a function of a module          the folder from which the module is imported
+a function of a notebook        the function with what it needs, and the modules that this imports
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mptraining.packaging.functions import cut, refuse_nameless
+from mptraining.packaging.local_modules import imported_files
+from mptraining.packaging.notebook_cells import Notebook, read_notebook, running_notebook, shell
+from mptraining.packaging.notebooks import program as program_of
+from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, package
+from mptraining.packaging.requirements import FILE_OPTIONS, without_never
+from mptraining.packaging.source_folder import read_file, read_folder
+from mptraining_api.problems import InvalidProgram, nearest
+
+# Where requirements of several places come together.
+REQUIREMENTS = "requirements-of-the-job.txt"
+NOTEBOOK_MODULE = "notebook_program"
+
+
+def ship_file(
+    file: Path, *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
+) -> Package:
+    """A script or a notebook, with its own folder or `folder`. Raises InvalidProgram."""
+    root = (folder or file.parent).resolve()
+    place = file.resolve()
+    if not place.is_file():
+        raise _no_file(file)
+    if not place.is_relative_to(root):
+        raise InvalidProgram("entry_point", f"{file} is not in the folder {root}", expected="a file inside it")
+    path = place.relative_to(root).as_posix()
+    files, notes = read_folder(root)
+    lines: tuple[str, ...] = ()
+    if place.suffix == ".ipynb":
+        made = program_of(read_notebook(place))
+        files = [each for each in files if each.path != path]
+        path = f"{path.removesuffix('.ipynb')}_notebook.py"
+        files = [each for each in files if each.path != path]
+        files.append(SourceFile.of_text(path, made.text))
+        lines, notes = made.requirements, [*notes, *made.notes]
+    elif path not in {each.path for each in files}:
+        raise InvalidProgram(str(file), "is left out of the package", next_step=f"Add !/{path} to {IGNORE_FILE}.")
+    return _packed(files, _script(path, arguments), root, requirements, lines, notes)
+
+
+def ship_running_notebook(
+    *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
+) -> Package:
+    """The notebook that calls this, with the modules beside it that it imports, or with `folder`."""
+    made = program_of(running_notebook())
+    path = f"{NOTEBOOK_MODULE}.py"
+    files, notes, root = _beside(made.text, folder)
+    files = [each for each in files if each.path != path]
+    files.append(SourceFile.of_text(path, made.text))
+    return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
+
+
+def ship_entry_point(
+    entry_point: str,
+    *,
+    folder: Path | None = None,
+    requirements: Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Package:
+    """A function by `module:name`, with the folder that its module is imported from (default: the current one)."""
+    root = (folder or Path()).resolve()
+    module = entry_point.partition(":")[0].replace(".", "/")
+    if not (root / f"{module}.py").is_file() and not (root / module / "__init__.py").is_file():
+        known = [each.relative_to(root).with_suffix("").as_posix().replace("/", ".") for each in root.glob("*.py")]
+        hint = nearest(module.replace("/", "."), known) or "Name the folder that holds the module."
+        raise InvalidProgram("entry_point", f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
+    files, notes = read_folder(root)
+    return _packed(files, _function(entry_point, arguments), root, requirements, (), notes)
+
+
+def ship_function(
+    function: Callable[..., Any],
+    *,
+    folder: Path | None = None,
+    requirements: Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    trains_itself: bool = False,
+) -> Package:
+    """A function that returns a model; with `trains_itself` one that trains, which is called by a script made for it.
+
+    Its source is shipped as text. Raises InvalidProgram for a lambda, for one inside another function, and for one of
+    an installed package.
+    """
+    refuse_nameless(function)
+    name, module = function.__qualname__, function.__module__
+    text, where = "", ""
+    lines: tuple[str, ...] = ()
+    notes: list[str] = []
+    if module == "__main__":
+        text, where, lines, notes = _main_program()
+        text = cut(text, name, where)
+        module = NOTEBOOK_MODULE
+        files, said, root = _beside(text, folder)
+        notes = [*notes, *said]
+        path = f"{module}.py"
+        files = [each for each in files if each.path != path]
+        files.append(SourceFile.of_text(path, text))
+    else:
+        root = (folder or _home(function)).resolve()
+        files, notes = read_folder(root)
+    if not trains_itself:
+        made = _function(f"{module}:{name}", arguments)
+        return _packed(files, made, root, requirements, lines, notes)
+    starter = f"run_{name}.py"
+    call = f"from {module} import {name}\n\nif __name__ == '__main__':\n    {name}(**{_literal(arguments or {})})\n"
+    files = [each for each in files if each.path != starter]
+    files.append(SourceFile.of_text(starter, call))
+    return _packed(files, _script(starter, ()), root, requirements, lines, notes)
+
+
+def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
+    """Text, name, requirement lines and notes of what runs here: a notebook, or the script."""
+    if shell() is not None:
+        notebook: Notebook = running_notebook()
+        made = program_of(notebook)
+        return made.text, notebook.name, made.requirements, list(made.notes)
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None:
+        step = "Put it into a file, and name the function by module:name."
+        raise InvalidProgram("entry_point", "the function was typed into a prompt", next_step=step)
+    return Path(file).read_text(encoding="utf-8"), Path(file).name, (), []
+
+
+def _home(function: Callable[..., Any]) -> Path:
+    """The folder from which the function's module is imported."""
+    module = sys.modules[function.__module__]
+    file = getattr(module, "__file__", None)
+    if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
+        where = function.__module__
+        step = f"Name it in a requirements file, and call it from a function of your own, or ship a copy of {where}."
+        raise InvalidProgram("entry_point", f"{where} is an installed package, which is not shipped", next_step=step)
+    above = function.__module__.count(".") + (Path(file).name == "__init__.py")
+    return Path(file).resolve().parents[above]
+
+
+def _beside(text: str, folder: Path | None) -> tuple[list[SourceFile], list[str], Path]:
+    """What goes with a program that is in no file: `folder` as a whole, else what it imports from the current one."""
+    if folder is not None:
+        files, notes = read_folder(folder.resolve())
+        return files, notes, folder.resolve()
+    here = Path.cwd()
+    return imported_files(text, here), [], here
+
+
+def _packed(
+    files: Iterable[SourceFile],
+    program: Mapping[str, Any],
+    root: Path,
+    requirements: Path | None,
+    lines: tuple[str, ...],
+    notes: Iterable[str],
+) -> Package:
+    ready = {file.path: file for file in files}
+    wanted, said = _requirements(ready, root, requirements, lines)
+    return package(ready.values(), program=program, requirements=wanted, notes=[*notes, *said])
+
+
+def _requirements(
+    ready: dict[str, SourceFile], root: Path, file: Path | None, lines: tuple[str, ...]
+) -> tuple[str | None, list[str]]:
+    """The path of the job's requirements file, which is added to `ready` where it is not there as it is needed."""
+    text, path = "", REQUIREMENTS
+    notes: list[str] = []
+    if file is not None:
+        place = file.resolve()
+        if not place.is_file():
+            raise InvalidProgram("requirements", f"no file {str(file)!r}", expected="a requirements file of pip's")
+        shipped = read_file(place, place.name)
+        text, notes = without_never(shipped.content.decode("utf-8", "replace"))
+        inside = place.relative_to(root).as_posix() if place.is_relative_to(root) else None
+        if inside and not notes and not lines:
+            ready[inside] = SourceFile(inside, shipped.content)
+            return inside, []
+        if inside:
+            # Beside the file, so that what it names relative to itself is found.
+            path = str(Path(inside).with_name(REQUIREMENTS).as_posix())
+    text += "".join(f"{line}\n" for line in lines)
+    for line in lines:
+        option, _, name = line.partition(" ")
+        if option in FILE_OPTIONS and name not in ready and (root / name).is_file():
+            ready[name] = read_file(root / name, name)
+    if not text.strip():
+        return None, notes
+    ready[path] = SourceFile.of_text(path, text)
+    return path, notes
+
+
+def _script(path: str, arguments: Sequence[str]) -> dict[str, Any]:
+    return {"script": {"path": path, **({"arguments": list(arguments)} if arguments else {})}}
+
+
+def _function(entry_point: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    if arguments:
+        _literal(arguments)
+    return {"function": {"entryPoint": entry_point, **({"arguments": dict(arguments)} if arguments else {})}}
+
+
+def _literal(arguments: Mapping[str, Any]) -> str:
+    """The arguments as Python text; they travel in the job file, which knows JSON's kinds alone."""
+    try:
+        return repr(json.loads(json.dumps(dict(arguments), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        step = "Give numbers, texts, lists and mappings, and make objects in the function."
+        raise InvalidProgram("arguments", f"{error}", expected="values that JSON knows", next_step=step) from error
+
+
+def _no_file(file: Path) -> InvalidProgram:
+    known = [each.name for pattern in ("*.py", "*.ipynb") for each in file.parent.glob(pattern)]
+    hint = nearest(file.name, known) or (f"There are: {', '.join(sorted(known))}." if known else "")
+    return InvalidProgram("entry_point", f"no file {str(file)!r}", expected="a .py or .ipynb file", next_step=hint)

@@ -1,0 +1,282 @@
+"""The arguments of `tensorflow_cloud.run`, checked in its order and refused in its words.
+
+Where tensorflow-cloud would go on into a service that no longer exists, what Kubernetes or the catalogue cannot do is
+refused here instead, with what can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mptraining_api import accelerators
+from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.tensorflow_cloud.machine_configs import (
+    CATALOGUE,
+    COMMON_MACHINE_CONFIGS,
+    REPLACEMENTS,
+    AcceleratorType,
+    DockerConfig,
+    MachineConfig,
+)
+
+_LABEL = re.compile(r"[a-z0-9_-]+")
+_SERVICE_ACCOUNT = re.compile(r".*@([a-z0-9\-]){6,30}\.iam\.gserviceaccount\.com")
+
+
+class InvalidArgument(InvalidSpec, ValueError):
+    """An argument of `run` that cannot be; a ValueError, as tensorflow-cloud's users expect."""
+
+    def __init__(self, found: str, *, next_step: str = "") -> None:
+        # Its messages end with a full stop of their own.
+        super().__init__("", found.removesuffix(".") if next_step else found, next_step=next_step)
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """What `run` was called with, every "auto" decided. `machine` is each node's; `nodes` counts the chief too.
+
+    `custom_shape` says whether CPU cores and memory were the user's own choice. `image` is what the pods run, None for
+    the operator's own trainer; `asked_image` is what the user named, for which the program was written; `bucket` is
+    where a large package goes.
+    """
+
+    entry_point: str | None
+    requirements: str | None
+    distributed: bool
+    machine: MachineConfig
+    custom_shape: bool
+    nodes: int
+    entry_point_args: tuple[str, ...]
+    labels: Mapping[str, str]
+    service_account: str | None
+    image: str | None
+    asked_image: str | None
+    bucket: str | None
+    notes: tuple[str, ...]
+
+
+def checked(
+    *,
+    entry_point: object,
+    requirements_txt: object,
+    docker_config: Any,
+    distribution_strategy: object,
+    chief_config: object,
+    worker_config: object,
+    worker_count: Any,
+    entry_point_args: object,
+    stream_logs: object,
+    job_labels: Mapping[str, str] | None,
+    service_account: str | None,
+    docker_base_image: str | None = None,
+    docker_image_bucket_name: str | None = None,
+) -> RunArguments:
+    """Raises InvalidArgument, a ValueError, in tensorflow-cloud's words and order."""
+    count = worker_count if isinstance(worker_count, int) else int(worker_count)
+    docker = DockerConfig() if docker_config == "auto" else docker_config
+    if not all(hasattr(docker, name) for name in ("image", "parent_image", "image_build_bucket")):
+        raise InvalidArgument(
+            f'Invalid `docker_config` input. Expected "auto" or `DockerConfig` instance. Received {docker_config}.'
+        )
+    _check_files(entry_point, requirements_txt)
+    if distribution_strategy not in ("auto", None):
+        raise InvalidArgument(
+            f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
+        )
+    machine, nodes, said = _machines(chief_config, worker_config, count)
+    custom_shape = _chosen(machine)
+    machine, replaced = _today(machine)
+    _check_labels(job_labels or {})
+    if entry_point_args is not None and not isinstance(entry_point_args, list):
+        raise InvalidArgument(
+            f"Invalid `entry_point_args` input. Expected None or a list. Received {entry_point_args}."
+        )
+    if not isinstance(stream_logs, bool):
+        raise InvalidArgument(f"Invalid `stream_logs` input. Expected a boolean. Received {stream_logs}.")
+    if service_account and not _SERVICE_ACCOUNT.match(service_account):
+        raise InvalidArgument(
+            "Invalid service_account: service_account should follow "
+            f"service-account-name@project-id.iam.gserviceaccount.com Received: {service_account}."
+        )
+    asked_image = docker.parent_image or docker_base_image
+    image, about_image = _image(asked_image)
+    return RunArguments(
+        entry_point=entry_point if isinstance(entry_point, str) else None,
+        requirements=requirements_txt if isinstance(requirements_txt, str) else None,
+        distributed=distribution_strategy == "auto",
+        machine=machine,
+        custom_shape=custom_shape,
+        nodes=nodes,
+        entry_point_args=tuple(str(each) for each in entry_point_args or ()),
+        labels=dict(job_labels or {}),
+        service_account=service_account or None,
+        image=image,
+        asked_image=asked_image,
+        bucket=docker.image_build_bucket or docker_image_bucket_name,
+        notes=(*said, *replaced, *about_image),
+    )
+
+
+def _check_files(entry_point: object, requirements_txt: object) -> None:
+    """tensorflow-cloud takes no functions; a callable is checked where it is shipped."""
+    for name, value in (("entry_point", entry_point), ("requirements_txt", requirements_txt)):
+        if value is None or callable(value):
+            continue
+        if not isinstance(value, str) or not Path(value).is_file():
+            folder = Path(str(value)).parent
+            known = [str(each) for each in folder.glob("*.*")] if folder.is_dir() else []
+            raise InvalidArgument(
+                f"Invalid `{name}`. Expected a relative path in the current directory tree. Received: {value}",
+                next_step=nearest(str(value), known),
+            )
+    if isinstance(entry_point, str) and not entry_point.endswith(("py", "ipynb")):
+        raise InvalidArgument(
+            f"Invalid `entry_point`. Expected a python file or an iPython notebook. Received: {entry_point}"
+        )
+
+
+def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig, int, list[str]]:
+    """The machine of each node and their number."""
+    automatic = COMMON_MACHINE_CONFIGS["T4_1X"]
+    for name, value in (("chief_config", chief), ("worker_config", worker)):
+        if value != "auto" and not isinstance(value, MachineConfig):
+            raise InvalidArgument(
+                f'Invalid `{name}` input. Expected "auto" or `MachineConfig` instance. Received {value}.'
+            )
+    first = chief if isinstance(chief, MachineConfig) else None
+    others = worker if isinstance(worker, MachineConfig) else None
+    if first is not None and first.accelerator.is_tpu:
+        raise InvalidArgument(
+            f"Invalid `chief_config` input. `chief_config` cannot be a TPU config. Received {first}.",
+            next_step="Give it as worker_config, with worker_count=1.",
+        )
+    if count < 0:
+        raise InvalidArgument(f"Invalid `worker_count` input. Expected 0 or more. Received {count}.")
+    if others is not None and others.accelerator.is_tpu:
+        if count != 1:
+            raise InvalidArgument(
+                f"Invalid `worker_count` input. Expected worker_count=1 for TPU `worker_config`. Received {count}."
+            )
+        _refuse_absent(others, "worker_config")
+        return others, 1, ["a TPU job has no chief beside its TPU machine: chief_config is not used"]
+    # What is left "auto" follows the other, since all nodes of a job are alike.
+    machine = first or (others if count else None) or automatic
+    _refuse_absent(machine, "chief_config" if first else "worker_config")
+    if count and others is not None and _differ(machine, others):
+        _refuse_absent(others, "worker_config")
+        if _is_small_chief(machine, others):
+            return others, count, [_without_chief(machine, others, count)]
+        raise InvalidArgument(
+            "Invalid `worker_config` input. Expected the accelerators of `chief_config`, as all nodes of a job are "
+            f"alike. Received {others}.",
+            next_step="Give chief_config and worker_config the same MachineConfig.",
+        )
+    return machine, 1 + count, []
+
+
+def _chosen(machine: MachineConfig) -> bool:
+    """Whether the user chose CPU cores or memory. The common machines' are those of machine types of a service."""
+    common = any(machine is each for each in COMMON_MACHINE_CONFIGS.values())
+    return not common and (machine.cpu_cores, machine.memory) != (MachineConfig.cpu_cores, MachineConfig.memory)
+
+
+def _differ(one: MachineConfig, other: MachineConfig) -> bool:
+    return (one.accelerator, one.accelerator_count) != (other.accelerator, other.accelerator_count)
+
+
+def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:
+    """Whether the workers do the work: the chief has none of their accelerators, or fewer."""
+    kinds = (workers.accelerator, AcceleratorType.NO_ACCELERATOR)
+    return chief.accelerator in kinds and chief.accelerator_count < workers.accelerator_count
+
+
+def _without_chief(chief: MachineConfig, workers: MachineConfig, count: int) -> str:
+    small = f"{chief.accelerator_count} x {chief.accelerator.value}" if chief.accelerator_count else "a CPU"
+    nodes = f"{count} node{'s' * (count > 1)} with {workers.accelerator_count} x {workers.accelerator.value}"
+    return f"all nodes of a job are alike: it asks for {nodes}, and not for the chief with {small}"
+
+
+def _refuse_absent(machine: MachineConfig, argument: str) -> None:
+    """Raises InvalidArgument for accelerators that are gone in such a number that nothing is near, and for none."""
+    kind, count = machine.accelerator, machine.accelerator_count
+    if kind is not AcceleratorType.NO_ACCELERATOR and not count:
+        raise InvalidArgument(f"Invalid `{argument}` input. Expected accelerator_count of 1 or more. Received 0.")
+    if kind in CATALOGUE or _replacement(kind, count) is not None:
+        return
+    near = REPLACEMENTS[kind][0]
+    common = {name: each for name, each in COMMON_MACHINE_CONFIGS.items() if each.accelerator is near}
+    name = min(common, key=lambda each: abs(common[each].accelerator_count - count))
+    raise InvalidArgument(
+        f"Invalid `{argument}` input. {count} x {kind.value} are not among the accelerators that jobs can have.",
+        next_step=f"The nearest is {CATALOGUE[near]}: COMMON_MACHINE_CONFIGS[{name!r}].",
+    )
+
+
+def _replacement(kind: AcceleratorType, count: int) -> AcceleratorType | None:
+    """What there is for accelerators that are gone: the first with as much memory that a machine has so many of."""
+    for near in REPLACEMENTS.get(kind, ()):
+        if near.is_tpu or count in accelerators.lookup(CATALOGUE[near]).counts:
+            return near
+    return None
+
+
+def _today(machine: MachineConfig) -> tuple[MachineConfig, list[str]]:
+    """The machine with accelerators that exist, and a note that names both where it is another."""
+    kind, count = machine.accelerator, machine.accelerator_count
+    near = None if kind in CATALOGUE else _replacement(kind, count)
+    if near is None:
+        return machine, []
+    note = (
+        f"{kind.value} is offered no more: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
+    )
+    return replace(machine, accelerator_type=near), [note]
+
+
+def _check_labels(labels: Mapping[str, str]) -> None:
+    if len(labels) > 64:
+        raise InvalidArgument(
+            f"Invalid job labels: too many labels.Expecting at most 64 labels.Received {len(labels)}."
+        )
+    for key, value in labels.items():
+        for word, what in ((key, "key"), (value, "value")):
+            if not word or not word[0].islower():
+                raise InvalidArgument(
+                    f"Invalid job labels:Label {what} must start with lowercase letters.Received {word}."
+                )
+        if len(key) > 63:
+            raise InvalidArgument(
+                f"Invalid job labels:Label key is too long.Expecting at most 63 characters.Received {key}."
+            )
+        if len(value) > 63:
+            raise InvalidArgument(
+                f"Invalid job labels:Label value is too long for key {key}.Expecting at most 63 characters."
+                f"Received {value}."
+            )
+        for word, what in ((key, "key"), (value, "value")):
+            if not _LABEL.fullmatch(word):
+                raise InvalidArgument(
+                    f"Invalid job labels:Label {what} can only contain lowercase letters,"
+                    f"numeric characters, underscores and dashes.Received: {word}."
+                )
+            if word[-1] in "-_":
+                raise InvalidArgument(
+                    f"Invalid job labels:Label {what} must end with a letter or a digit, as Kubernetes wants it."
+                    f"Received: {word}."
+                )
+
+
+# Images that tensorflow-cloud's users build upon; the trainer is in none of them.
+_WITHOUT_TRAINER = re.compile(r"(docker\.io/)?tensorflow/tensorflow(:|@|$)|gcr\.io/deeplearning-platform-release/")
+
+
+def _image(parent: str | None) -> tuple[str | None, list[str]]:
+    if parent is None:
+        return None, []
+    if _WITHOUT_TRAINER.match(parent):
+        note = f"docker_config.parent_image: {parent} has no trainer in it; the trainer's own image is used"
+        return None, [note]
+    return parent, []

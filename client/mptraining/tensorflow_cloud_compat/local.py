@@ -1,0 +1,108 @@
+"""`tfc.run(..., backend="local")`: the same package and document, trained by processes of this machine.
+
+The package is unpacked as the pod would have it, and `mptraining.local.run` does the rest; the run folder is the job's
+output, else `runs/<name>` in the current folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mptraining.local.local_job import absolute
+from mptraining.local.run import run_local
+from mptraining.packaging.package import Package
+from mptraining.runs import History, Run, load_run
+from mptraining_api.problems import InvalidProgram, Problem
+
+
+class LocalJob(dict[str, str | None]):
+    """A job that was trained here: its run folder, and the dict that tensorflow-cloud returns.
+
+    A program that asks a cluster's `Job` may ask this one: it has ended already.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
+        super().__init__(job_id=name, docker_image=None)
+        self.name = name
+        self.run_folder = folder
+
+    def __repr__(self) -> str:
+        return f"<LocalJob {self.name} in {self.run_folder}>"
+
+    def run(self) -> Run:
+        """The run folder as a value."""
+        return load_run(self.run_folder)
+
+    # One look at a job that has ended is its run.
+    status = run
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """How it ended; at once."""
+        del timeout
+        return self.run()
+
+    def logs(self, follow: bool = False, worker: int | None = None) -> None:
+        """Says where they are: they were shown while it trained."""
+        del follow, worker
+        print(f"what was said stands in {self.run_folder}/events")
+
+    def cancel(self) -> None:
+        """Nothing: it has ended."""
+
+    @property
+    def history(self) -> History:
+        """The training curves: metrics by step, over all attempts."""
+        return self.run().history
+
+    def model(self) -> Any:
+        """The trained keras.Model in this process, in float32. Raises InvalidData, InvalidProgram."""
+        from mptraining.cluster import model as cluster_model
+        from mptraining.cluster.trained_model import load
+
+        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+            return load(cluster_model.from_run_folder(self.run_folder, Path(scratch, "model")))
+
+
+def train_here(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
+    """Trains to the end and returns the job. `command` is what each worker runs instead of the trainer.
+
+    Raises Problem before any process starts, and when training failed; what happened was shown then.
+    """
+    again = f"run(…, name={document['metadata']['name']!r})"
+    name = document["metadata"]["name"]
+    given = (document["spec"].get("output") or {}).get("uri")
+    folder = absolute(given, Path.cwd()) if given else str(Path.cwd() / "runs" / name)
+    body = {**document, "spec": {**document["spec"], "source": package.source(config_map=name)}}
+    if package.requirements is not None:
+        print(f"note: {package.requirements} is not installed here: the job takes this environment's packages")
+    with tempfile.TemporaryDirectory(prefix="mptraining-source-") as scratch:
+        for file in package.files:
+            place = Path(scratch, "source", file.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.content)
+            place.chmod(0o755 if file.executable else 0o644)
+        job_file = Path(scratch, "job.yaml")
+        job_file.write_text(yaml.safe_dump(body), encoding="utf-8")
+
+        def shown(text: str) -> str:
+            # The copy is deleted at the end: its files are called as the user's own are.
+            return text.replace(f"{scratch}/source/", "")
+
+        options: dict[str, Any] = {} if command is None else {"command": command}
+        exit_code = run_local(job_file, output=folder, again=again, shown=shown, **options)
+    if exit_code:
+        raise _failed(folder, exit_code)
+    return LocalJob(name, folder)
+
+
+def _failed(folder: str, exit_code: int) -> Problem:
+    return InvalidProgram(
+        "the job",
+        f"ended with exit code {exit_code}",
+        next_step=f"The lines above say why; what it left is in {folder}.",
+    )

@@ -1,0 +1,119 @@
+"""What `tensorflow_cloud.run` does once its arguments are checked: ship the program, make the job, start it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mptraining.packaging import program
+from mptraining.packaging.keras_choice import with_keras
+from mptraining.packaging.notebook_cells import shell
+from mptraining.packaging.package import Package
+from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments
+from mptraining.tensorflow_cloud_compat.job import document, job_name
+from mptraining_api.problems import InvalidSpec
+
+if TYPE_CHECKING:
+    from mptraining.cluster.connection import Where
+    from mptraining.cluster.job import Job
+    from mptraining.tensorflow_cloud_compat.local import LocalJob
+
+
+Backend = Literal["cluster", "local"]
+# Where jobs go whose call does not say it: an unchanged program trains here after one line, or one variable.
+BACKEND = "MPTRAINING_BACKEND"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a job goes, and what of it tensorflow-cloud has no argument for. `name` None: made from the program's.
+
+    `backend` None: the environment's `MPTRAINING_BACKEND`, else the cluster.
+    """
+
+    name: str | None
+    output: str | None
+    spec: Mapping[str, Any]
+    where: Where | None
+    backend: Backend | None
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("cluster", "local", None):
+            found = repr(self.backend)
+            raise InvalidArgument(f"Invalid `backend` input. Expected 'cluster' or 'local'. Received {found}.")
+
+    @property
+    def local(self) -> bool:
+        """Whether the job trains in processes of this machine. Raises InvalidSpec for another word in the variable."""
+        said = self.backend or os.environ.get(BACKEND) or "cluster"
+        if said not in ("cluster", "local"):
+            raise InvalidSpec(f"the variable {BACKEND}", repr(said), expected="cluster or local")
+        # Who names a cluster means it.
+        return said == "local" and (self.backend is not None or self.where is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """The package, a word for the job's name, and whether it is the running script that submits itself."""
+
+    package: Package
+    stem: str
+    from_itself: bool = False
+
+
+def ship(
+    entry_point: str | Callable[..., Any] | None, arguments: RunArguments, *, folder: str | None, target: Target
+) -> Shipped:
+    """The package of what `entry_point` names. Raises Problem."""
+    root = Path(folder) if folder is not None else None
+    requirements = Path(arguments.requirements) if arguments.requirements else None
+    words = arguments.entry_point_args
+    if callable(entry_point):
+        if words:
+            raise InvalidArgument("Invalid `entry_point_args` input. Expected None for a function. Received a list.")
+        # With data the function returns a model, which the trainer trains; else it trains by itself.
+        alone = "data" not in target.spec
+        made = program.ship_function(entry_point, folder=root, requirements=requirements, trains_itself=alone)
+        return Shipped(made, entry_point.__name__)
+    if entry_point is None and shell() is not None:
+        made = program.ship_running_notebook(folder=root, requirements=requirements, arguments=words)
+        return Shipped(made, "notebook")
+    file = Path(entry_point if entry_point is not None else sys.argv[0])
+    made = program.ship_file(file, folder=root, requirements=requirements, arguments=words)
+    return Shipped(made, file.stem, from_itself=entry_point is None)
+
+
+def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_logs: bool) -> Job | LocalJob:
+    """Starts the job and says its name. Raises Problem."""
+    body = document(
+        arguments,
+        name=target.name or job_name(shipped.stem, secrets.token_hex(3)),
+        program=shipped.package.program,
+        output=target.output,
+        spec=target.spec,
+    )
+    body, package, about_keras = with_keras(body, shipped.package, image=arguments.asked_image)
+    for note in (*arguments.notes, *package.notes, *about_keras):
+        print(f"note: {note}")
+    if target.local:
+        from mptraining.tensorflow_cloud_compat.local import train_here
+
+        return train_here(body, package)
+    from mptraining.cluster.connection import HERE
+    from mptraining.cluster.submit import submit
+
+    bucket = arguments.bucket
+    archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
+    job = submit(body, package=package, where=target.where or HERE, archives=archives)
+    for warning in job.warnings:
+        print(f"advice: {warning}")
+    print("Job submitted successfully.")
+    print("Your job ID is: ", job["job_id"])
+    if stream_logs:
+        job.logs(follow=True)
+    return job

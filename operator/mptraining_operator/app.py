@@ -1,0 +1,250 @@
+"""The parts of one replica, put together: started in the order of the data, stopped in the reverse.
+
+Every replica watches, lists and takes progress reports; the one that holds the lease reconciles.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from mptraining_operator import health
+from mptraining_operator.apply import Applier
+from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.controller import Reconciler
+from mptraining_operator.event_recorder import Announcer
+from mptraining_operator.health import HealthServer
+from mptraining_operator.leader_election import Election, LeaseKeeper
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.progress.certificate import dns_names
+from mptraining_operator.progress.progress_endpoint import ProgressEndpoint
+from mptraining_operator.progress.progress_request import path
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.shared import Owner
+from mptraining_operator.resources.volumes import Authorities
+from mptraining_operator.settings import Identity, OperatorSettings
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.informer import Relister
+from mptraining_operator.watch.intake import STREAMS, Intake
+from mptraining_operator.watch.kopf_streams import Streams
+from mptraining_operator.watch.work_queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+# Seconds from SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
+_FINISH_SECONDS = 5.0
+
+
+def limits(settings: OperatorSettings, identity: Identity) -> Limits:
+    """What plans need of the settings."""
+    return Limits(
+        cluster=settings.cluster(),
+        program_backoff=settings.restart.program_seconds,
+        infrastructure_backoff=settings.restart.infrastructure_seconds,
+        longest_backoff=settings.restart.longest_seconds,
+        settle=settings.settle_seconds,
+        stuck_pod=settings.stuck_pod_seconds,
+        jobs=settings.limits,
+        operator_namespace=identity.namespace,
+        operator_account=identity.service_account,
+    )
+
+
+class Operator:
+    """One replica. `lost` is called when it must not go on; it has to end the process.
+
+    `clock` tells the seconds since 1970, for times that are written down or compared with such (`server_time`);
+    what must not jump is measured by monotonic clocks.
+    """
+
+    def __init__(
+        self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
+        *, lost: Callable[[str], None], clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._clock = clock
+        self._identity = identity
+        self._cluster = cluster
+        self._limits = limits(settings, identity)
+        self._stopping = threading.Event()
+        self._metrics = metrics
+        self._cache = Cache(time.monotonic)
+        self._queue = WorkQueue(time.monotonic)
+        intake = Intake(self._cache, self._queue)
+        self._relister = Relister(
+            cluster,
+            self._cache,
+            intake,
+            seconds=settings.relist_seconds,
+            namespaces=settings.namespaces,
+            clock=time.monotonic,
+            returned=self._watch_anew,
+        )
+        self._streams = Streams(
+            intake,
+            namespaces=settings.namespaces,
+            listed_anew=self._relister.soon,
+            served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
+        )
+        self._announcer = Announcer(cluster, host=identity.name, clock=clock)
+        self._progress: ProgressEndpoint | None = None
+        applier = Applier(
+            cluster,
+            self._cache,
+            pod_settings=self._pod_settings,
+            announce=self._announcer.announce,
+            written=metrics.count_plan,
+            clock=clock,
+        )
+        self._reconciler = Reconciler(
+            self._queue,
+            self._cache,
+            applier,
+            plan=plan,
+            limits=self._limits,
+            announce=self._announcer.announce,
+            observe=metrics.observe_reconcile,
+            clock=clock,
+            stopwatch=time.perf_counter,
+        )
+        election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
+        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=lost)
+        self._health = HealthServer(
+            settings.health_port,
+            metrics=metrics.text,
+            alive=(
+                health.silent_loop(lambda: self._streams.silence() if self._watching else 0.0),
+                health.stuck_worker(self._queue.longest_work, self._reconciler.dead),
+                health.old_queue(self._queue.oldest_age, lambda: self._lease.leading),
+                health.old_list(self._relister.age, settings.relist_seconds),
+                health.unmet(lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"),
+            ),
+            ready=(
+                health.unmet(self._relister.complete.is_set, "the first list is not complete"),
+                health.unmet(
+                    lambda: self._progress is not None or not settings.progress.enabled,
+                    "the progress endpoint does not listen",
+                ),
+            ),
+        )
+        metrics.watch(
+            jobs_by_phase=self._cache.jobs_by_phase,
+            # A standby's keys wait for nobody.
+            queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
+            queue_depth=self._queue.depth,
+        )
+        self._watching = False
+
+    @property
+    def health_port(self) -> int:
+        return self._health.port
+
+    def run(self, stop: threading.Event) -> None:
+        """Works until `stop` is set; then finishes what is in hand and lets a successor begin.
+
+        Raises OSError when a port cannot be had.
+        """
+        self._health.start()
+        threading.Thread(target=self._start, name="start", daemon=True).start()
+        stop.wait()
+        self._stop()
+
+    def _start(self) -> None:
+        self._relister.start()
+        self._announcer.start()
+        if self._settings.progress.enabled:
+            self._start_progress()
+        while not self._relister.complete.wait(0.5):
+            if self._stopping.is_set():
+                return
+        _log.info("listed %d jobs; ready", len(self._cache.job_keys()))
+        self._streams.start()
+        self._watching = True
+        self._lease.start()
+
+    def _start_progress(self) -> None:
+        """Before any pod starts: pods are told the endpoint's certificate."""
+        pause = 1.0
+        while not self._stopping.is_set():
+            try:
+                listed = self._relister.complete.is_set
+                self._progress = ProgressEndpoint(
+                    self._settings, self._identity, self._cluster, self._cache, listed, self._clock
+                )
+                return
+            except (ApiProblem, OSError, RuntimeError) as problem:
+                _log.warning("the progress endpoint cannot start: %s; trying again in %.0f s", problem, pause)
+                self._stopping.wait(pause)
+                pause = min(2 * pause, 15.0)
+
+    def _lead(self) -> None:
+        """Begins to reconcile: every job gets a look, since a predecessor may have stopped anywhere."""
+        if self._stopping.is_set():
+            return
+        _log.info("leading as %s", self._identity.name)
+        self._metrics.set_leader(True)
+        # In a thread of its own: the one that calls has a lease to renew.
+        threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
+
+    def _reconcile(self) -> None:
+        """A standby's streams may lag behind each other, and a list that began before this replica led may be torn:
+        its Jobs from before the last write of the leader before, its MPTrainingJobs from after it. What is not seen
+        must not be taken for gone.
+        """
+        if not self._relister.anew(self._stopping) or self._stopping.is_set():
+            return
+        for key in self._cache.job_keys():
+            self._queue.add(key)
+        # While nobody led nobody may have taken reports either.
+        heard = self._clock() if self._settings.progress.enabled else None
+        self._reconciler.start(self._settings.workers, reports_since=heard)
+
+    def _watch_anew(self) -> None:
+        self._streams.begin_anew()
+
+    def _stop(self) -> None:
+        _log.info("stopping")
+        self._stopping.set()
+        self._queue.stop()
+        finished = self._reconciler.join(_FINISH_SECONDS)
+        # Who still writes must not have a successor beside it: then the lease runs out by itself.
+        self._lease.stop(release=finished)
+        self._relister.stop()
+        if self._progress is not None:
+            self._progress.stop()
+        self._announcer.stop()
+        self._streams.stop(1.0)
+        self._health.stop()
+
+    def _pod_settings(self, owner: Owner) -> PodSettings:
+        settings, pods, progress = self._settings, self._settings.pods, self._progress
+        url, certificate = None, ""
+        if progress is not None:
+            host = dns_names(settings.progress.service, self._identity.namespace)[0]
+            url = f"https://{host}:{progress.service_port}{path(Key(owner.namespace, owner.name))}"
+            certificate = progress.certificate
+        return PodSettings(
+            grace_seconds=settings.grace_seconds,
+            unreachable_seconds=settings.unreachable_seconds,
+            progress_url=url,
+            progress_certificate=certificate,
+            image_pull_secrets=pods.image_pull_secrets,
+            authorities=Authorities(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
+            priority_class_name=pods.priority_class_name,
+            labels=pods.labels,
+            http_proxy=pods.http_proxy,
+            https_proxy=pods.https_proxy,
+            no_proxy=pods.no_proxy or "",
+        )
+
+
+def die(cause: str) -> None:
+    """Ends the process at once: a leader that lost its lease must not finish even the call it is in."""
+    _log.error("no longer leading: %s; this process ends and is started anew", cause)
+    logging.shutdown()
+    os._exit(1)

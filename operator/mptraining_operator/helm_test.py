@@ -1,0 +1,114 @@
+"""What `helm test` runs: does an installed operator work, asked from a pod beside it with its own account.
+
+Each check is one line for a person. A retry belongs to the caller: an operator takes some seconds to start.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from mptraining_operator.cluster import JOBS, LEASES, SECRETS, ApiProblem, Raw, Resource
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.progress.progress_request import path
+from mptraining_operator.settings import OperatorSettings
+
+# Of the Service, whatever port the replicas listen on.
+SERVICE_PORT = 8443
+_PATIENCE = 10.0
+
+
+class Reads(Protocol):
+    """What is needed of `cluster.Cluster`."""
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
+
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
+
+
+# Host and authority (PEM) -> HTTP status. Raises OSError.
+Reach = Callable[[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`words` say what was found, and where it is wrong what to look at."""
+
+    good: bool
+    words: str
+
+    def __str__(self) -> str:
+        return f"{'ok' if self.good else 'FAILED'}: {self.words}"
+
+
+def findings(
+    settings: OperatorSettings, namespace: str, cluster: Reads, *, reach: Reach, wait: Callable[[float], object]
+) -> Iterator[Finding]:
+    """One after another; `wait` sleeps for so many seconds."""
+    yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
+    yield _leader(settings, namespace, cluster, wait)
+    if settings.progress.enabled:
+        yield _progress(settings, namespace, cluster, reach)
+
+
+def _jobs(cluster: Reads, namespace: str | None) -> Finding:
+    where = f"in namespace {namespace}" if namespace else "in all namespaces"
+    try:
+        found, _ = next(cluster.pages(JOBS, namespace))
+    except ApiProblem as problem:
+        if problem.status == 404:
+            return Finding(False, "the resource MPTrainingJob is not installed: set crds.install, or apply crd.yaml")
+        return Finding(False, f"MPTrainingJobs {where}: {problem.message}. Look at the chart's rbac values.")
+    return Finding(True, f"MPTrainingJobs {where} can be listed: {len(found)} on the first page")
+
+
+def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Callable[[float], object]) -> Finding:
+    lease = f"Lease {namespace}/{settings.lease.name}"
+    logs = "Look at the logs of the operator's replicas."
+    try:
+        before = cluster.get(LEASES, namespace, settings.lease.name)
+        # A leader renews it more often than this; who died does not.
+        wait(settings.lease.duration_seconds)
+        after = cluster.get(LEASES, namespace, settings.lease.name)
+    except ApiProblem as problem:
+        return Finding(False, f"{lease}: {problem.message}. {logs}")
+    holder = after.get("spec", {}).get("holderIdentity")
+    if not holder:
+        return Finding(False, f"{lease}: nobody holds it. {logs}")
+    if before.get("spec", {}).get("renewTime") == after.get("spec", {}).get("renewTime"):
+        seconds = settings.lease.duration_seconds
+        return Finding(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
+    return Finding(True, f"{holder} leads and renews its Lease")
+
+
+def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach: Reach) -> Finding:
+    from mptraining_operator.progress.certificate import Broken, dns_names, from_secret
+
+    host = dns_names(settings.progress.service, namespace)[0]
+    secret = f"{settings.progress.service}-progress"
+    try:
+        authority = from_secret(cluster.get(SECRETS, namespace, secret)).ca_pem.decode()
+        status = reach(host, authority)
+    except (ApiProblem, Broken) as problem:
+        return Finding(False, f"Secret {namespace}/{secret}: {problem}")
+    except OSError as error:
+        return Finding(False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas.")
+    if status != http.HTTPStatus.UNAUTHORIZED:
+        return Finding(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right")
+    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and refuses who has no token")
+
+
+def reach(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
+    """The HTTP status of a report without a token, over TLS that only `authority` (PEM) may sign."""
+    context = ssl.create_default_context(cadata=authority)
+    connection = http.client.HTTPSConnection(host, port, timeout=_PATIENCE, context=context)
+    try:
+        connection.request("POST", path(Key("default", "self-check")), body=b"{}")
+        return connection.getresponse().status
+    except http.client.HTTPException as error:
+        raise OSError(f"no answer of HTTP: {error!r}") from None
+    finally:
+        connection.close()

@@ -1,0 +1,178 @@
+"""How a job stands, written down: conditions, phase, attempts, as new frozen statuses.
+
+Every function takes a status and returns the next one; times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.status import Attempt, Condition, JobStatus, Phase
+
+ConditionType = Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"]
+# The schema's bound is 32768; a person reads less, and etcd holds it for every job.
+_LONGEST_MESSAGE = 2000
+_ATTEMPTS_KEPT = 10
+
+
+def stamp(now: float) -> str:
+    """As metav1.Time: RFC 3339 in whole seconds, UTC."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(time: str) -> float:
+    """The reverse of `stamp`; fractions of a second are read too."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+
+
+def condition(status: JobStatus, type: ConditionType) -> Condition | None:
+    return next((each for each in status.conditions or () if each.type == type), None)
+
+
+def holds(status: JobStatus, type: ConditionType) -> bool:
+    found = condition(status, type)
+    return found is not None and found.status == "True"
+
+
+def since(status: JobStatus, type: ConditionType) -> float | None:
+    """Since when the condition is what it is; None when it was never written."""
+    found = condition(status, type)
+    return None if found is None else seconds(found.last_transition_time)
+
+
+def with_condition(
+    status: JobStatus, type: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
+) -> JobStatus:
+    """The status with that condition; `lastTransitionTime` moves only when the condition turns."""
+    word: Literal["True", "False"] = "True" if value else "False"
+    before = condition(status, type)
+    turned = before is None or before.status != word
+    after = Condition(
+        type=type,
+        status=word,
+        reason=reason,
+        message=shortened(message),
+        last_transition_time=stamp(now) if turned or before is None else before.last_transition_time,
+        observed_generation=generation,
+    )
+    others = [each for each in status.conditions or () if each.type != type]
+    place = next((at for at, each in enumerate(status.conditions or ()) if each.type == type), len(others))
+    return status.model_copy(update={"conditions": [*others[:place], after, *others[place:]]})
+
+
+def shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def current(status: JobStatus) -> Attempt | None:
+    """The attempt that exists or is about to; None before the first."""
+    attempts = status.attempts or []
+    return attempts[-1] if attempts and attempts[-1].number == status.current_attempt else None
+
+
+def started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
+    """The intent: attempt `number` is about to be created."""
+    attempts = [*(status.attempts or []), Attempt(number=number, start_time=stamp(now))][-_ATTEMPTS_KEPT:]
+    first = number == 1
+    status = status.model_copy(
+        update={
+            "phase": Phase.PENDING if first else Phase.RESTARTING,
+            "observed_generation": generation,
+            "current_attempt": number,
+            "attempts": attempts,
+            "application_failures": status.application_failures or 0,
+            "infrastructure_restarts": status.infrastructure_restarts or 0,
+            **described(job),
+        }
+    )
+    if job.accelerator.asked_for:
+        message = f"{job.accelerator.asked_for} is absent from this cluster, as the operator's settings say"
+        status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
+    if condition(status, "Suspended") is not None:
+        status = resumed(status, now, generation)
+    return with_condition(status, "Running", False, "Starting", f"attempt {number} is being created", now, generation)
+
+
+def described(job: ResolvedJob) -> dict[str, object]:
+    """What was decided for the job, in the fields of the status."""
+    return {
+        "strategy": job.strategy,
+        "precision": job.precision.policy,
+        "workers": job.processes,
+        "replicas_in_sync": job.replicas,
+        "global_batch_size": job.global_batch_size,
+    }
+
+
+def _not_before(start: str | None, now: float) -> str:
+    """An end, by another replica's idea of the time perhaps: nothing ends before it has begun."""
+    return stamp(max(now, seconds(start)) if start else now)
+
+
+def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
+    """The current attempt has ended so."""
+    attempts = list(status.attempts or [])
+    if attempts and attempts[-1].number == status.current_attempt:
+        ended = {
+            "outcome": outcome.reason,
+            "message": shortened(message),
+            "completion_time": _not_before(attempts[-1].start_time, now),
+        }
+        attempts[-1] = attempts[-1].model_copy(update=ended)
+    return status.model_copy(update={"attempts": attempts or None})
+
+
+def anew(status: JobStatus, now: float) -> JobStatus:
+    """The current attempt begins now, with another Indexed Job than the one that somebody deleted."""
+    attempts = list(status.attempts or [])
+    attempts[-1] = attempts[-1].model_copy(update={"start_time": stamp(now)})
+    return status.model_copy(update={"attempts": attempts})
+
+
+def running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
+    """All workers of the current attempt run."""
+    status = status.model_copy(
+        update={
+            "phase": Phase.RUNNING,
+            "start_time": status.start_time or stamp(now),
+            "observed_generation": generation,
+        }
+    )
+    return with_condition(status, "Running", True, "Running", message, now, generation)
+
+
+def waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:
+    """The workers do not run, or not all of them."""
+    status = status.model_copy(update={"phase": phase, "observed_generation": generation})
+    return with_condition(status, "Running", False, reason, message, now, generation)
+
+
+def suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
+    """The user gave the machines back; the clock of activeDeadlineSeconds starts anew, as a batch/v1 Job's does."""
+    message = "suspended by spec.runPolicy.suspend; set it to false to go on from the last checkpoint"
+    status = waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
+    status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
+    return status.model_copy(update={"start_time": None})
+
+
+def resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
+    """The user wants the machines again."""
+    return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
+
+
+def finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
+    """The job has ended, for good."""
+    good = outcome == SUCCEEDED
+    attempt = current(status)
+    if attempt is not None and attempt.outcome is None:
+        status = attempt_over(status, outcome, message, now)
+    phase = Phase.SUCCEEDED if good else Phase.FAILED
+    # Said once, where people look for it.
+    over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
+    status = waiting(status, phase, outcome.reason, over, now, generation)
+    status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})
+    status = with_condition(status, "Succeeded" if good else "Failed", True, outcome.reason, message, now, generation)
+    return with_condition(status, "Finished", True, outcome.reason, over, now, generation)

@@ -1,0 +1,81 @@
+"""The three deadlines of runPolicy: waiting for machines, running, and going without a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Outcome
+from mptraining_api.resolve.run_policy import ResolvedRunPolicy, resolve_run_policy
+from mptraining_api.status import JobStatus
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+
+# The trainer's own default; a job that asks it for more has a deadline that is too short.
+MODEL_WAIT_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """At `at` (seconds since 1970) the attempt ends so."""
+
+    at: float
+    outcome: Outcome
+    message: str
+
+
+def policy(snapshot: Snapshot) -> ResolvedRunPolicy:
+    """The job's run policy with its defaults."""
+    return resolve_run_policy(snapshot.job.spec.run_policy if snapshot.job else None)
+
+
+def earliest(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
+    """The next deadline of the current attempt; `why` says what it waits for, while it waits."""
+    found = [
+        each
+        for each in (_pending(snapshot, status, batch_job, why), _active(snapshot, status), _progress(snapshot, status))
+        if each is not None
+    ]
+    return min(found, key=lambda each: each.at, default=None)
+
+
+def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
+    """From the moment that pods may be created: time in a queue does not count."""
+    attempt = conditions.current(status)
+    if conditions.holds(status, "Running") or attempt is None or attempt.start_time is None:
+        return None
+    if batch_job is not None and batch_job.suspended:
+        return None
+    began = conditions.seconds(attempt.start_time) if batch_job is None else batch_job.started
+    if began is None:
+        return None
+    limit = policy(snapshot).pending_timeout_seconds
+    message = (
+        f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"
+    )
+    return Deadline(began + limit, outcomes.PENDING_TIMEOUT, message)
+
+
+def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
+    limit = policy(snapshot).active_deadline_seconds
+    if limit is None or status.start_time is None:
+        return None
+    message = f"the job ran for {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
+    return Deadline(conditions.seconds(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
+
+
+def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
+    """None as long as nobody can hear of a step."""
+    limit = policy(snapshot).progress_deadline_seconds
+    began, heard = conditions.since(status, "Running"), snapshot.reports_since
+    if limit is None or began is None or heard is None or not conditions.holds(status, "Running"):
+        return None
+    began = max(began, heard)
+    progress = status.progress
+    if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
+        began = max(began, conditions.seconds(progress.step_time))
+        if progress.percent_complete == 100:
+            # All steps are done: worker 0 exports, and may keep the model to be fetched.
+            began += MODEL_WAIT_SECONDS
+    message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
+    return Deadline(began + limit, outcomes.NO_PROGRESS, message)

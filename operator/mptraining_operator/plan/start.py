@@ -1,0 +1,202 @@
+"""How an attempt begins: the intent in the status first, then its Indexed Job, and never beside an earlier one.
+
+An attempt starts when no process of any earlier one can be alive (`gone.quiet`), the next after its backoff.
+"""
+
+from __future__ import annotations
+
+from mptraining_api import outcomes
+from mptraining_api.problems import Problem
+from mptraining_api.resolve.resolve import resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec_pods import PodTemplate
+from mptraining_api.status import Attempt, JobStatus, Phase
+from mptraining_operator.plan import admission, backoff, conditions, waiting
+from mptraining_operator.plan.actions import Announcement, Plan, ReadJobFile, StartAttempt
+from mptraining_operator.plan.deadlines import earliest
+from mptraining_operator.plan.end import charge, end_current
+from mptraining_operator.plan.gone import quiet
+from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.resources.volumes import outlives_pod
+
+# Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
+_TRY_AGAIN_SOONEST = 2.0
+_TRY_AGAIN_LATEST = 60.0
+
+
+def first(snapshot: Snapshot, now: float) -> Plan | None:
+    """Starts a job that has no attempt yet, or fails it when it can never work as it is written."""
+    status = snapshot.status
+    if status is None or conditions.current(status) is not None:
+        return None
+    if status.current_attempt or snapshot.batch_jobs:
+        return _adopted(snapshot, status, now)
+    if snapshot.job is None:
+        return _invalid(snapshot, snapshot.problem, now)
+    try:
+        job = resolve(snapshot.job, snapshot.limits.cluster)
+    except Problem as problem:
+        return _invalid(snapshot, str(problem), now)
+    # A spec that was refused and then mended starts with a clean slate.
+    clean = JobStatus(progress=status.progress) if conditions.holds(status, "Finished") else status
+    if not quiet(snapshot):
+        return _held_back(snapshot, clean, now)
+    return _start(snapshot, clean, 1, job, now)
+
+
+def _held_back(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
+    """Pods of an earlier job of this name, or of a Job that went while somebody emptied the status, still end."""
+    found = waiting.wait(snapshot, None, now)
+    before = conditions.condition(status, "Running")
+    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
+    if conditions.holds(status, "Suspended"):
+        status = conditions.resumed(status, now, snapshot.generation)
+    status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    return Plan(status=status, announcements=(Announcement(found.reason, found.message),) if new else ())
+
+
+def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
+    status = conditions.finished(
+        snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation
+    )
+    said = Announcement(outcomes.INVALID_SPEC.reason, message, "Warning")
+    return Plan(status=status, announcements=(said,))
+
+
+def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
+    """Somebody emptied the status, or a part of it: the attempt that it names, else the newest Job's, goes on."""
+    number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
+    batch_job = snapshot.batch_job(number)
+    attempt = Attempt(number=number, start_time=conditions.stamp(batch_job.created if batch_job else now))
+    before = [each for each in status.attempts or () if each.number < number]
+    update: dict[str, object] = {
+        "current_attempt": number,
+        "attempts": [*before, attempt][-10:],
+    }
+    status = status.model_copy(update=update)
+    message = f"somebody edited the status; going on with attempt {number}"
+    status = conditions.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
+    return Plan(status=status, announcements=(Announcement("StatusRebuilt", message, "Warning"),))
+
+
+def following(snapshot: Snapshot, now: float) -> Plan | None:
+    """Starts the attempt after one that has ended: when all of it is gone, and not before its backoff is over."""
+    status = snapshot.status
+    attempt = conditions.current(status) if status else None
+    if status is None or attempt is None or attempt.outcome is None:
+        return None
+    ending = end_current(snapshot, status)
+    if ending or not quiet(snapshot):
+        return Plan(actions=ending)
+    due = conditions.seconds(attempt.completion_time or conditions.stamp(now)) + backoff.delay(status, snapshot.limits)
+    if now < due:
+        return Plan(wake_at=due)
+    job = _frozen(snapshot)
+    if isinstance(job, Plan):
+        return job
+    return _start(snapshot, status, attempt.number + 1, job, now)
+
+
+def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
+    """Creates the Indexed Job that the status announces and nobody has seen: the operator was stopped between the
+    two, or the API server refused a child.
+    """
+    status = snapshot.status
+    attempt = conditions.current(status) if status else None
+    if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
+        return None
+    if status.phase == Phase.QUEUED:
+        # Deleted while it queued, for hours perhaps, which pendingTimeoutSeconds does not count.
+        status = conditions.anew(status, now)
+    refusal = snapshot.findings.refusal
+    found = waiting.wait(snapshot, None, now)
+    if refusal is not None and refusal.kind == "Invalid":
+        return charge(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
+    why = f"{found.reason}: {found.message}"
+    deadline = earliest(snapshot, status, None, why)
+    if deadline is not None and now >= deadline.at and _nobody_held_it_up(snapshot, found):
+        # No operator ran for that long: an outage is charged to no job.
+        status = conditions.anew(status, now)
+        deadline = earliest(snapshot, status, None, why)
+    if deadline is not None and now >= deadline.at:
+        return charge(snapshot, status, deadline.outcome, deadline.message, now)
+    written = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    new = written != status and (refusal or snapshot.predecessors)
+    said = (Announcement(found.reason, found.message, "Warning"),) if new else ()
+    wake = deadline.at if deadline else None
+    again = _try_again(refusal, attempt, now)
+    if now < again:
+        return Plan(status=written, announcements=said, wake_at=min(again, wake or again))
+    if not quiet(snapshot):
+        return Plan(status=written, announcements=said, wake_at=wake)
+    # Of attempt 1, too: the ConfigMap may be there, by a process of another version that was stopped.
+    job = _frozen(snapshot)
+    if isinstance(job, Plan):
+        return job
+    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), announcements=said, wake_at=wake)
+
+
+def _nobody_held_it_up(snapshot: Snapshot, found: waiting.Wait) -> bool:
+    """Neither now, nor when it was last looked at: nobody refused a child, and no earlier pods were there."""
+    before = conditions.condition(snapshot.status, "Running") if snapshot.status else None
+    return quiet(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
+
+
+def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
+    """When a refused child is tried again: the longer it lasts, the later."""
+    if refusal is None:
+        return now
+    began = conditions.seconds(attempt.start_time or conditions.stamp(now))
+    return refusal.at + min(max((refusal.at - began) / 2, _TRY_AGAIN_SOONEST), _TRY_AGAIN_LATEST)
+
+
+def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
+    waiting_plan = admission.held(snapshot, status, job, now)
+    if waiting_plan is not None:
+        return waiting_plan
+    after = conditions.started(status, number, job, now, snapshot.generation)
+    kind = job.accelerator.asked_for or job.accelerator.type
+    workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
+    replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
+    how = f"{job.strategy} over {replicas}, {job.precision.policy}"
+    said = [Announcement("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    if number == 1 and (lost := _goes_with_the_pods(snapshot, job)):
+        said.append(Announcement("NothingKept", lost, "Warning"))
+    if snapshot.problem:
+        # A field of a newer version: the job is trained without it, and the user is told.
+        said.append(Announcement("UnknownField", snapshot.problem, "Warning"))
+    return Plan(status=after, actions=(StartAttempt(number, job),), announcements=tuple(said))
+
+
+def _goes_with_the_pods(snapshot: Snapshot, job: ResolvedJob) -> str:
+    if job.output is None:
+        return "spec.output.uri is not given: checkpoints and model go with the pods"
+    template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
+    if outlives_pod(job.output, template):
+        return ""
+    return (
+        f"spec.output.uri: {job.output!r} lies in the pod: checkpoints and model go with it; "
+        "expected gs://bucket/folder, or a path below a claim of podTemplate.volumes that is mounted"
+    )
+
+
+def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
+    """The job as attempt 1 froze it: a newer operator decides nothing anew for it."""
+    found = snapshot.findings
+    if found.job_file is not None:
+        return found.job_file
+    return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))
+
+
+def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
+    """Decided anew: the first time, or after somebody deleted the ConfigMap."""
+    if snapshot.job is None:
+        return _unreadable(snapshot)
+    try:
+        return resolve(snapshot.job, snapshot.limits.cluster)
+    except Problem as problem:
+        return Plan(announcements=(Announcement("OperatorProblem", str(problem), "Warning"),))
+
+
+def _unreadable(snapshot: Snapshot) -> Plan:
+    return Plan(announcements=(Announcement("SpecUnreadable", snapshot.problem, "Warning"),))

@@ -1,0 +1,107 @@
+"""Why the workers of an attempt do not run yet: one reason and somebody's own words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mptraining_api.status import Phase
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+from mptraining_operator.resources import names
+
+# The kubelet's words for an image that it cannot get.
+_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+# What every container goes through.
+_USUAL = ("ContainerCreating", "PodInitializing", "")
+
+_REFUSED = {
+    "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
+    "Refused": ("ChildRefused", "Ask for less, or ask whoever sets the namespace's quota and policies."),
+    "Invalid": ("InvalidSpec", "Mend the field that the API server names, and apply the job again."),
+}
+
+
+# Before an attempt, not in it: all jobs of the namespace together may have no more nodes.
+NAMESPACE_FULL = "NamespaceFull"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    phase: Phase
+    reason: str
+    message: str
+
+
+def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
+    """What to say of an attempt that does not run; `batch_job` None when it could not be created yet."""
+    phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
+    if batch_job is None:
+        return _of_children(snapshot, phase)
+    if batch_job.suspended:
+        queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
+        who = f"the queue {queue!r}" if queue else f"whoever suspended Job {batch_job.name}"
+        return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
+    return _of_pods(snapshot, batch_job, phase, now)
+
+
+def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
+    refusal = snapshot.findings.refusal
+    if refusal is not None:
+        reason, step = _REFUSED[refusal.kind]
+        return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
+    # No pod by its name, and no number of them: each pod that goes would be a write.
+    if snapshot.predecessors:
+        pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
+        message = f"pods of an earlier job of this name still end ({pods}); this one starts when they are gone"
+        return Wait(phase, "EarlierJobEnds", message)
+    attempt = snapshot.status.current_attempt if snapshot.status else None
+    if attempt is None:
+        return Wait(phase, "Starting", "pods that were started before still end; attempt 1 starts when they are gone")
+    return Wait(phase, "Starting", f"attempt {attempt} is being created")
+
+
+def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: float) -> Wait:
+    pods = snapshot.pods_of(batch_job.attempt)
+    workers = f"of {batch_job.parallelism} workers"
+    refusal = snapshot.pod_refusals.get(batch_job.uid)
+    if refusal is not None and len(pods) < batch_job.parallelism:
+        step = _REFUSED["Refused"][1]
+        return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {refusal.message}. {step}")
+    for pod in pods:
+        if pod.waiting in _IMAGE:
+            step = "Check spec.podTemplate.image and imagePullSecrets."
+            return Wait(phase, "ImagePullFailed", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}. {step}")
+    for pod in pods:
+        if pod.waiting not in _USUAL:
+            return Wait(phase, "ContainerNotStarting", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}")
+    unscheduled = [pod for pod in pods if pod.unscheduled]
+    # Each pod is unscheduled for a moment: only what lasts is worth a write.
+    if unscheduled and now >= (batch_job.started or batch_job.created) + snapshot.limits.settle:
+        return Wait(phase, "Unschedulable", f"{len(unscheduled)} {workers}: {unscheduled[0].unscheduled}")
+    before = _said_before(snapshot)
+    return before or Wait(phase, "Starting", f"attempt {batch_job.attempt} is being created")
+
+
+def _said_before(snapshot: Snapshot) -> Wait | None:
+    """Once the scheduler has found a place the containers start; that alone is not worth a write either."""
+    if snapshot.status is None or snapshot.status.phase is None:
+        return None
+    for condition in snapshot.status.conditions or ():
+        if condition.type == "Running" and condition.status == "False" and condition.reason == "Starting":
+            return Wait(snapshot.status.phase, condition.reason, condition.message)
+    return None
+
+
+def for_room(phase: Phase, nodes: int, most: int) -> Wait:
+    """What to say of a job that waits for others of its namespace; without their number, which changes all the time."""
+    message = (
+        f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
+        "(limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
+    )
+    return Wait(phase, NAMESPACE_FULL, message)
+
+
+def settles_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """When an unscheduled pod becomes worth saying; None when there is none."""
+    if batch_job.suspended or not any(pod.unscheduled for pod in snapshot.pods_of(batch_job.attempt)):
+        return None
+    return (batch_job.started or batch_job.created) + snapshot.limits.settle

@@ -1,0 +1,300 @@
+"""The endpoint that workers report their progress to: HTTPS, in a thread and an event loop of its own.
+
+So it answers while kopf's loop is busy, and every replica has one. What is believed stands in `progress_request`, who
+somebody is in `tokens`, what happens with a report in `progress_writer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+import tempfile
+import threading
+from asyncio import sslproto
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp import web
+
+from mptraining_api.status import Progress
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.progress.auth import Review
+from mptraining_operator.progress.certificate import Certificate
+from mptraining_operator.progress.progress_request import (
+    LARGEST_BODY,
+    JobForProgress,
+    Refused,
+    bearer,
+    check_caller,
+    check_report,
+    path,
+)
+from mptraining_operator.progress.status import Report
+from mptraining_operator.settings import ProgressSettings
+
+_log = logging.getLogger(__name__)
+
+# Seconds. A worker gives up after 5, so that nothing that takes longer is worth a connection.
+_REQUEST_SECONDS = 10.0
+_HANDSHAKE_SECONDS = 5.0
+# Longer than two reports are apart, so that a worker keeps its connection.
+_IDLE_SECONDS = 20.0
+_STOP_SECONDS = 5.0
+_START_SECONDS = 10.0
+# A slow API server makes no more threads than these, and clients no more connections.
+_REVIEWS_AT_ONCE = 8
+_BUSY_SECONDS = 10
+# With this buffer a connection costs 45 KiB; with asyncio's own of 256 KiB 270 KiB (CPython 3.11, measured).
+_READ_BYTES = 16 * 1024
+MOST_CONNECTIONS = 3000
+
+
+class Reviewer(Protocol):
+    """As tokens.TokenReviewer."""
+
+    def remembered(self, token: str) -> Review | None: ...
+    def identify(self, token: str) -> Review: ...
+
+
+class Writer(Protocol):
+    """As progress_writer.ProgressWriter."""
+
+    def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None: ...
+
+
+class Keeper(Protocol):
+    """As certificate.CertificateKeeper."""
+
+    current: Certificate
+
+    def refresh(self) -> bool: ...
+
+
+class NotReady(Exception):
+    """`lookup` cannot say yet whether there is such a job: the replica has not listed them."""
+
+
+class ProgressServer:
+    """`lookup` answers at once, from any thread; it raises NotReady before the first list.
+
+    The certificate is looked at every `refresh_seconds`. `host` None: all addresses of the machine.
+    """
+
+    def __init__(
+        self,
+        settings: ProgressSettings,
+        lookup: Callable[[Key], JobForProgress | None],
+        reviewer: Reviewer,
+        writer: Writer,
+        certificate: Keeper,
+        *,
+        host: str | None = None,
+        refresh_seconds: float = 600.0,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
+        self._settings = settings
+        self._lookup = lookup
+        self._reviewer = reviewer
+        self._writer = writer
+        self._certificate = certificate
+        self._host = host
+        self._refresh_seconds = refresh_seconds
+        self._most_connections = most_connections
+        self._reviews = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="token review")
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._thread = threading.Thread(target=self._run, name="progress endpoint", daemon=True)
+        self._started = threading.Event()
+        self._problem: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._connected: web.Server | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        """Returns when it listens. Raises OSError when the port cannot be had, ssl.SSLError for a bad certificate."""
+        self._thread.start()
+        if not self._started.wait(_START_SECONDS):
+            raise TimeoutError(f"the progress endpoint does not listen after {_START_SECONDS:g} s")
+        if self._problem is not None:
+            self._thread.join(_STOP_SECONDS)
+            raise self._problem
+
+    def stop(self) -> None:
+        """Answers what is under way, for a few seconds, and ends."""
+        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(2 * _STOP_SECONDS)
+        self._reviews.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs, for the health check."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - `start` raises it, or the log has it
+            if self._started.is_set():
+                _log.exception("the progress endpoint ended")
+            self._problem = error
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        load(self._context, self._certificate.current)
+        # Of the whole process, kopf's streams too: there is no way to say it to one server.
+        sslproto.SSLProtocol.max_size = _READ_BYTES
+        application = web.Application(middlewares=[_spoken], client_max_size=LARGEST_BODY)
+        application.router.add_post(path(Key("{namespace}", "{name}")), self._report)
+        application.on_response_prepare.append(self._make_room)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_STOP_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS,
+            # A body that is not wanted is thrown away only as long as its sender needs to read the answer.
+            lingering_time=1.0,
+        )
+        await runner.setup()
+        server = self._connected = runner.server
+        assert server is not None
+
+        def accept() -> asyncio.BaseProtocol:
+            full = len(server.connections) >= self._most_connections
+            return _Unwanted() if full else server()
+
+        listener = await self._loop.create_server(
+            accept,
+            sock=_socket(self._host, self._settings.port),
+            ssl=self._context,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=1.0,
+        )
+        self.port = listener.sockets[0].getsockname()[1]
+        renewals = asyncio.create_task(self._renew())
+        self._started.set()
+        try:
+            await self._stopping.wait()
+        finally:
+            renewals.cancel()
+            listener.close()
+            await runner.cleanup()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_seconds)
+            try:
+                if await asyncio.to_thread(self._certificate.refresh):
+                    # For the connections that come; those that are open go on.
+                    load(self._context, self._certificate.current)
+                    _log.info("the progress endpoint has a new certificate")
+            except Exception:  # noqa: BLE001 - whatever it is, the endpoint goes on
+                _log.exception("the progress endpoint keeps its certificate")
+
+    async def _make_room(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002
+        """A handshake costs more than a report, but whoever finds no room reports nothing."""
+        if self._connected is not None and len(self._connected.connections) > self._most_connections // 2:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+    async def _report(self, request: web.Request) -> web.Response:
+        key = Key(request.match_info["namespace"], request.match_info["name"])
+        if (request.content_length or 0) > LARGEST_BODY:
+            raise _too_large()
+        # Who is not known here gets no memory for what it sends.
+        review = await self._review(bearer(request.headers.get("Authorization")))
+        try:
+            found = self._lookup(key) if review.authenticated else None
+        except NotReady:
+            raise Refused(503, "the operator has just started: report again later", _BUSY_SECONDS) from None
+        job = check_caller(review, key, found)
+        self._writer.offer(key, job.uid, check_report(await request.read(), job), job.progress)
+        return _answer(202, {})
+
+    async def _review(self, token: str) -> Review:
+        known = self._reviewer.remembered(token)
+        if known is not None:
+            return known
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.identify, token)
+        except Exception as error:  # noqa: BLE001 - the API server's troubles are many, the answer is one
+            _log.warning("a token could not be reviewed: %s", error)
+            raise Refused(503, "the API server cannot be asked now: report again later", _BUSY_SECONDS) from None
+
+
+def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Makes the context serve that certificate from now on. Raises ssl.SSLError."""
+    # The ssl module reads files only.
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as folder:
+        chain = Path(folder) / "chain.pem"
+        chain.touch(mode=0o600)
+        chain.write_bytes(certificate.key_pem + certificate.cert_pem)
+        context.load_cert_chain(chain)
+
+
+class _Unwanted(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+
+
+@web.middleware
+async def _spoken(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every answer in time and in JSON; what went wrong inside stays in the log."""
+    try:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            return await handler(request)
+    except Refused as refused:
+        return _refusal(refused)
+    except TimeoutError:
+        return _refusal(Refused(503, "it took too long: report again later", _BUSY_SECONDS))
+    except web.HTTPException as error:
+        words = {
+            404: f"no such path: use POST {path(Key('NAMESPACE', 'NAME'))}",
+            405: f"{request.method} is not known here: use POST",
+            413: _too_large().error,
+        }
+        answer = _refusal(Refused(error.status, words.get(error.status, error.reason)))
+        if error.status == 405:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+    except ConnectionError:
+        return _refusal(Refused(400, "the connection ended before the report did"))
+    except Exception:  # noqa: BLE001 - a worker has no use for our traceback
+        _log.exception("a report of progress failed")
+        return _refusal(Refused(500, "the operator failed, its log says why: report again later", _BUSY_SECONDS))
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"a report may have {LARGEST_BODY} bytes: send fewer metrics")
+
+
+def _refusal(refused: Refused) -> web.Response:
+    answer = _answer(refused.status, {"error": refused.error})
+    if refused.retry_after is not None:
+        answer.headers["Retry-After"] = str(refused.retry_after)
+    return answer
+
+
+def _answer(status: int, document: dict[str, str]) -> web.Response:
+    return web.Response(status=status, text=json.dumps(document) + "\n", content_type="application/json")
+
+
+def _socket(host: str | None, port: int) -> socket.socket:
+    """Listening for IPv4 and IPv6 alike where the machine has both."""
+    if host is None and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+    return socket.create_server((host or "", port), backlog=512)

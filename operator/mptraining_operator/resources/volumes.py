@@ -1,0 +1,139 @@
+"""The volumes of a worker and where they are mounted; a job's own may stand beside them, never in their place.
+
+/etc/mptraining        job.json, read only
+/tmp                   HOME, scratch, the disk cache; on the node's disk
+/dev/shm               shared memory of NCCL and of multiprocessing; see `shared_memory`
+/var/run/mptraining    the token for the progress endpoint, read only
+/etc/mptraining-ca     the authorities to trust, where the settings name a ConfigMap; read only
+/source                the program's code and packages; see `source`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved_job import ResolvedAccelerator
+from mptraining_api.spec_pods import PodTemplate
+from mptraining_operator.resources import names
+
+JOB_FOLDER = "/etc/mptraining"
+HOME = "/tmp"  # noqa: S108 - the pod's own
+TOKEN_FOLDER = "/var/run/mptraining"  # noqa: S105 - a folder
+TOKEN_FILE = f"{TOKEN_FOLDER}/token"
+# The kubelet renews a token when 80 % of this is over; the API server grants no less than 600.
+TOKEN_SECONDS = 3600
+
+OWN_PREFIX = "mptraining-"
+_JOB = f"{OWN_PREFIX}job"
+_TMP = f"{OWN_PREFIX}tmp"
+_SHARED_MEMORY = f"{OWN_PREFIX}shm"
+_TOKEN = f"{OWN_PREFIX}token"
+_AUTHORITIES = f"{OWN_PREFIX}ca"
+_AUTHORITIES_FOLDER = "/etc/mptraining-ca"
+
+# Kinds of volumes; of the others each pod has its own, or only reads.
+_LASTING = {"persistentVolumeClaim", "csi"}
+
+Objects = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The certificates to trust: a key of a ConfigMap in the job's namespace."""
+
+    config_map: str
+    key: str
+
+    @property
+    def file(self) -> str:
+        return f"{_AUTHORITIES_FOLDER}/{self.key}"
+
+
+def shared_memory(accelerator: ResolvedAccelerator) -> str:
+    """The most that /dev/shm may hold: 1 GiB for each GPU, 1 GiB without.
+
+    Docker's 64 MiB are too few for NCCL, which NVIDIA gives 1 GiB (`--shm-size=1g`, NCCL's troubleshooting guide).
+    It is a limit and reserves nothing; pages in use count against the container's memory limit.
+    """
+    return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
+
+
+def own_volumes(
+    job: str, accelerator: ResolvedAccelerator, audience: str | None, authorities: Authorities | None
+) -> Objects:
+    """Of every worker; the token's, for `audience`, where progress is reported."""
+    volumes: Objects = [
+        {"name": _JOB, "configMap": {"name": names.config_map(job)}},
+        {"name": _TMP, "emptyDir": {}},
+        {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}},
+    ]
+    if audience is not None:
+        token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+        volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
+    if authorities is not None:
+        volumes.append({"name": _AUTHORITIES, "configMap": {"name": authorities.config_map}})
+    return volumes
+
+
+def own_mounts(*, token: bool, authorities: bool) -> Objects:
+    """Of the trainer; the init container's are the same without the token."""
+    mounts: Objects = [
+        {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
+        {"name": _TMP, "mountPath": HOME},
+        {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
+    ]
+    if token:
+        mounts.append({"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True})
+    if authorities:
+        mounts.append({"name": _AUTHORITIES, "mountPath": _AUTHORITIES_FOLDER, "readOnly": True})
+    return mounts
+
+
+def refuse_collisions(template: PodTemplate, own: Objects) -> None:
+    """Raises InvalidSpec naming the volume or mount of the job that would take the place of one in `own` (mounts)."""
+    for index, volume in enumerate(template.volumes or ()):
+        if str(volume.get("name", "")).startswith(OWN_PREFIX):
+            raise InvalidSpec(
+                f"spec.podTemplate.volumes[{index}].name",
+                f"{volume['name']!r}",
+                expected=f"a name that does not begin with {OWN_PREFIX!r}, as the operator's own do",
+                next_step="Rename the volume, in volumeMounts too.",
+            )
+    for index, mount in enumerate(template.volume_mounts or ()):
+        path = str(mount.get("mountPath", ""))
+        for other in own:
+            if _collide(path, other["mountPath"], read_only=other.get("readOnly", False)):
+                raise InvalidSpec(
+                    f"spec.podTemplate.volumeMounts[{index}].mountPath",
+                    f"{path!r} takes the place of the operator's {other['mountPath']}",
+                    expected="a folder of its own, such as /mnt/data",
+                    next_step="Mount it there and name that path in the job.",
+                )
+
+
+def outlives_pod(uri: str, template: PodTemplate) -> bool:
+    """Whether what is written to `uri` is there when the pod is gone: in a bucket, or on a mounted claim or driver's
+    volume. A path that is not absolute counts from the images' working folder, which is /tmp.
+    """
+    if "://" in uri:
+        return True
+    path = _absolute(uri if uri.startswith("/") else f"{HOME}/{uri}")
+    mounts = {_absolute(str(each.get("mountPath", ""))): each.get("name") for each in template.volume_mounts or ()}
+    above = [folder for folder in mounts if path.is_relative_to(folder)]
+    name = mounts[max(above, key=lambda folder: len(folder.parts))] if above else None
+    volume = next((each for each in template.volumes or () if each.get("name") == name), {})
+    return not volume.keys().isdisjoint(_LASTING)
+
+
+def _collide(path: str, own: str, *, read_only: bool) -> bool:
+    """Whether `path` is `own`, lies above it, or below it where nothing can be created."""
+    theirs, ours = _absolute(path), PurePosixPath(own)
+    return ours.is_relative_to(theirs) or (read_only and theirs.is_relative_to(ours))
+
+
+def _absolute(path: str) -> PurePosixPath:
+    """Two slashes at the start are a root of their own to pathlib, the same one to Linux."""
+    return PurePosixPath("/" + path.strip("/"))

@@ -1,0 +1,169 @@
+"""Lists of everything: at the start, before anything is decided, and every so often, since a stream can lose an end.
+
+An object that a list lacks although it was last changed before the list was made is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mptraining_operator import cluster
+from mptraining_operator.cluster import ApiProblem, Raw, Resource
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.intake import STREAMS, Intake, Stream
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 15.0
+# After kopf had to list anew: its own list does not tell what is gone.
+_SOON = 5.0
+# A stream says so once for each object: one list for all of them, and not after a list that is as fresh as this.
+_FRESH = 60.0
+
+CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
+
+
+class Lists(Protocol):
+    """What is needed of `cluster.Cluster`."""
+
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
+
+
+class Relister:
+    """`clock` counts seconds from anywhere; `namespaces` empty for all. `returned` hears that a resource was away."""
+
+    def __init__(
+        self,
+        lists: Lists,
+        cache: Cache,
+        intake: Intake,
+        *,
+        seconds: float,
+        namespaces: tuple[str, ...],
+        clock: Callable[[], float],
+        returned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._lists = lists
+        self._cache = cache
+        self._intake = intake
+        self._seconds = seconds
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._clock = clock
+        self._returned = returned
+        self._away = False
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
+        self._completed: float | None = None
+        self.complete = threading.Event()
+
+    def start(self) -> None:
+        """`complete` is set after the first whole list."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+
+    def age(self) -> float | None:
+        """Seconds since the last complete list; None before the first."""
+        return None if self._completed is None else self._clock() - self._completed
+
+    def soon(self) -> None:
+        """A stream had to begin anew: lists everything, within seconds when the last list is not fresh."""
+        self._wanted.set()
+
+    def pause(self) -> float:
+        """Seconds until a list that is wanted now."""
+        age = self.age()
+        if age is None:
+            return _SOON
+        # No later than the one that is due anyhow.
+        return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
+
+    def anew(self, stopping: threading.Event) -> bool:
+        """A whole list that begins now, tried until it is had; False when `stopping` is set before."""
+        pause = 1.0
+        while not stopping.is_set():
+            try:
+                self.run_once()
+            except ApiProblem as problem:
+                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                pause = max(1.0, problem.retry_after or 0.0)
+            except Exception:  # noqa: BLE001 - who waits for this list must not end silently
+                _log.exception("an error while listing; trying again in %.0f s", pause)
+            else:
+                return True
+            stopping.wait(pause)
+        return False
+
+    def run_once(self) -> None:
+        """One list of everything. Raises ApiProblem; what was seen until then stays."""
+        try:
+            for stream in STREAMS:
+                for namespace in self._namespaces:
+                    self._list(stream, namespace)
+        except ApiProblem as problem:
+            self._away = self._away or problem.status == 404
+            raise
+        if self._away:
+            self._away = False
+            self._returned()
+        self._completed = self._clock()
+        self.complete.set()
+
+    def _list(self, stream: Stream, namespace: str | None) -> None:
+        resource = stream.resource
+        seen: set[str] = set()
+        version = 0
+        for items, listed_at in self._lists.pages(resource, namespace, **stream.selectors):
+            version = listed_at
+            for item in items:
+                seen.add(item["metadata"]["uid"])
+                try:
+                    self._intake.put(resource, item)
+                except Exception:  # noqa: BLE001 - whatever somebody wrote into it, the others are listed
+                    metadata = item["metadata"]
+                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                    _log.exception("one of the %s is passed over: %s", resource.plural, where)
+        for key, uid in self._older_than(resource, version):
+            if uid not in seen and namespace in (None, key.namespace):
+                self._intake.forget(resource, key, uid, version)
+
+    def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
+        if resource == cluster.JOBS:
+            return self._cache.jobs_older_than(version)
+        kind = {cluster.BATCH_JOBS: "batch_jobs", cluster.PODS: "pods", cluster.EVENTS: "refusals"}[resource]
+        return self._cache.children_older_than(version, kind)
+
+    def _run(self) -> None:
+        pause = 1.0
+        while not self._stopping.is_set():
+            try:
+                self.run_once()
+            except ApiProblem as problem:
+                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                self._stopping.wait(max(pause, problem.retry_after or 0.0))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            except Exception:  # noqa: BLE001 - without lists nothing heals
+                _log.exception("an error while listing; trying again in %.0f s", _LONGEST_PAUSE)
+                self._stopping.wait(_LONGEST_PAUSE)
+                continue
+            pause = 1.0
+            if self._wanted.wait(self._seconds):
+                self._stopping.wait(self.pause())
+                self._wanted.clear()
+
+
+def _words(problem: ApiProblem) -> str:
+    """What a person can do about it."""
+    if problem.status == 0:
+        return f"the API server does not answer ({problem.message})"
+    if problem.status == 404:
+        return CRD_MISSING
+    return f"the API server's answer to a list: {problem}"

@@ -1,0 +1,203 @@
+"""kopf's watch streams, in a thread and an event loop of their own; from kopf nothing else is used.
+
+Handlers translate and return: what they see goes to the `intake`, work waits in the queue. kopf would keep its own
+account of handled objects in annotations; `on.event` writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import kopf
+
+from mptraining_api.spec import GROUP, VERSION
+from mptraining_operator import cluster
+from mptraining_operator.cluster import Resource
+from mptraining_operator.watch.intake import STREAMS, Intake
+
+_log = logging.getLogger(__name__)
+
+_TICK = 1.0
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 30.0
+# Group and version as kopf wants them.
+_VERSIONS = {
+    cluster.JOBS: (GROUP, VERSION),
+    cluster.BATCH_JOBS: ("batch", "v1"),
+    cluster.PODS: ("", "v1"),
+    cluster.EVENTS: ("", "v1"),
+}
+
+
+class Streams:
+    """`listed_anew` is called when kopf lists objects rather than hearing of them; streams that end begin again.
+
+    `served` says whether the API server names every resource: kopf looks once, when it begins, and never watches one
+    that is missing then. It may raise anything.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        namespaces: tuple[str, ...],
+        listed_anew: Callable[[], None],
+        served: Callable[[], bool],
+    ) -> None:
+        self._intake = intake
+        self._namespaces = namespaces
+        self._listed_anew = listed_anew
+        self._served = served
+        self._stopping = threading.Event()
+        self._end: Callable[[], object] = lambda: None
+        # None between two runs of kopf.
+        self._ticked: float | None = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        self._stopping.set()
+        self.begin_anew()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def begin_anew(self) -> None:
+        """Ends the streams, which begin again: a resource was away, and kopf may have lost it for good."""
+        with suppress(RuntimeError):
+            self._end()
+
+    def silence(self) -> float:
+        """Seconds since kopf's event loop last turned; 0 while the API server is waited for."""
+        ticked = self._ticked
+        if ticked is None:
+            return 0.0 if self._thread.is_alive() else math.inf
+        return time.monotonic() - ticked
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            if not self._all_served():
+                self._stopping.wait(_TICK)
+                continue
+            began = self._ticked = time.monotonic()
+            try:
+                asyncio.run(self._operate())
+            except Exception as error:  # noqa: BLE001 - whatever ended kopf, the streams are needed
+                _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
+            self._ticked = None
+            if self._stopping.wait(pause):
+                return
+            pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
+
+    def _all_served(self) -> bool:
+        try:
+            return self._served()
+        except Exception as error:  # noqa: BLE001 - it is asked again
+            _log.warning("the API server does not say what it serves: %s", error)
+            return False
+
+    async def _operate(self) -> None:
+        # Not a flag of threads: kopf would wait for it in one, and that thread would outlive streams that end.
+        end, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._end = lambda: loop.call_soon_threadsafe(end.set)
+        if self._stopping.is_set():
+            return
+        ticking = asyncio.create_task(self._tick())
+        where: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                await kopf.operator(
+                    registry=registry(self._intake, self._listed_anew),
+                    settings=settings(),
+                    standalone=True,
+                    stop_flag=end,
+                    **where,
+                )
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            self._ticked = time.monotonic()
+            await asyncio.sleep(_TICK)
+
+
+def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRegistry:
+    """kopf's handlers: one for each stream, and the login."""
+    handlers = kopf.OperatorRegistry()
+    for stream in STREAMS:
+        group, version = _VERSIONS[stream.resource]
+        kopf.on.event(group, version, stream.resource.plural, registry=handlers, id=stream.resource.plural)(
+            _handler(intake, stream.resource, listed_anew)
+        )
+    kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
+    return handlers
+
+
+class _NothingKept(kopf.DiffBaseStorage):
+    """kopf's memory of what it handled last, which `on.event` does without.
+
+    Taking it costs four deep copies of every object that arrives: without them an event costs a quarter.
+    """
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> Any:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nowhere."""
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf as a source of events alone."""
+    result = kopf.OperatorSettings()
+    result.posting.enabled = False
+    result.peering.standalone = True
+    result.scanning.disabled = True
+    result.persistence.diffbase_storage = _NothingKept()
+    for stream in STREAMS:
+        if stream.label_selector:
+            result.watching.label_selectors[stream.resource.plural] = stream.label_selector
+        if stream.field_selector:
+            result.watching.field_selectors[stream.resource.plural] = stream.field_selector
+    result.watching.chunk_size = cluster.PAGE
+    result.watching.server_timeout = 300
+    result.watching.connect_timeout = 10
+    result.networking.request_timeout = 30
+    # An API server that is away for an hour ends no stream.
+    result.networking.error_backoffs = (1, 1, 2, 3, 5, 8, *[10] * 360)
+    result.queueing.worker_limit = None
+    # A task for each object that changed: it goes soon after, since the state is here and not there.
+    result.queueing.idle_timeout = 1.0
+    return result
+
+
+def _handler(intake: Intake, resource: Resource, listed_anew: Callable[[], None]) -> Callable[..., Any]:
+    async def handle(event: Any, type: str | None, **_: Any) -> None:
+        raw = event["object"]
+        if type == "DELETED":
+            intake.remove(resource, raw)
+            return
+        if type is None:
+            listed_anew()
+        intake.put(resource, raw)
+
+    return handle
+
+
+def _log_in(**given: Any) -> kopf.ConnectionInfo | None:
+    """As the pod's service account, else as KUBECONFIG says, with whatever program that names for a token."""
+    return kopf.login_with_service_account(**given) or kopf.login_via_client(**given)

@@ -1,0 +1,259 @@
+"""Raw objects of the API server, cut down to what a plan needs: pure, and lenient about what is absent.
+
+An object whose cut-down form did not change is no reason to look at its job again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, cast
+
+from mptraining_api.status import Phase
+from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, SeenPod
+from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.resources import names
+
+RawObject = Mapping[str, Any]
+
+# Every pod passes through these on its way; they say nothing about trouble.
+_STARTING = ("ContainerCreating", "PodInitializing")
+_LONGEST_NUMBER = 9
+# An unsigned number of 64 bits.
+_LONGEST_VERSION = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """An MPTrainingJob as it is kept between two looks: JSON bytes, parsed only for a snapshot.
+
+    `progress` is apart from `status` because it changes four times a minute and no plan waits for it.
+    """
+
+    key: Key
+    uid: str
+    version: int
+    generation: int
+    created: float
+    deleting: bool
+    spec: bytes
+    status: bytes
+    progress: bytes
+    phase: str
+    attempt: int
+    # Of its workers, from its first attempt until it ends or is suspended; see `nodes`.
+    nodes: int = 0
+
+    def same_work(self, other: StoredJob) -> bool:
+        """Whether a plan would find nothing new in `other`."""
+        mine = (self.uid, self.generation, self.deleting, self.spec, self.status)
+        return mine == (other.uid, other.generation, other.deleting, other.spec, other.status)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRefusal:
+    """A FailedCreate event of a Job: which Job could not create its pods, and why."""
+
+    event_uid: str
+    batch_job_uid: str
+    refusal: Refusal
+
+
+def version(raw: RawObject) -> int:
+    """metadata.resourceVersion as a number, which it is in every release; 0 when absent."""
+    return max(0, _number(raw.get("metadata", {}).get("resourceVersion", ""), _LONGEST_VERSION))
+
+
+def uid(raw: RawObject) -> str:
+    return str(raw.get("metadata", {}).get("uid", ""))
+
+
+def seconds(time: str | None) -> float | None:
+    """metav1.Time or MicroTime in seconds since 1970; None when absent, or a time that Python has not, as in year 0."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def job(raw: RawObject) -> StoredJob:
+    metadata = raw["metadata"]
+    status = dict(raw.get("status") or {})
+    progress = status.pop("progress", None)
+    return StoredJob(
+        key=Key(sys.intern(metadata["namespace"]), metadata["name"]),
+        uid=metadata["uid"],
+        version=version(raw),
+        generation=int(metadata.get("generation", 0)),
+        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in metadata,
+        spec=_compact(raw.get("spec")),
+        status=_compact(status),
+        progress=b"" if progress is None else _compact(progress),
+        phase=sys.intern(str(status.get("phase") or "")),
+        attempt=_whole(status.get("currentAttempt")),
+        nodes=nodes(status),
+    )
+
+
+def nodes(status: RawObject) -> int:
+    """How many nodes the job has taken: as many as it has workers, and none while it waits for room or is suspended.
+
+    Between two attempts it keeps them, lest a restart lose its place; in a queue too, which may admit it at any time.
+    """
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
+    waits = conditions.get("Running", {}).get("reason") == NAMESPACE_FULL
+    return 0 if ended or waits or not _whole(status.get("currentAttempt")) else _whole(status.get("workers"))
+
+
+def owner(raw: RawObject) -> Key | None:
+    """The job that a Job or pod is labelled with; None when it carries no such label."""
+    metadata = raw["metadata"]
+    name = metadata.get("labels", {}).get(names.JOB)
+    return Key(sys.intern(metadata["namespace"]), sys.intern(name)) if name else None
+
+
+def batch_job(raw: RawObject) -> SeenBatchJob:
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    conditions = status.get("conditions", ())
+    end: RawObject = next(
+        (
+            condition
+            for condition in conditions
+            # SuccessCriteriaMet and FailureTarget come while pods still run; these two come when all are gone.
+            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+        ),
+        {},
+    )
+    return SeenBatchJob(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=sys.intern(_controller(metadata)),
+        attempt=_number(metadata.get("labels", {}).get(names.ATTEMPT)),
+        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        parallelism=_whole(spec.get("parallelism", 1)),
+        started=seconds(status.get("startTime")),
+        # A Job that is let go on keeps the startTime of before until its controller turns the condition.
+        suspended=bool(spec.get("suspend"))
+        or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
+        deleting="deletionTimestamp" in metadata,
+        active=_whole(status.get("active")),
+        ready=_whole(status.get("ready")),
+        succeeded=_whole(status.get("succeeded")),
+        failed=_whole(status.get("failed")),
+        ended=cast(Literal["", "Complete", "Failed"], end.get("type", "")),
+        end_reason=sys.intern(end.get("reason") or ""),
+        end_message=end.get("message") or "",
+        ended_at=seconds(end.get("lastTransitionTime")),
+        changed=_status_written(metadata),
+    )
+
+
+def _status_written(metadata: RawObject) -> float | None:
+    writers = metadata.get("managedFields", ())
+    times = [seconds(each.get("time")) for each in writers if each.get("subresource") == "status"]
+    return max((time for time in times if time is not None), default=None)
+
+
+def pod(raw: RawObject) -> SeenPod:
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    labels = metadata.get("labels", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    disruption = conditions.get("DisruptionTarget", {})
+    disrupted = disruption.get("status") == "True"
+    scheduled = conditions.get("PodScheduled", {})
+    waiting_for_node = scheduled.get("status") == "False"
+    failure = _first_failure(status)
+    waiting = _waiting(status)
+    exit_code = failure.get("exitCode")
+    return SeenPod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        job_uid=sys.intern(labels.get(names.JOB_UID, "")),
+        owner_uid=sys.intern(_controller(metadata)),
+        attempt=_number(labels.get(names.ATTEMPT)),
+        index=_number(
+            labels.get(names.COMPLETION_INDEX) or metadata.get("annotations", {}).get(names.COMPLETION_INDEX)
+        ),
+        phase=_phase(status.get("phase")),
+        node=sys.intern(spec.get("nodeName") or ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deletion=seconds(metadata.get("deletionTimestamp")),
+        disruption=(disruption.get("reason") or "DisruptionTarget") if disrupted else "",
+        disrupted_at=seconds(disruption.get("lastTransitionTime")) if disrupted else None,
+        reason=status.get("reason") or "",
+        message=status.get("message") or (disruption.get("message") or "" if disrupted else ""),
+        exit_code=None if exit_code is None else int(exit_code),
+        exit_reason=failure.get("reason") or "",
+        last_words=failure.get("message") or "",
+        finished=seconds(failure.get("finishedAt")),
+        waiting=waiting.get("reason") or "",
+        waiting_message=waiting.get("message") or "",
+        unscheduled=(scheduled.get("message") or scheduled.get("reason") or "Unschedulable")
+        if waiting_for_node
+        else "",
+    )
+
+
+def pod_refusal(raw: RawObject) -> PodRefusal | None:
+    """What a FailedCreate event says of a Job; None for any other event."""
+    about = raw.get("involvedObject", {})
+    if raw.get("reason") != "FailedCreate" or about.get("kind") != "Job":
+        return None
+    metadata = raw["metadata"]
+    first = raw.get("firstTimestamp") or raw.get("eventTime") or metadata.get("creationTimestamp")
+    refusal = Refusal(child=about.get("name", ""), message=raw.get("message") or "", at=seconds(first) or 0.0)
+    return PodRefusal(event_uid=metadata["uid"], batch_job_uid=about.get("uid", ""), refusal=refusal)
+
+
+def refused_job(raw: RawObject) -> Key | None:
+    """The job whose attempt a FailedCreate event is about, by the Job's name `<job>-<attempt>`."""
+    about = raw.get("involvedObject", {})
+    name, _, attempt = str(about.get("name", "")).rpartition("-")
+    return Key(sys.intern(about.get("namespace", "")), name) if name and attempt.isdigit() else None
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _controller(metadata: RawObject) -> str:
+    references = metadata.get("ownerReferences", ())
+    return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
+
+
+def _number(text: object, longest: int = _LONGEST_NUMBER) -> int:
+    """A label's number; -1 when it is absent or none: such an object is matched by no attempt."""
+    # Anybody may write a label: superscripts are digits, and Python refuses to read thousands of them.
+    plain = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= longest
+    return int(str(text)) if plain else -1
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _phase(text: object) -> Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]:
+    return text if text in ("Pending", "Running", "Succeeded", "Failed") else "Unknown"
+
+
+def _containers(status: RawObject) -> Iterator[RawObject]:
+    yield from status.get("initContainerStatuses", ())
+    yield from status.get("containerStatuses", ())
+
+
+def _first_failure(status: RawObject) -> RawObject:
+    """How the first container that failed ended; empty when none did."""
+    ends = [container.get("state", {}).get("terminated") for container in _containers(status)]
+    failures = [end for end in ends if end and end.get("exitCode")]
+    return min(failures, key=lambda end: seconds(end.get("finishedAt")) or 0.0, default={})
+
+
+def _waiting(status: RawObject) -> RawObject:
+    """Why a container does not start; empty while nothing but time is missing."""
+    states = (container.get("state", {}).get("waiting") for container in _containers(status))
+    return next((state for state in states if state and state.get("reason") not in (*_STARTING, None)), {})

@@ -1,0 +1,130 @@
+"""TFRecord files that are compressed as a whole, GZIP or ZLIB: expanded once into a local file, then read like any.
+
+Nothing can be read from the middle of a compressed file, and records are read in an order of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records.index import shard_scan
+from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage import local as storage_local
+from mptraining_records.storage import storage
+from mptraining_records.storage.ranges import Traffic
+from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.windows import windows
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
+
+_READ = 1 << 18
+_WRITE = 4 << 20
+# 32 lets zlib tell GZIP from ZLIB by itself, 15 takes every size of window.
+_EITHER = 32 + 15
+_DAMAGED = "the compressed data is damaged"
+
+
+def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | None = None) -> ShardIndex:
+    """The index of a compressed object, its `expanded` a file in `folder`: by default one that goes with this process.
+
+    A torn or damaged stream gives the records before it, and what is missing as one damaged record. Raises InvalidData
+    when it holds no TFRecords or was replaced since it was listed, StorageUnavailable when the disk is full.
+    """
+    path = _new_folder(folder or _scratch()) / object.name
+    broken = _expand(object, path, traffic or Traffic())
+    local = storage.stat(str(path))
+    if broken and not local.size:
+        raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {broken}")
+    shard = shard_scan.scan(object, expanded=local)
+    ends = [each.offset + each.length for each in shard.damaged]
+    if not broken or local.size in ends:
+        return shard
+    rest = BadRecord(object.uri, shard.count + len(ends), local.size, broken, 0)
+    return replace(shard, damaged=(*shard.damaged, rest))
+
+
+def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
+    """Writes what the object holds to `path`; returns what broke it off, or nothing."""
+    broken = ""
+    try:
+        with storage_local.replacing(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
+            broken = _inflate(_pieces(object, traffic), file)
+    except StorageUnavailable as problem:
+        if problem.where != str(path):
+            raise
+        raise StorageUnavailable(
+            object.uri,
+            f"no room to expand this compressed file: {problem.found} ({path.parent})",
+            next_step="Give that disk more room (TMPDIR names another), or store the records uncompressed",
+        ) from problem
+    return broken
+
+
+def _inflate(pieces: Iterator[bytes], file: BinaryIO) -> str:
+    """Expands members that follow each other, each into at most _WRITE bytes of memory at a time."""
+    inflate = zlib.decompressobj(_EITHER)
+    for piece in pieces:
+        rest = piece
+        while rest:
+            if inflate.eof:
+                # Some writers pad the end with zeros.
+                rest = rest.lstrip(b"\0")
+                if not rest:
+                    break
+                inflate = zlib.decompressobj(_EITHER)
+            before = inflate.copy()
+            try:
+                file.write(inflate.decompress(rest, _WRITE))
+            except zlib.error:
+                _write_before_damage(before, rest, file)
+                return _DAMAGED
+            rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+    file.write(inflate.flush())
+    return "" if inflate.eof else framing.TRUNCATED
+
+
+def _write_before_damage(inflate: zlib._Decompress, piece: bytes, file: BinaryIO) -> None:
+    # The call that fails gives nothing; byte by byte, what comes before the damage is had.
+    for place in range(len(piece)):
+        try:
+            file.write(inflate.decompress(piece[place : place + 1]))
+        except zlib.error:
+            return
+
+
+def _pieces(object: StoredObject, traffic: Traffic) -> Iterator[bytes]:
+    if storage.is_remote(object.uri):
+        contents = (content for _, _, content in windows([object], traffic))
+    else:
+        starts = range(0, object.size, _READ)
+        contents = (storage.read_range(object.uri, start, _READ, version=object.version) for start in starts)
+    for content in contents:
+        for at in range(0, len(content), _READ):
+            yield content[at : at + _READ]
+
+
+@functools.cache
+def _scratch() -> Path:
+    folder = _new_folder(None)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _new_folder(parent: Path | None) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="mptraining-expanded-", dir=parent))
+    except OSError as error:
+        raise InvalidData(
+            str(parent or "TMPDIR"),
+            f"no place to expand compressed files in: {error.strerror or error}",
+            next_step="Name a folder with TMPDIR, or store the records uncompressed",
+        ) from error

@@ -1,0 +1,143 @@
+"""Where every record lies: built once per job, so that any record can be read without those before it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.index import compressed, remote_scan, shard_scan, sidecar
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.index.shard_index import Int64s, ShardIndex
+from mptraining_records.storage import storage
+from mptraining_records.storage.ranges import Traffic
+from mptraining_records.storage.storage import StoredObject
+from mptraining_records.tfrecord import framing
+
+_THREADS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetIndex:
+    """All shards in the order of their names; record numbers count through them from 0 to `count` - 1."""
+
+    shards: tuple[ShardIndex, ...]
+
+    @functools.cached_property
+    def starts(self) -> Int64s:
+        """The number of each shard's first record, and the number of all records; shape [shards + 1]."""
+        return np.cumsum([0, *(shard.count for shard in self.shards)], dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self.starts[-1])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """64 hex digits that change when a shard is changed, added, removed or renamed.
+
+        They do not depend on where the data set lies: names count from the shards' common folder.
+        """
+        names = [shard.object.uri.split("/") for shard in self.shards]
+        common = _common_folder([name[:-1] for name in names])
+        digest = hashlib.sha256()
+        for name, shard in zip(names, self.shards, strict=True):
+            relative = "/".join(name[common:])
+            digest.update(f"{relative}\0{shard.object.size}\0{shard.count}\0{shard.checksum}\n".encode())
+        return digest.hexdigest()
+
+    def locate(self, record_numbers: Int64s) -> tuple[Int64s, Int64s]:
+        """Shard numbers and rows within the shard of shape [n], for record numbers of shape [n].
+
+        Raises IndexError for a number outside 0 … count - 1.
+        """
+        numbers = np.asarray(record_numbers, np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.count):
+            raise IndexError(f"record numbers must lie in 0 … {self.count - 1}")
+        shards = np.searchsorted(self.starts, numbers, side="right") - 1
+        return shards.astype(np.int64), numbers - self.starts[shards]
+
+
+def build(
+    patterns: Sequence[str],
+    *,
+    objects: Sequence[StoredObject] | None = None,
+    bad_records: BadRecords | None = None,
+    worker: int = 0,
+    workers: int = 1,
+    cache: DiskCache | None = None,
+    traffic: Traffic | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> DatasetIndex:
+    """The index of every object that one of the patterns matches, each once, in the order of the URIs.
+
+    `objects` are those of `find`, where they were asked for already.
+
+    A remote shard's sidecar is used where there is one. The others are read, which `progress` follows in bytes, each
+    of the `workers` its share of them, and kept in `cache`. Compressed ones are expanded into local files, which
+    `notice` says once for all. `bad_records` decides about damaged frames and keeps account of them; without it the
+    first one raises InvalidData. So does a pattern that matches nothing, a file that is no TFRecord file, or when there
+    is no record at all.
+    """
+    objects = find(patterns) if objects is None else objects
+    remote = [object for object in objects if storage.is_remote(object.uri)]
+    known = sidecar.load_all(remote)
+    missing = {object.uri for object in remote} - known.keys()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="index") as pool:
+        local = (object for object in objects if not storage.is_remote(object.uri))
+        known |= {shard.object.uri: shard for shard in pool.map(of_local, local)}
+    known |= remote_scan.scan_shared(
+        objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
+    )
+    shards = tuple(known[object.uri] for object in objects)
+    account = bad_records or BadRecords()
+    for bad in (bad for shard in shards for bad in shard.damaged):
+        account.met(bad)
+    if not any(shard.count for shard in shards):
+        raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
+    expanded = [shard.expanded for shard in shards if shard.expanded]
+    if expanded and notice:
+        size = sum(each.size for each in expanded) / 1e6
+        notice(
+            f"{len(expanded)} compressed files were expanded to {size:,.1f} MB on the local disk; "
+            "uncompressed records need no such copy and are read at once"
+        )
+    dataset = DatasetIndex(shards)
+    if cache is not None:
+        cache.serve(dataset)
+    return dataset
+
+
+def of_local(object: StoredObject) -> ShardIndex:
+    """The index of a local file."""
+    try:
+        return shard_scan.scan(object)
+    except framing.CompressedFile:
+        return compressed.scan(object)
+
+
+def find(patterns: Sequence[str]) -> list[StoredObject]:
+    """The shards that the patterns match, each once, sorted by URI; manifests beside them are left out."""
+    found = {each.uri: each for pattern in patterns for each in storage.glob(pattern)}
+    objects = [found[uri] for uri in sorted(found) if not uri.endswith("manifest.json")]
+    if not objects:
+        raise InvalidData(" ".join(patterns), "no TFRecord file found")
+    return objects
+
+
+def _common_folder(folders: list[list[str]]) -> int:
+    """How many leading path elements all folders share."""
+    if not folders:
+        return 0
+    first, last = min(folders), max(folders)
+    shared = 0
+    while shared < min(len(first), len(last)) and first[shared] == last[shared]:
+        shared += 1
+    return shared

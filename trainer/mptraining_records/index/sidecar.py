@@ -1,0 +1,84 @@
+"""The index of a remote shard, kept beside it in `.index/`, so that only its first reader streams the shard.
+
+A sidecar holds the payload lengths and the damaged places (offsets follow from them) and the version of the
+object that it describes; one of another version is not used. Local files are scanned, which costs less than
+trusting a modification time.
+
+    b"MPTX1\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import google_crc32c
+import numpy as np
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.index import shard_index
+from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage import ranges, storage
+from mptraining_records.storage.storage import StoredObject
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
+
+_MAGIC = b"MPTX1\n"
+_THREADS = 16
+
+
+def uri_of(shard_uri: str) -> str:
+    """`folder/.index/shard` for `folder/shard`: a folder of its own, so that no glob takes it for a shard."""
+    folder, _, name = shard_uri.rpartition("/")
+    return f"{folder}/.index/{name}"
+
+
+def save(shard: ShardIndex) -> None:
+    """Writes the sidecar of one shard; a compressed one can have none."""
+    damaged = [[each.record, each.offset, each.cause, each.length] for each in shard.damaged]
+    lengths = shard.lengths.astype("<i8").tobytes()
+    header = {
+        "version": shard.object.version,
+        "size": shard.object.size,
+        "checksum": shard.checksum,
+        "damaged": damaged,
+        "lengths_crc32c": google_crc32c.value(lengths),
+    }
+    storage.write(uri_of(shard.object.uri), b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
+
+
+def load(object: StoredObject) -> ShardIndex | None:
+    """The kept index of exactly this version of the object; None when there is none or it does not fit."""
+    try:
+        uri = uri_of(object.uri)
+        content = ranges.fetch_whole(uri) if storage.is_remote(uri) else storage.read(uri)
+    except InvalidData:
+        return None
+    header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
+    try:
+        said = json.loads(header)
+        if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
+            return None
+        if said["lengths_crc32c"] != google_crc32c.value(lengths):
+            return None
+        damaged = [
+            BadRecord(object.uri, int(record), int(offset), str(cause), int(length))
+            for record, offset, cause, length in said.get("damaged", ())
+        ]
+        sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
+        # Whoever writes it may choose lengths whose sum is right, such as a huge one and its opposite.
+        told = [sizes.min(initial=0), sizes.max(initial=0), *(each.length for each in damaged)]
+        if min(told) < 0 or max(told) > object.size:
+            return None
+        shard = shard_index.from_lengths(object, sizes, said["checksum"], damaged)
+    except (ValueError, LookupError, TypeError):
+        return None
+    covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
+    return shard if covered == object.size else None
+
+
+def load_all(objects: Sequence[StoredObject]) -> dict[str, ShardIndex]:
+    """What `load` finds, by URI, for many objects asked for side by side."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecars") as pool:
+        return {shard.object.uri: shard for shard in pool.map(load, objects) if shard is not None}

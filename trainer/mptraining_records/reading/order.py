@@ -1,0 +1,164 @@
+"""The order of training records: a pure function of (seed, epoch, position), for any number of workers.
+
+    records   0 … N-1, in index order, cut into blocks of `block_size` contiguous records (the last shorter)
+    sequence  the blocks, permuted anew in every epoch, one after the other
+    streams   the sequence cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V,
+              else floor(N/V), so that position i·V + v exists exactly when it is less than N
+    windows   each stream cut into windows of `buffer_size / V` records, each permuted
+    position  p takes record p div V of stream p mod V
+
+Permutations sort hashed keys instead of using numpy's generators, whose `permutation` may change between
+versions: a resumed job must find the order that it left.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.reading.hashing import hashed, key
+
+Int64s = NDArray[np.int64]
+
+STREAMS = 64
+_MAX_BLOCK = 1024
+# What a key is for; part of the key, so that no two permutations share one.
+_WINDOWS, _BLOCKS = 1, 2
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training came: `examples` counts what this epoch has consumed, skipped ones included."""
+
+    seed: int
+    epoch: int
+    examples: int
+    fingerprint: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Position:
+        """The inverse of `to_json`; other fields are ignored. Raises InvalidData when one is missing."""
+        try:
+            said = json.loads(text)
+            numbers = {name: int(said[name]) for name in ("seed", "epoch", "examples")}
+            return Position(**numbers, fingerprint=str(said["fingerprint"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidData("position", f"unreadable: {text[:80]!r}") from error
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of `count` records in every epoch; with `shuffle` False it is the index order.
+
+    `buffer_size` is the number of records that are shuffled against each other, as in tf.data: reading
+    `row_size` positions at a time, from a multiple of it, fetches whole windows of contiguous blocks.
+    `block_size` None takes an eighth of a stream, at most 1024 records: small enough that each stream is
+    drawn from all over a sorted data set, long enough that a block of small records is one range request.
+    """
+
+    count: int
+    seed: int
+    buffer_size: int = 10_000
+    streams: int = STREAMS
+    block_size: int | None = None
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 0), ("buffer_size", 1), ("streams", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.block_size is not None and self.block_size < 1:
+            raise ValueError(f"block_size must be at least 1, not {self.block_size}")
+
+    @property
+    def stream_count(self) -> int:
+        """V: `streams`, but no more than there are records."""
+        return max(1, min(self.streams, self.count))
+
+    @property
+    def window(self) -> int:
+        """How many consecutive records of one stream are shuffled against each other."""
+        return max(1, self.buffer_size // self.stream_count)
+
+    @property
+    def row_size(self) -> int:
+        """The positions that one window of every stream covers."""
+        return self.window * self.stream_count
+
+    @property
+    def block(self) -> int:
+        """The block size in use."""
+        return self.block_size or max(1, min(_MAX_BLOCK, self.count // (8 * self.stream_count)))
+
+    def records(self, epoch: int, positions: Int64s) -> Int64s:
+        """The record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
+
+        Costs one sort of `row_size` keys for every row that the positions touch (the last four rows are
+        kept), and one permutation of the blocks per epoch. Raises IndexError outside the epoch.
+        """
+        positions = np.asarray(positions, np.int64)
+        if positions.size and (positions.min() < 0 or positions.max() >= self.count):
+            raise IndexError(f"positions must lie in 0 … {self.count - 1}")
+        if not self.shuffle or not positions.size:
+            return positions.copy()
+        place, stream = np.divmod(positions, self.stream_count)
+        row, column = np.divmod(place, self.window)
+        shuffled = np.empty_like(positions)
+        for number in np.unique(row):
+            chosen = row == number
+            windows = _windows(
+                seed=self.seed,
+                epoch=epoch,
+                row=int(number),
+                count=self.count,
+                streams=self.stream_count,
+                window=self.window,
+            )
+            shuffled[chosen] = windows[stream[chosen], column[chosen]]
+        shorter, longer_streams = divmod(self.count, self.stream_count)
+        sequence = stream * shorter + np.minimum(stream, longer_streams) + row * self.window + shuffled
+        return self._through_blocks(epoch, sequence)
+
+    def _through_blocks(self, epoch: int, sequence: Int64s) -> Int64s:
+        """Record numbers for places in the sequence of permuted blocks."""
+        size = self.block
+        blocks = _blocks(self.seed, epoch, -(-self.count // size))
+        last = len(blocks) - 1
+        last_size = self.count - last * size
+        # The short block stands somewhere in the middle; what follows it is shifted by what it lacks.
+        last_end = int(np.flatnonzero(blocks == last)[0]) * size + last_size
+        shift = np.where(sequence >= last_end, size - last_size, 0)
+        block, offset = np.divmod(sequence + shift, size)
+        return blocks[block] * size + offset
+
+
+def worker_positions(start: int, count: int, worker: int, workers: int) -> Int64s:
+    """A worker's share of the positions start … start + count - 1: those equal to `worker` mod `workers`."""
+    first = start + (worker - start) % workers
+    return np.arange(first, start + count, workers, dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=4)
+def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, window: int) -> Int64s:
+    """Shape [streams, window]: a permutation of 0 … length - 1 for each stream's window number `row`."""
+    keys = hashed(key(seed, epoch, _WINDOWS, row), np.arange(streams, dtype=np.uint64))
+    drawn = hashed(keys[:, None], np.arange(window, dtype=np.uint64)[None, :])
+    shorter, longer_streams = divmod(count, streams)
+    length = shorter + (np.arange(streams) < longer_streams) - row * window
+    drawn[np.arange(window)[None, :] >= length[:, None]] = np.iinfo(np.uint64).max
+    return np.argsort(drawn, axis=1, kind="stable").astype(np.int64)
+
+
+@functools.lru_cache(maxsize=4)
+def _blocks(seed: int, epoch: int, blocks: int) -> Int64s:
+    """A permutation of 0 … blocks - 1."""
+    drawn = hashed(key(seed, epoch, _BLOCKS), np.arange(blocks, dtype=np.uint64))
+    return np.argsort(drawn, kind="stable").astype(np.int64)

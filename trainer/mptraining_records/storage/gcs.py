@@ -1,0 +1,246 @@
+"""Google Cloud Storage: the remote half of `storage`, and with `fetch` the only module that asks a bucket.
+
+google-cloud-storage lists, stats, reads small objects, writes and deletes, by the JSON API; obstore reads ranges.
+Every error becomes a Problem (`bucket_errors`). A version is an object's generation.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import google_crc32c
+
+from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_records.storage import errors, gcs_clients, preconditions
+from mptraining_records.storage.retry import contact, retry_policy
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob
+    from obstore.store import GCSStore
+
+SCHEME = "gs://"
+_FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+# The unit that a resumable upload goes on from; also what it holds in memory.
+_CHUNK = 8 << 20
+
+
+class Found(NamedTuple):
+    """One object of a bucket: its key, its size in bytes, its generation, and the CRC32C of its content."""
+
+    key: str
+    size: int
+    version: str
+    crc32c: int | None
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Bucket and key of `gs://bucket/key`; the key of a bare bucket is empty.
+
+    Raises InvalidData when there is no bucket.
+    """
+    bucket, _, key = uri.removeprefix(SCHEME).partition("/")
+    if not bucket:
+        raise InvalidData(uri, "no bucket", expected="gs://bucket/path")
+    return bucket, key
+
+
+def get(uri: str) -> bytes:
+    """The whole object, its checksum verified; for small ones."""
+    with explained(uri):
+        content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_patience(uri))
+        return content
+
+
+def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
+    """At most `length` bytes from byte `start`; raises InvalidData when the object is not of this version."""
+    import obstore
+
+    store, key = _reading(uri)
+    with explained(uri):
+        result = obstore.get(store, key, options={"range": (start, start + length)})
+        contact.answered = True
+        check_version(uri, result.meta, version)
+        return result.bytes().to_bytes()
+
+
+def check_version(uri: str, meta: Any, version: str | None) -> None:
+    """Raises InvalidData when an answer of obstore's is not of this version of the object."""
+    if version is not None and str(meta["version"]) != version:
+        raise preconditions.replaced(uri)
+
+
+def download(uri: str, destination: Path) -> None:
+    """Streams the object into a local file."""
+    import obstore
+
+    store, key = _reading(uri)
+    with explained(uri), destination.open("wb") as file:
+        for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
+            contact.answered = True
+            file.write(chunk)
+
+
+def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
+    """Writes the object in one step, a long one resumably; `replacing` as in `storage.write`.
+
+    The bucket itself refuses content whose CRC32C is not the source's. Raises Conflict.
+    """
+    from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
+
+    with _content(source) as (file, size, crc32c), explained(uri, writing=True):
+        for last in (False, True):
+            blob = _blob(uri)
+            blob.crc32c = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+            file.seek(0)
+            try:
+                blob.upload_from_file(
+                    file, size=size, checksum=None, **_condition(replacing), **_patience(uri, writing=True)
+                )
+            except PreconditionFailed as error:
+                # The answer to our own first try may have been lost on the way.
+                there = head(uri)
+                if there is None or (there.size, there.crc32c) != (size, crc32c):
+                    raise preconditions.conflict(uri, replacing) from error
+                return there
+            except GoogleAPICallError as error:
+                # 410: the bucket forgot the upload; it begins anew, once.
+                if last or error.code != 410:
+                    raise
+                continue
+            stored = _found(blob)
+            if stored.size == size and stored.crc32c in (crc32c, None):
+                return stored
+            contact.retrying(uri, "what arrived differs from what was sent")
+            replacing = stored.version
+    raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)")
+
+
+def copy(source: str, version: str, uri: str) -> Found:
+    """Copies this version of an object without moving its bytes through this machine, replacing what is at `uri`."""
+    with explained(uri, writing=True):
+        original, blob = _blob(source), _blob(uri)
+        token = None
+        while True:
+            # Between storage classes or places the bucket copies in parts, and says where it is.
+            token, _, _ = blob.rewrite(
+                original, token=token, if_source_generation_match=int(version), **_patience(uri, writing=True)
+            )
+            if token is None:
+                return _found(blob)
+
+
+def head(uri: str) -> Found | None:
+    """The object's size and version, None when it does not exist; raises InvalidData when there is no bucket."""
+    from google.api_core.exceptions import NotFound
+
+    with explained(uri):
+        blob = _blob(uri)
+        try:
+            blob.reload(**_patience(uri))
+        except NotFound as error:
+            if not errors.names_the_object(str(error)) and not _has_bucket(uri):
+                raise
+            return None
+        return _found(blob)
+
+
+def walk(uri: str) -> list[Found]:
+    """Every object below a folder, at any depth; none when the folder does not exist."""
+    with explained(uri):
+        return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
+
+
+def level(uri: str) -> tuple[list[str], list[Found]]:
+    """The folders (keys without the last slash) and the objects directly in one folder."""
+    with explained(uri):
+        listing = _list(uri, delimiter="/")
+        objects = [_found(blob) for blob in listing if not _is_marker(blob)]
+        return sorted(prefix.rstrip("/") for prefix in listing.prefixes), objects
+
+
+def delete(uri: str, version: str | None = None) -> None:
+    """Deletes the object, with `version` that one alone; nothing happens when it does not exist. Raises Conflict."""
+    from google.api_core.exceptions import NotFound, PreconditionFailed
+
+    with explained(uri, writing=True):
+        try:
+            _blob(uri).delete(**_condition(version or preconditions.ANY), **_patience(uri))
+        except NotFound:
+            return
+        except PreconditionFailed as error:
+            raise preconditions.conflict(uri, version) from error
+
+
+def _list(uri: str, **options: Any) -> Any:
+    bucket, key = split(uri)
+    prefix = f"{key.rstrip('/')}/" if key else None
+    client = gcs_clients.client(gcs_clients.settings())
+    return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_patience(uri))
+
+
+def _has_bucket(uri: str) -> bool:
+    from google.api_core.exceptions import GoogleAPICallError, NotFound
+
+    client = gcs_clients.client(gcs_clients.settings())
+    try:
+        # Asking for the bucket itself takes a permission that those who may read its objects often lack.
+        next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_patience(uri))), None)
+    except NotFound:
+        return False
+    except GoogleAPICallError:
+        return True
+    return True
+
+
+def _is_marker(blob: Blob) -> bool:
+    # Consoles make folders of empty objects whose name ends so.
+    return str(blob.name).endswith("/")
+
+
+def _found(blob: Blob) -> Found:
+    crc = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
+    return Found(str(blob.name), int(blob.size or 0), str(blob.generation), crc)
+
+
+def _blob(uri: str) -> Blob:
+    bucket, key = split(uri)
+    return gcs_clients.client(gcs_clients.settings()).bucket(bucket).blob(key, chunk_size=_CHUNK)
+
+
+def _patience(uri: str, *, writing: bool = False) -> dict[str, Any]:
+    timeout = gcs_clients.WRITING if writing else gcs_clients.READING
+    return {"timeout": timeout, "retry": retry_policy(uri, gcs_clients.settings().retry_seconds)}
+
+
+def _condition(replacing: str | None) -> dict[str, int]:
+    return {} if replacing == preconditions.ANY else {"if_generation_match": int(replacing or 0)}
+
+
+@contextmanager
+def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
+    """The source as a file, its size in bytes and its CRC32C."""
+    if isinstance(source, bytes):
+        yield io.BytesIO(source), len(source), google_crc32c.value(source)
+        return
+    with source.open("rb") as file:
+        crc32c = 0
+        while piece := file.read(1 << 20):
+            crc32c = google_crc32c.extend(crc32c, piece)
+        yield file, file.tell(), crc32c
+
+
+def _reading(uri: str) -> tuple[GCSStore, str]:
+    bucket, key = split(uri)
+    return gcs_clients.store(bucket, gcs_clients.settings(), writing=False), key
+
+
+def explained(uri: str, *, writing: bool = False) -> Any:
+    """A context in which every error of asking for `uri` becomes a Problem."""
+    has_bucket: Callable[[], bool] = functools.partial(_has_bucket, uri)
+    return errors.explained(uri, split(uri)[0], writing=writing, has_bucket=has_bucket)

@@ -1,0 +1,297 @@
+"""Files and objects by URI: `gs://bucket/key`, a local path, or `file:///path`.
+
+Every function raises Problems only: InvalidData for what the user can put right (no such file, no
+permission), StorageUnavailable for what may heal by itself (no answer, a full disk).
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import mmap
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.storage import gcs, local, preconditions
+
+_WILDCARDS = frozenset("*?[")
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One file or object: `size` in bytes, `version` changes whenever the content is replaced.
+
+    `crc32c` is of the whole content, as the bucket knows it; None for local files.
+    """
+
+    uri: str
+    size: int
+    version: str
+    crc32c: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2]
+
+
+def is_remote(uri: str) -> bool:
+    """Whether `uri` names a bucket; raises InvalidData for a scheme that is neither gs:// nor file://."""
+    if uri.startswith(gcs.SCHEME):
+        return True
+    scheme, found, _ = uri.partition("://")
+    if found and scheme != "file":
+        raise InvalidData(uri, f"unknown kind of storage {scheme!r}", expected="gs://, file:// or a path")
+    return False
+
+
+def local_path(uri: str) -> Path:
+    """The path of a local URI."""
+    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
+
+
+def local_folder(uri: str) -> Path:
+    """The path of a local folder, made if it does not exist."""
+    local.make_folder(local_path(uri))
+    return local_path(uri)
+
+
+def join(base: str, *parts: str) -> str:
+    """`base/part/part`, without doubled slashes."""
+    stripped = [part.strip("/") for part in parts]
+    return "/".join([base.rstrip("/"), *stripped] if base else stripped)
+
+
+def read(uri: str) -> bytes:
+    """The whole content."""
+    return gcs.get(uri) if is_remote(uri) else local.read(local_path(uri))
+
+
+def read_range(uri: str, start: int, length: int, *, version: str | None = None) -> bytes:
+    """At most `length` bytes from byte `start`; fewer at the end of the object.
+
+    With `version`, raises InvalidData when the object was replaced since that version.
+    """
+    if is_remote(uri):
+        return gcs.get_range(uri, start, length, version)
+    with local.opened(local_path(uri)) as (file, found):
+        if version not in (None, found.version):
+            raise replaced(uri)
+        file.seek(start)
+        return file.read(length)
+
+
+def mapped(stored: StoredObject) -> mmap.mmap:
+    """The content of a local file that is not empty; raises InvalidData when it was replaced since."""
+    with local.opened(local_path(stored.uri)) as (file, found):
+        if found.version != stored.version:
+            raise replaced(stored.uri)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def write(uri: str, data: bytes, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+    """Writes in one step: a reader sees the old content or the new, never a part.
+
+    `replacing` says what may be there before: `versions.ANY` content or none; None: nothing, the object must not
+    exist; else this version alone. Raises Conflict, and changes nothing, when something else is there. Local files
+    are compared and renamed in two steps, between which another process could write.
+    """
+    if is_remote(uri):
+        return _stored(uri, gcs.put(uri, data, replacing))
+    return _local([local.write(local_path(uri), data, replacing)])[0]
+
+
+def upload(source: Path | str, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+    """Copies a local file to `uri` without holding it in memory, in one step as `write` does."""
+    if not is_remote(uri):
+        return _local([local.copy(Path(source), local_path(uri), replacing)])[0]
+    with local.explained(Path(source)):
+        Path(source).stat()
+    return _stored(uri, gcs.put(uri, Path(source), replacing))
+
+
+def move(source: Path, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+    """As `upload`, but the local file goes; on the same disk it is renamed."""
+    if not is_remote(uri):
+        return _local([local.move(source, local_path(uri), replacing)])[0]
+    stored = upload(source, uri, replacing=replacing)
+    local.delete(source)
+    return stored
+
+
+def copy(source: StoredObject, uri: str) -> StoredObject:
+    """Copies an object; from bucket to bucket its bytes do not pass through this machine."""
+    if not is_remote(source.uri):
+        return upload(local_path(source.uri), uri)
+    if is_remote(uri):
+        return _stored(uri, gcs.copy(source.uri, source.version, uri))
+    download(source.uri, local_path(uri))
+    return stat(uri)
+
+
+def download(uri: str, destination: Path | str) -> None:
+    """Copies the object to a local file without holding it in memory, in one step."""
+    if not is_remote(uri):
+        local.copy(local_path(uri), Path(destination))
+        return
+    with local.replacing(Path(destination)) as unfinished:
+        gcs.download(uri, unfinished)
+
+
+@contextmanager
+def at_hand(uri: str) -> Iterator[Path]:
+    """The object as a local file: itself, or a copy of one in a bucket while the context lasts."""
+    if not is_remote(uri):
+        stat(uri)
+        yield local_path(uri)
+        return
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        path = Path(scratch, uri.rpartition("/")[2])
+        download(uri, path)
+        yield path
+
+
+def exists(uri: str) -> bool:
+    """Whether there is such a file or object (a folder is none)."""
+    return find(uri) is not None
+
+
+def stat(uri: str) -> StoredObject:
+    """Size and version; raises InvalidData when there is no such object."""
+    found = find(uri)
+    if found is None:
+        raise InvalidData(uri, "no such file or object")
+    return found
+
+
+def find(uri: str) -> StoredObject | None:
+    """As `stat`, but None when there is no such object; a missing bucket is still an InvalidData."""
+    if is_remote(uri):
+        there = gcs.head(uri)
+        return None if there is None else _stored(uri, there)
+    present = local.head(local_path(uri))
+    return None if present is None else _local([present])[0]
+
+
+def list_objects(folder: str) -> list[StoredObject]:
+    """Every object below a folder, at any depth, sorted by URI; none when the folder does not exist."""
+    remote = is_remote(folder)
+    found = _remote(folder, gcs.walk(folder)) if remote else _local(local.walk(local_path(folder)))
+    return sorted(found, key=lambda each: each.uri)
+
+
+def delete(uri: str, *, version: str | None = None) -> None:
+    """Deletes one object; nothing happens when it does not exist.
+
+    With `version` a bucket deletes that one alone, and raises Conflict when another one is there.
+    """
+    if is_remote(uri):
+        gcs.delete(uri, version)
+    else:
+        local.delete(local_path(uri))
+
+
+def delete_prefix(folder: str) -> None:
+    """Deletes a folder with everything below it; nothing happens when it does not exist."""
+    if not is_remote(folder):
+        local.delete_folder(local_path(folder))
+        return
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+        list(pool.map(gcs.delete, [each.uri for each in list_objects(folder)]))
+
+
+def replaced(uri: str) -> InvalidData:
+    """What to say when an object is not the one that was indexed."""
+    return preconditions.replaced(uri)
+
+
+def glob(pattern: str) -> list[StoredObject]:
+    """The objects that match, sorted by URI; `*`, `?` and `[…]` may stand in any element of the path.
+
+    Raises InvalidData, with the nearest existing names, when nothing matches.
+    """
+    folder, elements = _literal_folder(pattern)
+    folders, missed = [folder], (folder, elements[0])
+    for element in elements[:-1]:
+        missed = (folders[0], element)
+        folders = [join(parent, name) for parent in folders for name in _match(_level(parent)[0], element)]
+        if not folders:
+            break
+    else:
+        missed = (folders[0], elements[-1])
+        found = []
+        for parent in folders:
+            objects = {each.name: each for each in _level(parent)[1]}
+            found += [objects[name] for name in _match(objects, elements[-1])]
+        if found:
+            return sorted(found, key=lambda each: each.uri)
+    raise InvalidData(pattern, "nothing matches", next_step=_nearest_names(*missed))
+
+
+def matching(pattern: str) -> list[StoredObject]:
+    """As `glob`, but an empty list when nothing matches or the folder does not exist."""
+    try:
+        return glob(pattern)
+    except InvalidData:
+        return []
+
+
+def _literal_folder(pattern: str) -> tuple[str, list[str]]:
+    """The longest folder without a wildcard, and the elements that follow it (at least one)."""
+    if is_remote(pattern):
+        bucket, key = gcs.split(pattern)
+        if _WILDCARDS & set(bucket) or not key:
+            raise InvalidData(pattern, "no objects named", expected="gs://bucket/path, wildcards in the path")
+        base, path = gcs.SCHEME + bucket, key
+    else:
+        path = str(local_path(pattern))
+        base, path = ("/", path.lstrip("/")) if path.startswith("/") else (".", path)
+    elements = path.split("/")
+    literal = 0
+    while literal < len(elements) - 1 and not _WILDCARDS & set(elements[literal]):
+        literal += 1
+    return (join(base, *elements[:literal]) if literal else base), elements[literal:]
+
+
+def _match(names: Iterable[str], element: str) -> list[str]:
+    # As in a shell, a wildcard stands for no hidden name: indexes and unfinished shards lie beside the finished ones.
+    hidden = element.startswith(".")
+    matching = [name for name in names if fnmatch.fnmatchcase(name, element) and (hidden or not name.startswith("."))]
+    return [name for name in names if name == element] or matching
+
+
+def _level(folder: str) -> tuple[list[str], list[StoredObject]]:
+    """The names of the folders and the objects directly in `folder`."""
+    if is_remote(folder):
+        keys, objects = gcs.level(folder)
+        return [key.rpartition("/")[2] for key in keys], _remote(folder, objects)
+    names, found = local.level(Path(folder))
+    return names, _local(found)
+
+
+def _remote(uri: str, found: Iterable[gcs.Found]) -> list[StoredObject]:
+    bucket = gcs.SCHEME + gcs.split(uri)[0]
+    return [_stored(f"{bucket}/{each.key}", each) for each in found]
+
+
+def _stored(uri: str, found: gcs.Found) -> StoredObject:
+    return StoredObject(uri, found.size, found.version, found.crc32c)
+
+
+def _local(found: Iterable[local.Found]) -> list[StoredObject]:
+    return [StoredObject(str(each.path), each.size, each.version) for each in found]
+
+
+def _nearest_names(folder: str, element: str) -> str:
+    names, objects = _level(folder)
+    present = sorted(names) + sorted(each.name for each in objects)
+    if not present:
+        return f"{folder} is empty or does not exist"
+    close = difflib.get_close_matches(element, present, n=3, cutoff=0.3) or present[:3]
+    return f"{folder} has " + ", ".join(map(repr, close)) + (", …" if len(present) > len(close) else "")

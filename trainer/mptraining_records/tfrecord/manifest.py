@@ -1,0 +1,102 @@
+"""`<name>-manifest.json` beside the shards of a split: what they hold, so that nothing has to be inferred."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord.features import Feature
+
+SUFFIX = "manifest.json"
+
+
+class File(BaseModel):
+    """One shard: its name in the manifest's folder, its size in bytes, the CRC32C of its whole content."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    records: int
+    bytes: int
+    crc32c: int
+
+
+class Manifest(BaseModel):
+    """One split of a data set; `classes` names what the integers of the label mean."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: Literal[1] = 1
+    name: str
+    features: tuple[Feature, ...]
+    label: str | None = None
+    classes: tuple[str, ...] | None = None
+    records: int
+    files: tuple[File, ...]
+
+
+def uri_of(folder: str, name: str) -> str:
+    """Where the manifest of the split `name` lies."""
+    return storage.join(folder, f"{name}-{SUFFIX}")
+
+
+def save(folder: str, manifest: Manifest) -> str:
+    """Writes the manifest in one step and returns its URI."""
+    uri = uri_of(folder, manifest.name)
+    storage.write(uri, manifest.model_dump_json(indent=1).encode())
+    return uri
+
+
+def load(uri: str) -> Manifest:
+    """Reads one manifest; raises InvalidData when it is none."""
+    try:
+        return Manifest.model_validate_json(storage.read(uri))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise InvalidData(
+            uri, f"not a manifest: {field}: {first['msg']}", next_step="Convert the data again, or delete it"
+        ) from error
+
+
+def find(patterns: Sequence[str]) -> Manifest | None:
+    """What the manifests say about the shards that the patterns match; None when no manifest names them.
+
+    A pattern may match a part of a split, or several splits and folders: the result then lists the matched
+    files of them all. Raises InvalidData when their features, label or classes differ.
+    """
+    parts = list(_parts(dict.fromkeys(patterns)))
+    if not parts:
+        return None
+    uri, first = parts[0]
+    for other_uri, other in parts[1:]:
+        for field in ("features", "label", "classes"):
+            if getattr(other, field) != getattr(first, field):
+                raise InvalidData(
+                    other_uri,
+                    f"its {field} differ from those of {uri}",
+                    next_step="Name the splits one by one in data.train and data.validation",
+                )
+    files = {(uri, file.name): file for uri, part in parts for file in part.files}
+    return first.model_copy(
+        update={
+            "files": tuple(files[place] for place in sorted(files)),
+            "records": sum(file.records for file in files.values()),
+        }
+    )
+
+
+def _parts(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
+    """Each manifest beside a pattern's files, with those of its files that the pattern matches."""
+    for pattern in patterns:
+        folder, _, name = pattern.rpartition("/")
+        for found in storage.matching(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
+            manifest = load(found.uri)
+            files = tuple(file for file in manifest.files if file.name == name or fnmatch.fnmatchcase(file.name, name))
+            if files:
+                yield found.uri, manifest.model_copy(update={"files": files})

@@ -1,0 +1,277 @@
+"""Checkpoints: model, inner optimizer, metrics and scaler as separate objects, whole or not there at all.
+
+    checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
+                                state.json
+
+The files come first (`checkpoint_files`), `state.json` with their checksums last: a folder without it is no checkpoint.
+A fence keeps an older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables
+are kept as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every
+worker takes part in `save` (reading variables that are kept per replica is a collective operation); the chief alone
+writes, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.events import Saved
+from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
+from mptraining_records.storage import preconditions, storage, transfers
+from mptraining_trainer.checkpoints.files import read, scratch_for, sweep, write
+from mptraining_trainer.checkpoints.provenance import Origin, changes
+from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits
+from mptraining_trainer.fence import Fence
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.numerics.recovery import BROKEN, NonFinite
+from mptraining_trainer.reporting.telemetry import Telemetry
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A whole checkpoint in memory: arrays by the file they came from."""
+
+    uri: str
+    state: CheckpointState
+    arrays: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The Keras objects of a checkpoint, by file name; `optimizer` is the inner one.
+
+    With `rate_from_job` the learning rate is the job's to say and no part of the checkpoint: it may change from one
+    attempt to the next, as may the batch size that scales it.
+    """
+
+    keras: Keras
+    model: Any
+    optimizer: Any
+    metrics: list[Any]
+    rate_from_job: bool = True
+    # Arrays that are kept beside the variables, each list a file of its own: the best weights so far.
+    held: Callable[[], Mapping[str, list[Any]]] = dict
+    # Further TensorFlow variables that go on with the epoch.
+    sums: tuple[Any, ...] = ()
+    # Those that a model with a step of its own has besides, such as a GAN's.
+    more_optimizers: tuple[Any, ...] = ()
+
+    def variables(self) -> Mapping[str, list[Any]]:
+        """TensorFlow variables in a fixed order, by the file they go to."""
+        of_metrics = [variable for metric in self.metrics for variable in self.keras.variables(metric)]
+        return {
+            "model": self.keras.variables(self.model),
+            "optimizer": self.keras.variables_of(self._of_optimizer()),
+            "metrics": [*of_metrics, *self.sums],
+            "random": self.keras.random_states(self.model),
+        }
+
+    def _of_optimizer(self) -> list[Any]:
+        # Keras 3 counts a constant rate among the variables, tf_keras does not.
+        if self.optimizer is None:
+            # A script may compile its model without one and apply gradients by others.
+            return []
+        rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
+        own = [variable for variable in self.optimizer.variables if variable is not rate]
+        return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
+
+
+class Checkpointer:
+    """Saves to and restores from one run folder, and says so."""
+
+    def __init__(
+        self,
+        folder: str,
+        contents: Contents,
+        *,
+        max_to_keep: int,
+        chief: bool,
+        telemetry: Telemetry,
+        fence: Fence | None = None,
+        strategy: Any = None,
+        origin: Origin | None = None,
+    ) -> None:
+        """`origin` is written into each state, and a restore says what of it is another than it was.
+
+        `strategy` is the one that the variables were made under; default: TensorFlow's default strategy.
+        """
+        self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
+        self._origin = origin
+        self._folder = folder
+        self._contents = contents
+        self._max_to_keep = max_to_keep
+        self._chief = chief
+        self._telemetry = telemetry
+        self._fence = fence
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+        self.last_step: int | None = None
+        # What `Contents.held` gave to the checkpoint that was restored.
+        self.held: dict[str, list[Any]] = {}
+
+    def save(self, state: CheckpointState) -> None:
+        """Takes a copy of all variables now and writes it while training goes on.
+
+        Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
+        a newer attempt has the run folder.
+        """
+        self.last_step = state.step
+        of_files = self._contents.variables()
+        if not self._chief:
+            for variables in of_files.values():
+                self._values.share(variables)
+            return
+        arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
+        arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
+        self.wait()
+        self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
+
+    def wait(self) -> None:
+        """Returns when the last save is published; raises what it met."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def restore(self) -> CheckpointState | None:
+        """Loads the newest whole checkpoint into the variables, or returns None when there is none.
+
+        A damaged one is passed over with a warning. Raises ResumeRefused for one of another model or optimizer.
+        """
+        loaded = self.load()
+        if loaded is None:
+            return None
+        self.assign(loaded)
+        self._say_what_changed(loaded.state)
+        return loaded.state
+
+    def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
+        """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
+        of_files = self._contents.variables()
+        wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
+        # All before any, so that a refused checkpoint leaves the model as it was.
+        for name, variables in wanted.items():
+            _require_fit(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        for name, variables in wanted.items():
+            self._values.assign(variables, loaded.arrays.get(name, []))
+        self.held = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
+        self.last_step = loaded.state.step
+
+    def load(self) -> Loaded | None:
+        """The newest whole checkpoint, or None when there is none. Raises ResumeRefused when all are damaged."""
+        damaged = []
+        for uri in reversed(checkpoints(self._folder)):
+            try:
+                return _read(uri)
+            except StorageUnavailable:
+                # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
+                raise
+            except OSError as error:
+                # Ours: the scratch disk, from which nobody should conclude anything about the checkpoint.
+                raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
+            except (Problem, ValueError) as error:
+                damaged.append(uri)
+                message = f"{uri} cannot be read ({error}); falling back to the one before"
+                self._telemetry.notice("CheckpointDamaged", message, level="Warning")
+        if damaged:
+            raise ResumeRefused(
+                damaged[0],
+                "no checkpoint of this run is whole",
+                next_step="Restore it, or set training.resume: Never.",
+            )
+        return None
+
+    def _say_what_changed(self, state: CheckpointState) -> None:
+        if state.origin is None or self._origin is None:
+            return
+        changed = changes(state.origin, self._origin)
+        if changed:
+            message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
+            message += "Training goes on from it, but not bit for bit as it would have"
+            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
+
+    def _arrays(self, variables: list[Any]) -> dict[str, Any]:
+        arrays = self._values.read(variables)
+        names = (variable.name for variable in variables)
+        return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
+
+    def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
+        began = self._telemetry.now()
+        for array in arrays["model"].values():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise NonFinite(state.step, BROKEN)
+        uri = storage.join(self._folder, f"step-{state.step:010d}")
+        for last in (False, False, True):
+            try:
+                with scratch_for(self._folder) as scratch:
+                    files = write(Path(scratch), arrays)
+                    self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
+                break
+            except preconditions.Conflict:
+                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                if last or self._fence is None:
+                    raise
+            except (InvalidData, OSError):
+                # A newer attempt sweeps away what this one has not published yet: then that is what happened.
+                if self._fence is not None:
+                    self._fence.check()
+                raise
+        self._telemetry.say(
+            Saved,
+            step=state.step,
+            uri=uri,
+            bytes=sum(file.bytes for file in files.values()),
+            seconds=round(self._telemetry.now() - began, 3),
+        )
+        for old in checkpoints(self._folder)[: -self._max_to_keep]:
+            # The state goes first: what is left of a half-deleted one is no checkpoint.
+            storage.delete(storage.join(old, STATE))
+            storage.delete_prefix(old)
+        sweep(self._folder)
+
+    def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
+        state_uri = storage.join(uri, STATE)
+        if self._fence is not None:
+            self._fence.check()
+        there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+        if state_uri in there:
+            # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+            storage.delete(state_uri, version=there[state_uri])
+        to = {scratch / name: storage.join(uri, name) for name in state.files}
+        transfers.upload(to, replacing=there, keep=False)
+        if self._fence is not None:
+            self._fence.check()
+        storage.write(state_uri, state.to_json().encode(), replacing=None)
+
+
+def _numbered(arrays: list[Any]) -> dict[str, Any]:
+    return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
+
+
+def _read(uri: str) -> Loaded:
+    state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
+    return Loaded(uri, state, read(uri, state.files))
+
+
+def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+    if len(arrays) != len(variables):
+        what = f"{len(arrays)} variables where this {name} has {len(variables)}"
+    else:
+        pairs = zip(variables, arrays, strict=True)
+        differing = next((pair for pair in pairs if not fits(pair[0], pair[1].shape)), None)
+        if differing is None:
+            return
+        variable, array = differing
+        what = f"shape {list(array.shape)} where this {name}'s {variable.name!r} has {list(variable.shape)}"
+    raise ResumeRefused(
+        uri,
+        f"a checkpoint of another {name}: {what}",
+        next_step="Give another output folder, or set training.resume: Never.",
+    )

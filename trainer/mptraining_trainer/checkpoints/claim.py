@@ -1,0 +1,46 @@
+"""Whose run folder it is: refused while it is another job's, claimed once nothing stands against training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mptraining_api import run_folder
+from mptraining_api.problems import ResumeRefused
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_records.storage import storage
+from mptraining_trainer import fence
+from mptraining_trainer.checkpoints.state import checkpoints
+from mptraining_trainer.worker import Worker
+
+
+def refuse_foreign_folder(worker: Worker) -> None:
+    """Raises ResumeRefused when the run folder is another job's, and leaves no trace in it."""
+    uri = storage.join(worker.folder, run_folder.JOB)
+    if storage.exists(uri):
+        other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
+        if other is not None:
+            worker.telemetry.forget_output()
+            raise ResumeRefused(
+                worker.folder,
+                f"the run folder of another job: {other}",
+                next_step="Give another output folder, or delete it.",
+            )
+
+
+def claim_folder(worker: Worker) -> Worker:
+    """The chief takes the folder over from earlier attempts, writes job.json, and begins anew where the job says so.
+
+    Returns the worker with its fence. Raises Superseded when a newer attempt has the folder.
+    """
+    if not worker.seat.is_chief:
+        return worker
+    kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
+    claimed = fence.claim(kept, worker.seat)
+    storage.write(storage.join(worker.folder, run_folder.JOB), worker.job.to_json().encode())
+    if worker.job.training and worker.job.training.resume == "Never":
+        if checkpoints(kept):
+            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
+        below = {each.uri.removeprefix(f"{kept}/").partition("/")[0] for each in storage.list_objects(kept)}
+        for name in sorted(below - {fence.FENCE}):
+            storage.delete_prefix(storage.join(kept, name))
+    return replace(worker, fence=claimed)

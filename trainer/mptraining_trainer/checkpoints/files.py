@@ -1,0 +1,110 @@
+"""The array files of a checkpoint: written and read with their checksums, large ones in parts.
+
+model.safetensors  model-part-1.safetensors  model-part-2.safetensors  optimizer.safetensors  …
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from mptraining_api.model import Model
+from mptraining_records.storage import storage
+
+# One stream to a bucket is far from what the network carries: what is larger goes in several files at a time.
+PART_BYTES = 128 << 20
+_PART, _UNFINISHED = "-part-", ".unfinished-"
+_CUT = re.compile(r"(.*) \[rows from \d{12}\]", re.DOTALL)
+
+
+class FileState(Model):
+    bytes: int
+    crc32c: int
+
+
+def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileState]:
+    """Writes the named tensors of each file into a local folder; sizes and checksums by file name."""
+    files = {}
+    for name, tensors in in_parts(arrays).items():
+        path = folder / f"{name}.safetensors"
+        save_file(tensors, path)
+        files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
+    return files
+
+
+def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
+    """The arrays below `uri` in the order of their names, by file. Raises ValueError for a damaged one."""
+    tensors: dict[str, dict[str, Any]] = {}
+    for name, expected in files.items():
+        with storage.at_hand(storage.join(uri, name)) as path:
+            if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
+                raise ValueError(f"{name} is damaged: its checksum is another one")
+            tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
+    return {name: joined(named) for name, named in tensors.items()}
+
+
+def scratch_for(folder: str) -> tempfile.TemporaryDirectory[str]:
+    """Where files are written before they go into `folder`: on its own disk if it has one, to be renamed from there."""
+    if storage.is_remote(folder):
+        return tempfile.TemporaryDirectory(prefix="mptraining-")
+    return tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=storage.local_folder(folder), ignore_cleanup_errors=True)
+
+
+def sweep(folder: str) -> None:
+    """Removes what writers that were killed left below `folder`."""
+    if not storage.is_remote(folder):
+        for left in storage.local_path(folder).glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """The same tensors by file, none of more than `limit` bytes (PART_BYTES) unless a single row is larger.
+
+    A tensor that is larger, an embedding's table, is cut along its first dimension; `joined` puts it together.
+    """
+    limit = PART_BYTES if limit is None else limit
+    parts: dict[str, dict[str, Any]] = {}
+    for name, tensors in arrays.items():
+        number, part, size = 0, parts.setdefault(name, {}), 0
+        for key, array in tensors.items():
+            for piece_key, piece in _cut(key, array, limit):
+                if part and size + piece.nbytes > limit:
+                    number, size = number + 1, 0
+                    part = parts[f"{name}{_PART}{number}"] = {}
+                part[piece_key] = piece
+                size += piece.nbytes
+    return parts
+
+
+def joined(tensors: Mapping[str, Any]) -> list[Any]:
+    """The tensors of one file's parts in the order of their keys, those whole again that were cut."""
+    whole: dict[str, list[Any]] = {}
+    for key in sorted(tensors):
+        cut = _CUT.fullmatch(key)
+        whole.setdefault(cut[1] if cut else key, []).append(tensors[key])
+    return [pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for pieces in whole.values()]
+
+
+def _cut(key: str, array: Any, limit: int) -> Iterator[tuple[str, Any]]:
+    if array.nbytes <= limit or array.ndim == 0 or len(array) == 1:
+        yield key, array
+        return
+    rows = max(1, limit // (array.nbytes // len(array)))
+    for first in range(0, len(array), rows):
+        yield f"{key} [rows from {first:012d}]", array[first : first + rows]
+
+
+def _crc32c(path: Path) -> int:
+    checksum = google_crc32c.Checksum()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            checksum.update(chunk)
+    return int.from_bytes(checksum.digest(), "big")

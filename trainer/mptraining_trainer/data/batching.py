@@ -1,0 +1,149 @@
+"""Which record stands where in which step: pure arithmetic over the global order.
+
+A pass goes once over the data. Step s of a pass covers the positions s * E … (s + 1) * E - 1 of the pass's order, E
+being the examples per step; worker r of n takes the positions that are r modulo n, in order, and deals them to its
+replicas in equal pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptraining_records.reading.order import Order, Position
+
+# Steps that are numbered at a time: bounds memory for long passes and keeps short ones to one piece.
+_POSITIONS_AT_ONCE = 1 << 17
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's share: worker `worker` of `workers`."""
+
+    worker: int
+    workers: int
+
+
+ALONE = Share(0, 1)
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How passes over `count` records become steps of `examples_per_step`."""
+
+    count: int
+    examples_per_step: int
+    remainder: Literal["Drop", "PadAndMask"]
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Steps in a pass that begins at its first record; 0 when Drop leaves nothing."""
+        return self.steps_from(0)
+
+    def steps_from(self, examples: int) -> int:
+        """Steps left in a pass of which `examples` positions are consumed."""
+        left = max(0, self.count - examples)
+        return -(-left // self.examples_per_step) if self.remainder == "PadAndMask" else left // self.examples_per_step
+
+    def steps_before(self, position: Position) -> int:
+        """How many steps of this size the passes up to `position` would have been, however they were really cut."""
+        return (position.epoch + 1) * self.steps_per_pass - self.steps_from(position.examples)
+
+    def advance(self, position: Position, steps: int) -> Position:
+        """The position after `steps` more steps: a pass that cannot fill another step gives way to the next."""
+        while steps > 0:
+            left = self.steps_from(position.examples)
+            if left == 0:
+                position = replace(position, epoch=position.epoch + 1, examples=0)
+                if self.steps_per_pass == 0:
+                    raise ValueError(f"{self.count} records never fill a step of {self.examples_per_step}")
+                continue
+            taken = min(steps, left)
+            position = replace(position, examples=position.examples + taken * self.examples_per_step)
+            steps -= taken
+        return position
+
+    def next_step(self, position: Position) -> Position:
+        """Where the step that follows on `position` begins: in the next pass when this one cannot fill it."""
+        if self.steps_from(position.examples):
+            return position
+        return replace(position, epoch=position.epoch + 1, examples=0)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of one worker's share: record numbers, -1 where there is none, and their positions.
+
+    Both of shape [steps * examples_per_step / workers], int64; `epoch` is the pass they belong to.
+    """
+
+    epoch: int
+    records: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+def training_pieces(
+    order: Order,
+    batching: Batching,
+    position: Position,
+    share: Share,
+    steps: int | None = None,
+    excluded: Collection[int] = (),
+) -> Iterator[Piece]:
+    """This worker's records from `position` on, pass after pass; of so many `steps`, or without end.
+
+    Records that are `excluded` are -1 in their place.
+    """
+    none = np.array(sorted(excluded), np.int64)
+    size = batching.examples_per_step
+    at_once = max(1, _POSITIONS_AT_ONCE // size)
+    left = math.inf if steps is None else steps
+    while left:
+        in_pass = batching.steps_from(position.examples)
+        if in_pass == 0:
+            position = replace(position, epoch=position.epoch + 1, examples=0)
+            continue
+        now = int(min(in_pass, at_once, left))
+        positions = np.arange(position.examples + share.worker, position.examples + now * size, share.workers)
+        piece = _piece(order, position.epoch, positions.astype(np.int64))
+        if none.size:
+            piece.records[np.isin(piece.records, none)] = -1
+        yield piece
+        position = replace(position, examples=position.examples + now * size)
+        left -= now
+
+
+def rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
+    """The piece's record numbers, cut where a window of every stream ends: so each is read in few long ranges."""
+    if row is None:
+        return [piece.records]
+    cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
+    return np.split(piece.records, cuts)
+
+
+def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:
+    """Every record exactly once over all workers, holes filling the last step; for ever, pass after pass."""
+    order = Order(count=count, seed=0, shuffle=False)
+    steps = -(-count // examples_per_step)
+    while True:
+        for first in range(0, steps, max(1, _POSITIONS_AT_ONCE // examples_per_step)):
+            last = min(steps, first + max(1, _POSITIONS_AT_ONCE // examples_per_step))
+            positions = np.arange(
+                first * examples_per_step + share.worker,
+                last * examples_per_step,
+                share.workers,
+                dtype=np.int64,
+            )
+            yield _piece(order, 0, positions)
+
+
+def _piece(order: Order, epoch: int, positions: NDArray[np.int64]) -> Piece:
+    records = np.full(positions.shape, -1, np.int64)
+    there = positions < order.count
+    records[there] = order.records(epoch, positions[there])
+    return Piece(epoch, records, positions)

@@ -1,0 +1,99 @@
+"""Where examples are kept between epochs: decoded in memory, as bytes on the local disk, or nowhere."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.storage import storage
+from mptraining_records.storage.storage import StoredObject
+from mptraining_trainer.data.decode import bytes_per_example, decoder
+from mptraining_trainer.data.generator import from_generator
+from mptraining_trainer.data.pipeline import Split, explaining, options, threads
+from mptraining_trainer.host import available_disk, available_memory
+
+Mode = Literal["Auto", "Memory", "Disk", "None"]
+Notice = Callable[..., None]
+
+# Of what is free when training begins.
+_MEMORY_SHARE = 0.25
+_DISK_SHARE = 0.7
+_DECODE_AT_ONCE = 256
+
+
+def disk_cache(
+    objects: Sequence[StoredObject], mode: Mode, notice: Notice, *, reserved: int = 0
+) -> tuple[DiskCache | None, int]:
+    """A cache on the local disk for remote records that fit there, and the bytes that it may come to.
+
+    `reserved` bytes are promised to others.
+
+    It is filled from the first byte that is read, so it is made before anything is known but the objects' sizes.
+    """
+    if mode == "None":
+        return None, 0
+    remote = [object for object in objects if storage.is_remote(object.uri)]
+    if not remote:
+        if mode == "Disk":
+            notice("DiskCache", "data.cache: Disk is for buckets; these records lie on a disk already")
+        return None, 0
+    folder = Path(tempfile.gettempdir())
+    size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder)) - reserved
+    if size > room:
+        if mode == "Disk":
+            text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
+            notice("DiskCache", f"{text}; every epoch reads the bucket", level="Warning")
+        return None, 0
+    return DiskCache(folder, full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
+
+
+def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:
+    """The split as it is to be read, which cache that is (Memory, Disk or None), and the bytes of memory it takes."""
+    size = split.count * bytes_per_example(split.columns.columns)
+    in_memory = mode == "Memory" or (mode == "Auto" and size <= _MEMORY_SHARE * available_memory() - reserved)
+    if in_memory:
+        # What the index pass read is on the disk; what it did not read goes to memory alone.
+        whole = split if cache is None or cache.is_empty else split.reading_through(cache)
+        with explaining(whole):
+            cached = replace(split, cached=_decode_all(whole))
+        whole.reader.close()
+        if cache is not None:
+            cache.close()
+        return cached, "Memory", size
+    if cache is None:
+        return split, "None", 0
+    return split.reading_through(cache), "Disk", 0
+
+
+def _decode_all(split: Split) -> Any:
+    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host.
+
+    The mask is 0 for damaged records.
+    """
+    filler = split.first_good()
+
+    def contents() -> Iterator[Any]:
+        stream = RecordStream(split.reader, [np.arange(split.count)], first=_DECODE_AT_ONCE)
+        try:
+            for _ in range(0, split.count, _DECODE_AT_ONCE):
+                yield split.take(stream, _DECODE_AT_ONCE, filler)
+        finally:
+            stream.close()
+
+    signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.float32))
+    decode = decoder(split.columns)
+    dataset = from_generator(contents, signature)
+    dataset = dataset.map(
+        lambda records, mask: (*decode(records), mask), num_parallel_calls=threads(), deterministic=True
+    )
+    parts = list(dataset.with_options(options()))
+    with tf.device("/CPU:0"):
+        return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)

@@ -1,0 +1,289 @@
+"""From TFRecords to the batches of each replica.
+
+`Split.training` and `Split.validation` are tf.data pipelines over `batching`'s record numbers. A data set that
+fits is decoded once and kept as tensors (`caching`); the others are streamed and decoded as they come. Parallelism is
+explicit and tf.data's autotuner off: it makes the end of an iterator wait and two runs unlike each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidData, Problem
+from mptraining_records.index.dataset_index import DatasetIndex
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.reading.hashing import key
+from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_trainer.data.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
+from mptraining_trainer.data.decode import bytes_per_example, decoder
+from mptraining_trainer.data.generator import from_generator
+from mptraining_trainer.data.input_stats import InputMeter
+from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.data.schema import Columns
+from mptraining_trainer.host import available_memory
+
+# Records that are read ahead may take this share of the memory that is free when training begins.
+_READ_AHEAD_SHARE = 0.1
+_PREFETCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training or validation data: where its records are, and its tensors (inputs, labels, weights, mask) when cached.
+
+    `problems` collects what its pipelines met; see `explaining`.
+    """
+
+    dataset: DatasetIndex
+    columns: Columns
+    reader: RecordReader
+    cached: Any | None
+    meter: InputMeter
+    now: Callable[[], float]
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.dataset.count
+
+    def reading_through(self, cache: DiskCache) -> Split:
+        """The same records, kept in `cache` once they were read."""
+        self.reader.close()
+        traffic, account = self.meter.traffic, self.reader.bad_records
+        return replace(self, reader=RecordReader(self.dataset, bad_records=account, cache=cache, traffic=traffic))
+
+    def training(
+        self,
+        *,
+        order: Order,
+        batching: Batching,
+        position: Position,
+        share: Share,
+        batch: int,
+        masked: bool,
+        preprocess: Preprocess,
+        steps: int | None = None,
+        weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
+    ) -> Any:
+        """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
+
+        `weigh` gives a batch (inputs, labels) the weights of its classes. Records that are `excluded` are holes, as
+        damaged ones are: another record with a mask of 0 is in their place. It ends after so many `steps`, so that no
+        more is read than they need; without them it does not end.
+        """
+
+        def pieces() -> Iterator[Piece]:
+            return training_pieces(order, batching, position, share, steps, excluded)
+
+        return self._pipeline(
+            pieces,
+            seed=order.seed,
+            row=order.row_size if order.shuffle else None,
+            batch=batch,
+            masked=masked,
+            preprocess=preprocess,
+            training=True,
+            weigh=weigh,
+            excluded=excluded,
+        )
+
+    def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
+        """Masked batches of one replica; a pass is as many steps as `examples_per_step` needs for all records."""
+
+        def pieces() -> Iterator[Piece]:
+            return validation_pieces(self.count, examples_per_step, share)
+
+        return self._pipeline(pieces, seed=0, row=None, batch=batch, masked=True, preprocess=preprocess, training=False)
+
+    def _pipeline(
+        self,
+        pieces: Callable[[], Iterator[Piece]],
+        *,
+        seed: int,
+        row: int | None,
+        batch: int,
+        masked: bool,
+        preprocess: Preprocess,
+        training: bool,
+        weigh: Callable[..., Any] | None = None,
+        excluded: Collection[int] = (),
+    ) -> Any:
+        if self.cached is not None:
+            dataset = self._from_memory(pieces, seed, batch, excluded)
+        else:
+            dataset = self._from_records(pieces, seed, row, batch, excluded, training=training)
+        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
+
+        def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
+            if weigh is not None:
+                weights = weigh(inputs, labels)[2]
+            return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
+
+        dataset = dataset.map(batch_of, num_parallel_calls=1)
+        size = max(1, batch * bytes_per_example(self.columns.columns))
+        return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
+
+    def _from_memory(
+        self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int, excluded: Collection[int]
+    ) -> Any:
+        filler, hollow = 0, np.empty(0, np.int64)
+        if excluded:
+            assert self.cached is not None
+            # In the place of a damaged record is any, perhaps one that is excluded.
+            whole = np.array(self.cached[3])
+            hollow = np.flatnonzero(whole == 0)
+            whole[list(excluded)] = 0
+            filler = int(np.argmax(whole))
+
+        def numbers() -> Iterator[tuple[Any, ...]]:
+            for piece in pieces():
+                there = (piece.records >= 0) & ~np.isin(piece.records, hollow)
+                yield (
+                    np.where(there, piece.records, filler),
+                    there.astype(np.float32),
+                    _seeds(seed, piece),
+                )
+
+        def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
+            gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
+            inputs, labels, weights, whole = gathered
+            return inputs, labels, weights, mask * whole, seeds
+
+        signature = (
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None, 2], tf.int64),
+        )
+        dataset = from_generator(numbers, signature)
+        # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
+        dataset = dataset.flat_map(
+            lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
+        )
+        return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
+
+    def _from_records(
+        self,
+        pieces: Callable[[], Iterator[Piece]],
+        seed: int,
+        row: int | None,
+        batch: int,
+        excluded: Collection[int],
+        *,
+        training: bool,
+    ) -> Any:
+        filler = self.first_good(excluded)
+
+        def contents() -> Iterator[tuple[Any, ...]]:
+            begun: deque[Piece] = deque()
+
+            def units() -> Iterator[Any]:
+                for piece in pieces():
+                    begun.append(piece)
+                    yield from rows(piece, row)
+
+            began = self.now()
+            ahead = self._read_ahead(row)
+            stream = RecordStream(self.reader, units(), read_ahead=ahead, first=batch, now=self.now)
+            try:
+                while len((taken := self.take(stream, batch, filler))[0]):
+                    records, there = taken
+                    if training and self.meter.first_record_seconds is None:
+                        self.meter.first_record_seconds = self.now() - began
+                    piece, seeds = begun[0], _seeds(seed, begun[0])
+                    for first in range(0, len(piece.records), batch):
+                        if first:
+                            records, there = self.take(stream, batch, filler)
+                        yield records, there, seeds[first : first + batch]
+                    begun.popleft()
+            finally:
+                stream.close()
+
+        signature = (
+            tf.TensorSpec([batch], tf.string),
+            tf.TensorSpec([batch], tf.float32),
+            tf.TensorSpec([batch, 2], tf.int64),
+        )
+        decode = decoder(self.columns)
+        dataset = from_generator(contents, signature).prefetch(4)
+        return dataset.map(
+            lambda records, mask, seeds: (*decode(records), mask, seeds),
+            num_parallel_calls=threads(),
+            deterministic=True,
+        )
+
+    def _read_ahead(self, row: int | None) -> int:
+        """Bytes for two rows where memory allows: of each row the ranges are then long and none is read twice."""
+        wanted = 2 * (row or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
+        return int(max(READ_AHEAD, min(wanted, _READ_AHEAD_SHARE * available_memory())))
+
+    def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
+        """Records as an array of bytes, and their mask: 0 for a missing one, in whose place `filler` stands.
+
+        So the order never shifts. Inside tf.data an error survives as text alone, so it is kept here as well.
+        """
+        waited = stream.waited
+        try:
+            found = stream.take(count)
+        except Problem as problem:
+            self.problems.append(problem)
+            raise
+        self.meter.waited_for_bytes += stream.waited - waited
+        whole = [filler if record is None else record for record in found]
+        return np.array(whole, object), np.array([record is not None for record in found], np.float32)
+
+    def first_good(self, excluded: Collection[int] = ()) -> bytes:
+        """Any readable record that is not excluded. Raises InvalidData when there is none."""
+        for number in range(self.count):
+            if number in excluded:
+                continue
+            record = self.reader.read(np.array([number], np.int64))[0]
+            if record is not None:
+                return record
+        raise InvalidData(
+            self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again."
+        )
+
+
+@contextmanager
+def explaining(*splits: Split | None) -> Iterator[None]:
+    """Raises the Problem behind a TensorFlow error when it is one that these splits met while reading."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for split in splits:
+            if split is not None and split.problems:
+                raise split.problems[0] from error
+        raise
+
+
+def _seeds(seed: int, piece: Piece) -> Any:
+    """A stateless seed of two int64 for each example: one for the pass, one for the position."""
+    of_pass = np.int64(int(key(seed, piece.epoch)[0]) >> 1)
+    return np.stack([np.full(piece.positions.shape, of_pass), piece.positions], axis=1)
+
+
+def threads() -> int:
+    """Processors that this process may use."""
+    # macOS does not say which processors a process may use.
+    allowed = getattr(os, "sched_getaffinity", None)
+    return max(1, len(allowed(0)) if allowed else os.cpu_count() or 1)
+
+
+def options() -> Any:
+    """What every pipeline here is built with."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options

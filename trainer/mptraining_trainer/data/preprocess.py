@@ -1,0 +1,125 @@
+"""The user's map over examples: an application's own over a batch, a function of the user's over each example.
+
+A user's function takes (inputs, labels) of one example and returns both; when it also names the parameters `seed`
+(an int64 tensor [2] that depends on the record's position and the pass alone, for `tf.image.stateless_random_…`)
+or `training` (a bool), it gets them. So augmentation is the same after a resume and for any number of workers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+
+_FIELD = "spec.data.preprocess"
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What happens between decoding and the model; without functions, nothing."""
+
+    per_example: Callable[..., Any] | None = None
+    per_batch: Callable[[Any], Any] | None = None
+
+    def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int) -> Any:
+        """Maps a dataset of batches (inputs, labels, weights, mask, seeds)."""
+        if self.per_example is not None:
+            call = _caller(self.per_example, training)
+            dataset = dataset.unbatch()
+            dataset = dataset.map(
+                lambda inputs, labels, weights, mask, seed: (*call(inputs, labels, seed), weights, mask, seed),
+                num_parallel_calls=parallel,
+                deterministic=True,
+            )
+            dataset = dataset.batch(batch, drop_remainder=True)
+        if self.per_batch is not None:
+            per_batch = self.per_batch
+            dataset = dataset.map(
+                lambda inputs, *rest: (per_batch(inputs), *rest),
+                num_parallel_calls=parallel,
+                deterministic=True,
+            )
+        return dataset
+
+    def example_after(self, example: ExampleSpec) -> ExampleSpec:
+        """What one example looks like after the per-example function. Raises InvalidProgram when it fails."""
+        if self.per_example is None:
+            return example
+        inputs, labels = _specs(example.inputs), _specs(example.labels)
+        call = _caller(self.per_example, training=True)
+        seed = tf.TensorSpec([2], tf.int64)
+        try:
+            outputs = tf.function(call).get_concrete_function(inputs, labels, seed).structured_outputs
+        except InvalidProgram:
+            raise
+        except Exception as error:
+            line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            raise InvalidProgram(_FIELD, f"the function failed on one example: {line}") from error
+        new_inputs, new_labels = outputs
+        return ExampleSpec(
+            _named(new_inputs, example.inputs), _named(new_labels, example.labels), example.classes, example.weighted
+        )
+
+
+def check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function if it can be called as `preprocess` is. Raises InvalidProgram quoting its signature."""
+    signature = inspect.signature(function)
+    known = ("seed", "training")
+    others = [parameter for name, parameter in signature.parameters.items() if name not in known]
+    required = [
+        each
+        for each in others
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(required) != 2:
+        raise InvalidProgram(
+            _FIELD,
+            f"{getattr(function, '__name__', function)}{signature}",
+            expected="(inputs, labels[, seed][, training])",
+        )
+    return function
+
+
+def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
+    names = inspect.signature(function).parameters
+
+    def call(inputs: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        extra: dict[str, Any] = {}
+        if "seed" in names:
+            extra["seed"] = seed
+        if "training" in names:
+            extra["training"] = training
+        returned = function(inputs, labels, **extra)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise InvalidProgram(
+                _FIELD, f"the function returned {type(returned).__name__}", expected="(inputs, labels)"
+            )
+        return returned[0], returned[1]
+
+    return call
+
+
+def _specs(tensors: Sequence[TensorSpec]) -> Any:
+    specs = {each.name: tf.TensorSpec(each.shape, each.dtype) for each in tensors}
+    return next(iter(specs.values())) if len(specs) == 1 else specs or ()
+
+
+def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The tensors that the user's function returned, by name: those of a dict, or the only one by the name it had."""
+    if isinstance(outputs, Mapping):
+        return tuple(_spec(str(name), tensor) for name, tensor in outputs.items())
+    tensors = tf.nest.flatten(outputs)
+    names = [each.name for each in before]
+    if len(tensors) != len(names):
+        names = [f"{names[0] if names else 'tensor'}_{number}" for number in range(len(tensors))]
+    return tuple(_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True))
+
+
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    return TensorSpec(name, tf.as_dtype(tensor.dtype).name, tuple(tensor.shape))

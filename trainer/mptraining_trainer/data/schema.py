@@ -1,0 +1,206 @@
+"""Which tensors the records hold: from the job's `data.features`, else the manifest, else the first records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mptraining_api.problems import InvalidData, InvalidSpec, nearest
+from mptraining_api.resolved_job import ResolvedData
+from mptraining_records.tfrecord import example as records_example
+from mptraining_records.tfrecord import features as records_features
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.labels import LABELS
+from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+
+# What numbers become in tf.train.Example, by what they are in the tensor.
+_INTEGERS = frozenset({"uint8", "int32", "int64", "bool"})
+_IMAGES = frozenset({"jpeg", "png"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature as it leaves decoding; `shape` is that of the tensor, after `resize` (height, width)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    decode: str | None
+    resize: tuple[int, int] | None
+
+    @property
+    def stored_as(self) -> str:
+        """The list of tf.train.Example that holds it: bytes, int64 or float."""
+        if self.decode is not None or self.dtype == "string":
+            return "bytes"
+        return "int64" if self.dtype in _INTEGERS else "float"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All columns of a data set, which of them are labels or the sample weight, and the label's class names."""
+
+    columns: tuple[Column, ...]
+    labels: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    weight: str | None = None
+
+    def example_spec(self) -> ExampleSpec:
+        """The tensors that one example becomes."""
+        specs = {column.name: TensorSpec(column.name, column.dtype, column.shape) for column in self.columns}
+        labels = tuple(specs.pop(name) for name in self.labels)
+        weighted = specs.pop(self.weight, None) is not None if self.weight else False
+        return ExampleSpec(tuple(specs.values()), labels, self.classes, weighted)
+
+    def describe(self) -> tuple[str, ...]:
+        """One phrase a column, such as `image: uint8 [8, 8, 1] from png`."""
+        return tuple(_describe(column, self._role(column.name)) for column in self.columns)
+
+    def _role(self, name: str) -> str:
+        return " (label)" if name in self.labels else " (sample weight)" if name == self.weight else ""
+
+
+def decide(
+    data: ResolvedData,
+    manifest: Manifest | None,
+    first_records: Sequence[bytes],
+    infer_notice: Callable[[str], None],
+) -> Columns:
+    """The columns of the training data, checked against `first_records`.
+
+    Raises InvalidSpec or InvalidData naming the feature that is missing, of another kind, or of varying size.
+    """
+    if data.features is not None:
+        columns = tuple(
+            Column(
+                feature.name,
+                feature.dtype,
+                tuple(size or None for size in feature.shape or ()),
+                feature.decode,
+                (feature.resize[0], feature.resize[1]) if feature.resize else None,
+            )
+            for feature in data.features
+        )
+    elif manifest is not None:
+        columns = tuple(_column(feature) for feature in manifest.features)
+    else:
+        features = records_features.infer(first_records, data.label)
+        infer_notice("features inferred from the first records: " + "; ".join(records_features.describe(features)))
+        columns = tuple(_column(feature) for feature in features)
+    labels = _labels(data, manifest.label if manifest else None, columns)
+    _check_weight(data.sample_weight, columns)
+    if len(labels) + (data.sample_weight is not None) >= len(columns):
+        raise InvalidSpec(
+            "spec.data.features", f"only {', '.join(map(repr, labels))}", expected="at least one input besides"
+        )
+    columns = tuple(_sized(column) for column in columns)
+    check_records(columns, first_records)
+    classes = manifest.classes if manifest and labels == (manifest.label,) else None
+    return Columns(columns, labels, classes, data.sample_weight)
+
+
+def _column(feature: Feature) -> Column:
+    return Column(feature.name, feature.dtype, tuple(feature.shape), feature.decode, None)
+
+
+def _labels(data: ResolvedData, of_manifest: str | None, columns: Sequence[Column]) -> tuple[str, ...]:
+    names = [column.name for column in columns]
+    if data.labels is not None:
+        for name in data.labels:
+            _check_known("spec.data.labels", name, names, "Name the features that hold the labels.")
+        return data.labels
+    label = data.label or of_manifest
+    if label is None:
+        likely = [name for name in names if name in LABELS]
+        if len(likely) != 1:
+            raise InvalidSpec(
+                "spec.data.label",
+                "missing",
+                expected=f"one of {names}",
+                next_step="Add data.label, or labels: [] for data without labels.",
+            )
+        label = likely[0]
+    _check_known("spec.data.label", label, names, "Name the feature that holds the label.")
+    return (label,)
+
+
+def _check_weight(weight: str | None, columns: Sequence[Column]) -> None:
+    if weight is None:
+        return
+    field = "spec.data.sampleWeight"
+    _check_known(field, weight, [column.name for column in columns], "Name the feature that holds the weights.")
+    column = next(column for column in columns if column.name == weight)
+    if column.dtype == "string" or column.decode is not None:
+        raise InvalidSpec(field, f"{weight!r} holds {column.decode or column.dtype}", expected="one number an example")
+
+
+def _check_known(field: str, name: str, names: Sequence[str], otherwise: str) -> None:
+    if name not in names:
+        hint = nearest(name, names) or otherwise
+        raise InvalidSpec(
+            field, f"{name!r} is no feature of the records", expected=f"one of {list(names)}", next_step=hint
+        )
+
+
+def _sized(column: Column) -> Column:
+    """The column after resizing; a size that varies and is not resized cannot be batched."""
+    shape = column.shape
+    if column.decode in _IMAGES and len(shape) != 3:
+        if shape:
+            raise InvalidSpec(
+                f"spec.data.features[{column.name}].shape",
+                f"{list(shape)} for an image",
+                expected="[height, width, channels]",
+            )
+        shape = (None, None, 3)
+    if column.resize:
+        shape = (*column.resize, *shape[2:])
+    if column.decode in _IMAGES and shape[2] is None:
+        shape = (*shape[:2], 3)
+    if None in shape:
+        way = (
+            "Give data.features with resize: [height, width] for it."
+            if column.decode in _IMAGES
+            else "Give data.features with a fixed shape, or convert the data to one."
+        )
+        raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=way)
+    return Column(column.name, column.dtype, shape, column.decode, column.resize)
+
+
+def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
+    """Raises InvalidData for the first of `records` that lacks a column or holds another kind or number of values."""
+    for number, record in enumerate(records):
+        found = records_example.parse(record)
+        for column in columns:
+            where = f"feature {column.name!r}"
+            if column.name not in found:
+                hint = nearest(column.name, found) or f"The record has: {', '.join(sorted(found))}."
+                raise InvalidData(where, f"missing in record {number}", next_step=hint)
+            kind, values = found[column.name]
+            if kind != column.stored_as:
+                raise InvalidData(
+                    where,
+                    f"record {number} holds a {kind} list",
+                    expected=f"a {column.stored_as} list for dtype {column.dtype}",
+                    next_step="Mend data.features (dtype, decode) for it.",
+                )
+            wanted = 1
+            for size in column.shape if column.decode is None else ():
+                wanted *= size or 1
+            if len(values) != wanted:
+                raise InvalidData(
+                    where,
+                    f"record {number} holds {len(values)} values",
+                    expected=f"{wanted} for shape {list(column.shape)}",
+                    next_step="Mend data.features (shape) for it.",
+                )
+
+
+def _describe(column: Column, role: str) -> str:
+    text = f"{column.name}: {column.dtype} {list(column.shape)}"
+    if column.decode:
+        text += f" from {column.decode}"
+    if column.resize:
+        text += f" resized to {column.resize[0]}x{column.resize[1]}"
+    return text + role

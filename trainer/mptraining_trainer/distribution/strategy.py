@@ -1,0 +1,114 @@
+"""This process's devices, and the tf.distribute strategy over them."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.launch import Seat, tf_config
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.keras_backend import Keras
+
+# By lower-case proxy variables gRPC sends the workers' own traffic to the proxy, which hangs. Buckets may need it.
+_NOT_BY_PROXY, _OTHERWISE = "no_grpc_proxy", "no_proxy"
+
+
+def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    """The strategy over this process's devices; the first thing TensorFlow is asked to do.
+
+    Raises InvalidSpec when the accelerators that the job was promised are not here.
+    """
+    if job.training is not None and job.training.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    if job.processes > 1:
+        peers = sorted({host.rpartition(":")[0] for host in seat.hosts})
+        others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
+        environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
+        if job.strategy == "None":
+            # For the strategy that the script makes.
+            environment["TF_CONFIG"] = tf_config(seat)
+    if job.accelerator.kind == "cpu":
+        return _on_cpu(job, seat, environment)
+    if job.accelerator.kind == "tpu":
+        return _on_tpu(job)
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < job.replicas_per_process:
+        raise _missing(job, f"{len(gpus)} GPUs")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if job.strategy == "None":
+        return tf.distribute.get_strategy()
+    if job.strategy == "MultiWorkerMirrored":
+        return _multi_worker(seat, environment)
+    return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(job.replicas_per_process)])
+
+
+def devices(strategy: Any) -> tuple[str, ...]:
+    """Short names of the devices that compute, such as GPU:0."""
+    if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
+        # The default strategy refuses to say; TensorFlow places on the first GPU where there is one. Logical devices
+        # would start TensorFlow, after which a script cannot make a MultiWorkerMirroredStrategy any more.
+        names = [(tf.config.get_visible_devices("GPU") or tf.config.get_visible_devices("CPU"))[0].name]
+    else:
+        names = strategy.extended.worker_devices
+    return tuple(":".join(name.split(":")[-2:]) for name in names)
+
+
+def ground(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
+    """What `Started` says of any program: versions, devices, strategy and numbers."""
+    return {
+        "strategy": job.strategy,
+        "precision": job.precision.policy,
+        "keras": keras.version,
+        "tensorflow": tf.__version__,
+        "devices": devices(strategy),
+        "workers": job.processes,
+        "replicas_in_sync": strategy.num_replicas_in_sync,
+        "native_bfloat16": native_bfloat16() if job.accelerator.kind == "cpu" else None,
+    }
+
+
+def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    tf.config.set_visible_devices([], "GPU")
+    if job.strategy == "MultiWorkerMirrored":
+        return _multi_worker(seat, environment)
+    if job.replicas_per_process > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_process)]
+        )
+    if job.strategy == "None":
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(job.replicas_per_process)])
+
+
+def _multi_worker(seat: Seat, environment: MutableMapping[str, str]) -> Any:
+    # Measured with TensorFlow 2.21: this waits for all workers to be there. A worker that is killed later is missed
+    # within a second when its connections are reset, else after ten, by its heartbeat; the collective operation under
+    # way then raises (see `failures`), and only `os._exit` leaves without waiting for the others.
+    environment["TF_CONFIG"] = tf_config(seat)
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _on_tpu(job: ResolvedJob) -> Any:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise _missing(job, "no TPU") from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _missing(job: ResolvedJob, found: str) -> InvalidSpec:
+    promised = job.accelerator
+    return InvalidSpec(
+        "spec.accelerator",
+        f"promised {promised.count_per_node} x {promised.type} and sees {found}",
+        next_step="Check the node's drivers and the image's variant, or allow the CPU: cpuFallback in the operator's "
+        "settings, `mptj run --local` on a laptop.",
+    )

@@ -1,0 +1,275 @@
+"""The trained model as files: float32 whatever it was trained under, in forms that travel between versions of Keras.
+
+model/
+├── model.keras          for the same version of Keras, `keras.models.load_model`
+├── saved_model/         for serving, when the job asks for it
+├── model.weights.h5     Keras' own weights file
+├── weights.npz          the same arrays in order, readable with NumPy alone
+├── model.json           what the model is, and how it is made again
+├── rebuild.py           plain Keras: `from rebuild import load_model`; works where model.keras does not travel
+└── source/              the program's own modules, when they are small
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidData, Problem
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.data.example_spec import ExampleSpec
+from mptraining_trainer.export.float32_model import rebuilt, switched_to_float32
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model.applications import cnn, mlp, pretrained
+from mptraining_trainer.model.program import Program
+
+VERSION = 1
+_LARGEST_SOURCE = 1 << 20
+_RECIPE = (
+    "cd model                            # this folder",
+    "python                              # with keras (Legacy: tf_keras) and numpy",
+    ">>> from rebuild import load_model",
+    ">>> model = load_model()            # built anew under float32, weights from weights.npz",
+    ">>> model(examples)                 # examples as `inputs` says, after `preprocess`",
+)
+
+
+def export(
+    program: Program,
+    keras: Keras,
+    job: ResolvedJob,
+    example: ExampleSpec | None,
+    folder: Path,
+    step: int,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    weights: Sequence[Any] | None = None,
+) -> str:
+    """Writes the model into `folder`, which appears complete or not at all; returns the main file's name in it.
+
+    Call it outside `strategy.scope()`. Of a script's model on several workers only `weights` are written where
+    Keras cannot rebuild it, since reading its variables takes all workers. `weights` are arrays in the order of
+    `model.get_weights()`; give them where reading the model's own is a collective of all workers. `example` is None
+    for scripts. Raises Problem when Keras can neither copy nor save the model.
+    """
+    arrays = list(program.model.get_weights() if weights is None else weights)
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        model, policy = float32_copy(program.model, keras, program.rebuild, arrays, readable=job.processes == 1)
+        main = "weights.npz" if model is None else _write_model(model, keras, job, part)
+        if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
+            main = "weights.npz"
+        rebuilds = model is not None and program.rebuild.get("builder") != "script"
+        of = program.model if model is None else model
+        # An attribute that a distributed variable lacks is looked for in its value, which all workers must read.
+        names = [variable.name if keras.legacy else variable.path for variable in of.weights]
+        keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
+        np.savez(part / "weights.npz", allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
+        about = {
+            "version": VERSION,
+            "name": job.name,
+            "keras": {"generation": keras.generation, "version": keras.module.__version__},
+            "tensorflow": tf.__version__,
+            "rebuild": dict(program.rebuild),
+            "inputs": program.rebuild.get("inputs"),
+            "label": example.label.name if example and example.label else None,
+            "classes": list(example.classes) if example and example.classes else None,
+            "preprocess": program.rebuild.get("preprocess"),
+            "trainedUnder": job.precision.policy,
+            "policy": policy,
+            "main": main,
+            "step": step,
+            "metrics": dict(metrics or {}),
+            "recipe": _RECIPE if rebuilds else None,
+        }
+        (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        if rebuilds:
+            (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
+        if job.program.function:
+            _copy_source(job.program.function.entry_point.partition(":")[0], part / "source")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return main
+
+
+def load(folder: Path) -> Any:
+    """The model that `export` wrote, under float32: from `model.keras` where it opens, else built anew.
+
+    Raises InvalidData when the folder holds no model, and what the program raises when it cannot be built here.
+    """
+    try:
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        keras = importlib.import_module("tf_keras" if about["keras"]["generation"] == "Legacy" else "keras")
+    except (OSError, ValueError, KeyError):
+        raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
+    except ImportError:
+        raise InvalidData(str(folder), "exported by tf_keras", next_step="pip install tf-keras") from None
+    same = keras.__version__ == about["keras"]["version"]
+    if (folder / "model.keras").exists() and (same or about["rebuild"].get("builder") in (None, "script")):
+        # A class of the user's own opens only through the program that defines it.
+        with contextlib.suppress(TypeError, ValueError), _under_float32(keras):
+            return keras.models.load_model(folder / "model.keras", compile=False)
+    return load_model(folder)
+
+
+def float32_copy(
+    model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: Sequence[Any], *, readable: bool = True
+) -> tuple[Any, str]:
+    """The model built again under float32, with these weights; and the policy that the copy really has.
+
+    From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is itself
+    switched to float32; None in its place where its variables are not `readable` by this process alone, and of a
+    model with a `train_step` of its own that cannot be called.
+    """
+    with _under_float32(keras.module):
+        with contextlib.suppress(Exception):
+            return rebuilt(model, keras, without_mixed(model.get_config()), arrays), "float32"
+        if rebuild.get("builder", "script") == "script":
+            return (model, switched_to_float32(model, keras)) if readable else (None, "float32")
+        try:
+            copy = build_model(keras.module, rebuild)
+        except Exception:
+            if "train_step" not in keras.own_steps(model):
+                raise
+            # Its own step calls what it consists of: it may have no `call`, and no form but its weights.
+            return None, "float32"
+        try:
+            copy.set_weights(list(arrays))
+        except ValueError as error:
+            raise Problem("spec.program", f"built again under float32, the model has other weights: {error}") from error
+        return copy, "float32"
+
+
+@contextlib.contextmanager
+def _under_float32(keras: Any) -> Iterator[None]:
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("float32")
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+
+
+def without_mixed(config: Any) -> Any:
+    """A Keras configuration with every mixed policy in it replaced by float32."""
+    if isinstance(config, Mapping):
+        name = (config.get("config") or {}).get("name") if "class_name" in config else None
+        if config.get("class_name") in ("DTypePolicy", "Policy") and str(name).startswith("mixed_"):
+            return {**config, "config": {**config["config"], "name": "float32"}}
+        return {key: without_mixed(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple)):
+        return type(config)(without_mixed(value) for value in config)
+    return "float32" if isinstance(config, str) and config in ("mixed_float16", "mixed_bfloat16") else config
+
+
+def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
+    """The untrained model that `rebuild` of model.json describes, under the policy that is set."""
+    builders: dict[str, Any] = {"mlp": mlp, "cnn": cnn, "pretrained": pretrained}
+    if rebuild["builder"] in builders:
+        return builders[rebuild["builder"]](keras, **rebuild["arguments"])
+    module, _, name = rebuild["arguments"]["entryPoint"].partition(":")
+    returned = getattr(importlib.import_module(module), name)(**rebuild["arguments"].get("arguments", {}))
+    model = returned["model"] if isinstance(returned, dict) else returned
+    if not model.built or not model.weights:
+        batch = {
+            spec["name"]: np.zeros((1, *(size or 32 for size in spec["shape"])), spec["dtype"].replace("string", "S"))
+            for spec in rebuild["inputs"]
+        }
+        model(batch if len(batch) > 1 else next(iter(batch.values())))
+    return model
+
+
+def load_model(folder: Any = None) -> Any:
+    """The trained model of this folder, built by plain Keras under float32, with the weights of weights.npz."""
+    folder = Path(folder or Path(__file__).parent)
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    keras = importlib.import_module("tf_keras" if about["keras"]["generation"] == "Legacy" else "keras")
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("float32")
+    sys.path.insert(0, str(folder / "source"))
+    try:
+        model = build_model(keras, about["rebuild"])
+    finally:
+        sys.path.remove(str(folder / "source"))
+        keras.mixed_precision.set_global_policy(before)
+    with np.load(folder / "weights.npz") as arrays:
+        model.set_weights([arrays[key] for key in arrays.files])
+    return model
+
+
+def _write_weights(model: Any, path: Path, program: Program) -> bool:
+    """Whether Keras could write its own file of weights, which it must for every model but a script's."""
+    try:
+        model.save_weights(str(path))
+    except Exception:
+        path.unlink(missing_ok=True)
+        if program.rebuild.get("builder") != "script":
+            raise
+        return False
+    return True
+
+
+def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:
+    # tf_keras announces what it wrote on standard output, where the events go.
+    with contextlib.redirect_stdout(io.StringIO()):
+        # A model that Keras cannot serialize travels as weights and the program that builds it.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.save(str(part / "unfinished.keras"))
+            (part / "unfinished.keras").replace(part / "model.keras")
+        (part / "unfinished.keras").unlink(missing_ok=True)
+        if job.export.format == "saved_model":
+            try:
+                model.export(str(part / "saved_model"), **({} if keras.legacy else {"verbose": False}))
+            except Exception as error:
+                raise Problem("spec.export.format", f"the model cannot be a SavedModel: {error}") from error
+            return "saved_model"
+    return "model.keras" if (part / "model.keras").exists() else "model.weights.h5"
+
+
+def _rebuild_source() -> str:
+    head = (
+        '"""Builds the trained model of this folder with plain Keras: `from rebuild import load_model`."""\n\n'
+        "from __future__ import annotations\n\n"
+        "import importlib\nimport json\nimport sys\nfrom pathlib import Path\n\nimport numpy as np\n"
+    )
+    functions = "\n\n".join(inspect.getsource(each) for each in (mlp, cnn, pretrained, build_model, load_model))
+    return f'{head}\n\n{functions}\n\nif __name__ == "__main__":\n    load_model().summary()\n'
+
+
+def _copy_source(name: str, target: Path) -> None:
+    """The Python files of the source that the program imported, and no other: neighbours may be anybody's."""
+    file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+    if file.suffix != ".py" or "site-packages" in file.parts:
+        return
+    root = file.parents[name.count(".") + (file.name == "__init__.py")]
+    imported = {Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None))}
+    ours = [path for path in imported if path.suffix == ".py" and path.is_relative_to(root) and _is_source(path, root)]
+    if sum(path.stat().st_size for path in ours) > _LARGEST_SOURCE:
+        ours = [file]
+    for path in ours:
+        copied = target / path.relative_to(root)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
+
+
+def _is_source(path: Path, root: Path) -> bool:
+    """Whether it is of the program itself: a virtual environment may stand in the same folder."""
+    below = path.relative_to(root).parts
+    return "site-packages" not in below and not any(part.startswith(".") for part in below)

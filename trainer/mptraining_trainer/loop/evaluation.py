@@ -1,0 +1,184 @@
+"""Validation: loss and metrics over batches with rows, in short calls: a SIGTERM is noticed between two of them.
+
+The metrics are the training metrics themselves, as under `fit`. Validation may be due in the middle of an epoch, so
+their values are put aside before it and put back after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.distribution.replica_variables import kept_apart
+from mptraining_trainer.distribution.replicas import Speakers
+from mptraining_trainer.loop.own_step import OwnStep, batch_specs
+from mptraining_trainer.loop.running_sum import local_sum
+from mptraining_trainer.loop.step import Batch, ReplicaStep
+from mptraining_trainer.loop.steps_per_execution import Pace
+from mptraining_trainer.model.compiled import CompiledModel
+
+
+class Evaluation:
+    """Evaluates one model; built inside the strategy's scope. `own` calls the model's own `test_step` instead.
+
+    `take` gives every replica a batch of an iterator, as `Loop.take` does.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: Any,
+        step: ReplicaStep,
+        own: OwnStep | None,
+        compiled: CompiledModel,
+        take: Callable[[Any], Any],
+        speakers: Speakers,
+    ) -> None:
+        self._strategy = strategy
+        self._step = step
+        self._own = own
+        self._compiled = compiled
+        self._take = take
+        self._speakers = speakers
+        self._loss = local_sum("evaluation_loss_sum")
+        self._weight = local_sum("evaluation_weight_sum")
+        self._pace = Pace.begin(None)
+        self._names: tuple[str, ...] = ()
+        self._aside: list[tuple[Any, Any]] | None = None
+        self._begin = tf.function(self._begin_graph)
+        self._part = tf.function(self._part_graph, reduce_retracing=True)
+        self._end = tf.function(self._put_back)
+
+    def run(
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool] = lambda: False,
+        begins: Callable[[int], None] = lambda first: None,
+        ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
+    ) -> dict[str, float] | None:
+        """Loss and metrics over `steps` batches, each example counted once; names as in training.
+
+        None when `stop` returned True on any worker before the last batch; every worker learns of it after the same
+        one. `now` is a clock in seconds. `begins` gets the first batch of each call, `ends` the last one and the
+        metrics so far.
+        """
+        if self._aside is None:
+            self._aside = self._copies()
+        self._begin()
+        try:
+            return self._run(iterator, steps, now=now, stop=stop, begins=begins, ends=ends)
+        finally:
+            self._end()
+
+    def _run(
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        now: Callable[[], float],
+        stop: Callable[[], bool],
+        begins: Callable[[int], None],
+        ends: Callable[[int, dict[str, float]], None],
+    ) -> dict[str, float] | None:
+        took, done = 0.0, 0
+        while True:
+            count, before = min(self._pace.steps, steps - done), now()
+            said = tf.constant([float(stop()), took], tf.float32)
+            begins(done)
+            asked, seconds, *values = self._part(iterator, tf.constant(count), said).numpy().tolist()
+            took, done = (now() - before) / count, done + count
+            metrics = dict(zip(self._names, values, strict=True))
+            ends(done - 1, metrics)
+            if done == steps:
+                return metrics
+            if asked:
+                return None
+            # Of the call before, as it was on average: all workers take the same number next.
+            self._pace = self._pace.after(seconds / self._speakers.count)
+
+    def _copies(self) -> list[tuple[Any, Any]]:
+        """Each variable of the metrics, with one of the same kind to put its value aside."""
+        keras, metrics = self._compiled.keras, self._compiled.model.metrics
+        variables = [variable for metric in metrics for variable in keras.variables(metric)]
+        with self._strategy.scope():
+            return [(variable, _like(variable)) for variable in variables]
+
+    def _begin_graph(self) -> None:
+        self._move([(variable, copy) for variable, copy in self._aside or ()])
+        self._compiled.model.reset_metrics()
+        for total in (self._loss, self._weight):
+            total.assign(0.0)
+
+    def _put_back(self) -> None:
+        self._move([(copy, variable) for variable, copy in self._aside or ()])
+
+    def _move(self, pairs: list[tuple[Any, Any]]) -> None:
+        apart = [pair for pair in pairs if kept_apart(pair[0])]
+        for source, target in pairs:
+            if not kept_apart(source):
+                target.assign(source.read_value())
+
+        def on_replica() -> None:
+            for source, target in apart:
+                target.assign(source.read_value())
+
+        if apart:
+            self._strategy.run(on_replica)
+
+    def _part_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
+        if self._own is not None:
+            return self._own_part(iterator, steps, said)
+
+        def on_replica(batch: Batch) -> None:
+            loss, weight = self._step.evaluation(batch)
+            self._loss.assign_add(loss)
+            self._weight.assign_add(weight)
+
+        for _ in tf.range(steps):
+            self._strategy.run(on_replica, args=(self._take(iterator),))
+        results = {"loss": self._loss.read_value() / self._weight.read_value()}
+        results |= self._compiled.results(self._compiled.evaluated)
+        self._names = tuple(results)
+        return tf.stack([*tf.unstack(self._speakers.heard(said)), *results.values()])
+
+    def _own_part(self, iterator: Any, steps: Any, said: Any) -> Any:
+        own = self._own
+        assert own is not None
+        if not self._names:
+            raise ValueError("prepare has to be called first")
+        logs = dict.fromkeys(self._names, tf.constant(0.0))
+
+        def on_replica(batch: Batch) -> dict[str, Any]:
+            return own.share_of_test(batch, self._names)
+
+        for _ in tf.range(steps):
+            shares = self._strategy.run(on_replica, args=(self._take(iterator),))
+            total = tf.distribute.ReduceOp.SUM
+            logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
+        results = self._compiled.results(self._compiled.model.metrics)
+        logs |= {name: value for name, value in results.items() if name in logs}
+        return tf.stack([*tf.unstack(self._speakers.heard(said)), *logs.values()])
+
+    def prepare(self, batch: Batch) -> None:
+        """Traces the model's own `test_step` once, to learn the names that it logs; `batch` are a few examples."""
+        own = self._own
+        if own is None:
+            return
+
+        def on_replica(*tensors: Any) -> None:
+            self._names = tuple(own.test(tensors))
+
+        traced = tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors))
+        traced.get_concrete_function(*batch_specs(batch))
+
+
+def _like(variable: Any) -> Any:
+    apart = {"synchronization": variable.synchronization} if kept_apart(variable) else {}
+    return tf.Variable(
+        tf.zeros(variable.shape, variable.dtype), trainable=False, aggregation=variable.aggregation, **apart
+    )

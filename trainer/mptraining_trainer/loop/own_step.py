@@ -1,0 +1,171 @@
+"""A model's own `train_step` or `test_step`, called in every replica as `fit` calls it.
+
+Keras sums the gradients of the replicas, so that an own loss is as many times too large; here they are averaged, and
+Keras' losses are reduced as those of a part of the batch (`batch_reduction`): what is a mean over rows trains as on one
+device. Loss scaling, accumulation, XLA and skipped steps are not possible inside a step of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.loop.batch_reduction import Part, alone, part_of, wrap_reductions
+from mptraining_trainer.loop.step import Batch, without_padding
+from mptraining_trainer.model.compiled import CompiledModel
+
+
+class OwnStep:
+    """`names` are those that the step returns, after `build`. All other methods are for replica context."""
+
+    def __init__(self, compiled: CompiledModel, replicas: int) -> None:
+        self._compiled = compiled
+        self._replicas = replicas
+        self.names: tuple[str, ...] = ()
+        wrap_reductions(legacy=compiled.keras.legacy)
+
+    def prepare(self, strategy: Any, specs: Batch) -> None:
+        """Makes the variables that `train_step` makes, and learns its logs; in cross-replica context, within the scope.
+
+        The step is traced with optimizers that only note what they are applied to: their slots cannot be made inside of
+        a replica's function. Then they are built.
+        """
+        keras = self._compiled.keras
+        found = optimizers(keras, self._compiled.model)
+        noted: dict[int, list[Any]] = {}
+        for optimizer in found:
+            _note(keras, optimizer, noted.setdefault(id(optimizer), []))
+
+        def on_replica(*tensors: Any) -> None:
+            self.names = tuple(self.train(tensors))
+
+        try:
+            tf.function(lambda *tensors: strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+        finally:
+            for optimizer in found:
+                vars(optimizer).pop(_apply_name(keras), None)
+        for optimizer in found:
+            variables = noted[id(optimizer)]
+            if variables and not getattr(optimizer, "built", False):
+                keras.build_slots(optimizer, variables)
+            if self._replicas > 1:
+                _average(keras, optimizer)
+
+    def train(self, batch: Batch) -> dict[str, Any]:
+        """Runs `train_step`; its logs as float32 scalars."""
+        return self._run(self._compiled.model.train_step, batch, Part(self._replicas, self._mean))
+
+    def test(self, batch: Batch, parts: Any = None) -> dict[str, Any]:
+        """Runs `test_step`; its logs as float32 scalars.
+
+        `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot meet:
+        each counts its own mask.
+        """
+        part = Part(self._replicas, self._mean) if parts is None else Part(parts, alone)
+        return self._run(self._compiled.model.test_step, batch, part)
+
+    def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
+        """`test` with the rows that count, if there are any: the logs times this replica's share of these rows."""
+        own = tf.reduce_sum(batch[3])
+        whole = own
+        if self._replicas > 1:
+            whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        def tested() -> dict[str, Any]:
+            with self._compiled.results_of_one_replica():
+                logs = self.test(batch, whole / own)
+            return {name: logs[name] * own / whole for name in names}
+
+        logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
+        return logs
+
+    def _run(self, step: Any, batch: Batch, part: Part) -> dict[str, Any]:
+        data = self.data(batch)
+        with part_of(part if self._replicas > 1 else None):
+            logs = step(data)
+        logs = _flat(logs) if isinstance(logs, Mapping) else {"loss": logs}
+        scalars = {name: tf.cast(tf.convert_to_tensor(value), tf.float32) for name, value in logs.items()}
+        return {name: tf.reduce_mean(value) for name, value in scalars.items()}
+
+    def data(self, batch: Batch) -> Any:
+        """What `fit` passes to `train_step`: inputs alone, (inputs, labels) or (inputs, labels, weights)."""
+        batch = without_padding(batch)[0] if len(batch) > 3 else batch
+        inputs, labels, weights = self._compiled.for_keras(batch)
+        if weights is not None:
+            return inputs, labels, weights
+        return inputs if labels is None else (inputs, labels)
+
+    def _mean(self, value: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, value)
+
+
+def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
+    """The logs with those of a dict inside among them, as Keras' `pythonify_logs` has them."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+    return found
+
+
+def batch_specs(batch: Batch) -> Batch:
+    """Specs of batches like this one, of any size."""
+    specs: Batch = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
+    return specs
+
+
+def optimizers(keras: Keras, model: Any) -> list[Any]:
+    """Every optimizer of a model: the compiled one, and those that it keeps as attributes, such as a GAN's two."""
+    kind = keras.module.optimizers.Optimizer
+    found: dict[int, Any] = {}
+    for value in (getattr(model, "optimizer", None), *vars(model).values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            inner = keras.inner_optimizer(each)
+            if isinstance(inner, kind):
+                found[id(inner)] = inner
+    return list(found.values())
+
+
+def _apply_name(keras: Keras) -> str:
+    return "apply_gradients" if keras.legacy else "apply"
+
+
+def _note(keras: Keras, optimizer: Any, variables: list[Any]) -> None:
+    """Has an optimizer note the variables that it is applied to, once each, instead of changing them."""
+
+    def noted(gradients: Any, trainable_variables: Any = None, **_arguments: Any) -> None:
+        given = [variable for _, variable in gradients] if keras.legacy else trainable_variables
+        known = {id(variable) for variable in variables}
+        variables.extend(variable for variable in given or () if id(variable) not in known)
+
+    object.__setattr__(optimizer, _apply_name(keras), noted)
+
+
+def _average(keras: Keras, optimizer: Any) -> None:
+    """Has an optimizer apply the mean of the replicas' gradients, before it clips them."""
+
+    def mean(gradients: Sequence[Any]) -> list[Any]:
+        present = [each for each in gradients if each is not None]
+        context = tf.distribute.get_replica_context()
+        means = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, present) if present else ())
+        return [None if each is None else next(means) for each in gradients]
+
+    if keras.legacy:
+        apply_gradients = optimizer.apply_gradients
+
+        def averaged(grads_and_vars: Any, name: Any = None, **_aggregation: Any) -> Any:
+            gradients, variables = zip(*grads_and_vars, strict=True)
+            pairs = list(zip(mean(gradients), variables, strict=True))
+            return apply_gradients(pairs, name=name, skip_gradients_aggregation=True)
+
+        optimizer.apply_gradients = averaged
+    else:
+        apply = optimizer.apply
+
+        def applied(grads: Any, trainable_variables: Any = None) -> Any:
+            return apply(mean(list(grads)), trainable_variables)
+
+        optimizer.apply = applied
+        optimizer._all_reduce_sum_gradients = list

@@ -1,0 +1,152 @@
+"""Whether a loss may be computed in parts: the loss of a batch must be the mean of the losses of its halves.
+
+Keras' losses are, after `batch_reduction`. A function that returns one number for a batch, an override of
+`compute_loss` or `add_loss` may be anything: it is called with the first examples, whole and in halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.distribution.replicas import run_eagerly
+from mptraining_trainer.loop.batch_reduction import Part, part_of, wrap_reductions
+from mptraining_trainer.model.compiled import CompiledModel
+
+# Rounding under a mixed policy, in which a product keeps 8 to 11 bits; losses that are no mean differ by far more.
+_TOLERANCE = {"float32": 5e-5, "mixed_bfloat16": 3e-2, "mixed_float16": 1e-2}
+
+Batch = tuple[Any, Any, Any]
+
+
+def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+    """Whether the loss needs sums over the parts while it is computed, as a mask or a sum of weights does.
+
+    `batch` are the first examples (inputs, labels, weights) as arrays. Runs the model eagerly, a few times, on every
+    replica. Raises InvalidProgram for a loss that is not a mean over examples, and, where batches may be `padded`, for
+    one in which rows cannot be told apart; one that draws random numbers cannot be checked.
+    """
+    found: list[bool | InvalidProgram] = []
+
+    def on_replica() -> None:
+        try:
+            found.append(_checked(compiled, batch, parts, padded=padded))
+        except InvalidProgram as problem:
+            found.append(problem)
+
+    try:
+        run_eagerly(strategy, on_replica)
+    finally:
+        compiled.model.reset_metrics()
+    if isinstance(found[0], InvalidProgram):
+        raise found[0]
+    return found[0]
+
+
+def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+    rows = len(tf.nest.flatten(batch[0])[0]) // 2 * 2
+    if rows == 0:
+        return False
+    wrap_reductions(legacy=compiled.keras.legacy)
+    batch = _by_labels(batch)
+    inputs, labels, weights = batch
+    if not isinstance(weights, tuple):
+        # Two halves must not weigh the same by chance.
+        batch = inputs, labels, (np.asarray(weights).T * np.linspace(0.5, 1.5, len(weights))).T.astype(weights.dtype)
+    whole, halves = (slice(0, rows),), (slice(0, rows // 2), slice(rows // 2, rows))
+    values = [_loss_of(compiled, batch, whole)[0] for _ in range(2)]
+    separate, sums = _loss_of(compiled, batch, halves, padded=padded)
+    tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
+    if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
+        return sums
+    # An add_loss may be a small part of the loss; zeros in its sums change no bit of the others.
+    if padded and _apart(*_with_padding(compiled, batch, rows)) > tolerance / 20:
+        raise InvalidProgram(
+            "loss",
+            "padded or skipped rows change it (an add_loss or an activity regularizer counts them), and a batch here "
+            f"has {parts} parts (replicas, accumulated batches)",
+            expected="batches in which every row counts",
+            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
+        )
+    if _apart(values[0], separate) > tolerance:
+        raise InvalidProgram(
+            "loss",
+            f"{rows} examples give {values[0]:.6g}, the mean of their halves is {separate:.6g}: no mean over examples, "
+            f"and a batch here has {parts} parts (replicas, accumulated batches)",
+            expected="a loss whose value for a batch is the mean over its examples",
+            next_step="Return one value per example, or train on one replica without accumulation.",
+        )
+    return sums
+
+
+def _by_labels(batch: Batch) -> Batch:
+    """The rows in the order of their first labels: two halves must not have the same mean by chance."""
+    labels = tf.nest.flatten(batch[1])
+    if not labels:
+        return batch
+    order = np.argsort(labels[0].reshape(len(labels[0]), -1).mean(axis=1), kind="stable")
+    ordered: Batch = tf.nest.map_structure(lambda array: array[order], batch)
+    return ordered
+
+
+def _loss_of(
+    compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False
+) -> tuple[float, bool]:
+    """The mean of the losses of pieces of the batch, each reduced as one of so many parts; whether sums were needed."""
+    seen: list[list[Any]] = []
+    # The pieces are computed one after the other: what replicas sum at the same time is noted the first time.
+    for piece in pieces:
+        noted: list[Any] = []
+        _piece(compiled, batch, piece, _part(pieces, _noting(noted), padded=padded))
+        seen.append(noted)
+    means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
+    values = [_piece(compiled, batch, piece, _part(pieces, _in_turn(means), padded=padded)) for piece in pieces]
+    return float(np.mean(values)), bool(means)
+
+
+def _apart(first: float, second: float) -> float:
+    return abs(first - second) / max(abs(first), abs(second), 1e-3)
+
+
+def _with_padding(compiled: CompiledModel, batch: Batch, rows: int) -> tuple[float, float]:
+    """The loss of the first half of some rows, and of all of them with the second half as padding."""
+    half = rows // 2
+    part = Part(1, tf.identity)
+    part.rows = tf.concat([tf.ones([half]), tf.zeros([half])], axis=0)
+    part.mean_rows = part.mean_rows_now = tf.constant(float(half))
+    alone = _piece(compiled, batch, slice(0, half), Part(1, tf.identity))
+    return alone, _piece(compiled, batch, slice(0, rows), part)
+
+
+def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) -> Part:
+    part = Part(len(pieces), mean)
+    if padded:
+        rows = pieces[0].stop - pieces[0].start
+        part.rows, part.mean_rows, part.mean_rows_now = tf.ones([rows]), tf.constant(float(rows)), float(rows)
+    return part
+
+
+def _noting(noted: list[Any]) -> Callable[[Any], Any]:
+    def mean(value: Any) -> Any:
+        noted.append(value)
+        return value
+
+    return mean
+
+
+def _in_turn(means: Sequence[float]) -> Callable[[Any], Any]:
+    left = iter(means)
+    return lambda value: tf.constant(next(left), value.dtype)
+
+
+def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part) -> float:
+    tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
+    inputs, labels, weights = compiled.for_keras(tensors)
+    with part_of(part):
+        predictions = compiled.predictions(inputs, training=False)
+        loss = compiled.loss(inputs, labels, predictions, weights, training=True)
+    return float(tf.reduce_mean(tf.cast(loss, tf.float32)))

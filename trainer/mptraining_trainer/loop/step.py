@@ -1,0 +1,247 @@
+"""One replica's part of a training step: predictions, Keras' own loss, gradients and metrics over its rows.
+
+A whole batch on one replica is Keras' `train_step` without change. Of several replicas or accumulated batches each
+computes its part, corrected by `batch_reduction`, so that the sum of the shares is the loss and the gradients of the
+whole batch. Everything runs in replica context, except where it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.loop.batch_reduction import Part, alone, part_of, wrap_reductions
+from mptraining_trainer.model.compiled import CompiledModel
+
+Batch = tuple[Any, ...]
+
+
+class ReplicaStep:
+    """Batches are (inputs, labels, weights), or (inputs, labels, weights, rows) with rows a float vector [batch].
+
+    Labels are an empty tuple where the data has none, weights where no example is weighted. `examples_per_step` is over
+    all replicas and accumulated batches; `scaled` says whether gradients are computed from a multiplied loss; `jit`
+    compiles forward and backward pass with XLA; `static` keeps every shape static, as TPUs need.
+    """
+
+    def __init__(
+        self,
+        *,
+        compiled: CompiledModel,
+        replicas: int,
+        examples_per_step: int,
+        accumulation: int,
+        scaled: bool,
+        jit: bool,
+        static: bool = False,
+    ) -> None:
+        # Whether the loss needs sums over the replicas while it is computed; see `separable`.
+        self.sums = True
+        self._compiled = compiled
+        self._replicas = replicas
+        self._parts = replicas * accumulation
+        self._examples_per_step = examples_per_step
+        self._accumulation = accumulation
+        self._scaled = scaled
+        self._static = static
+        self._trainable = compiled.keras.variables_of(compiled.model.trainable_variables)
+        wrap_reductions(legacy=compiled.keras.legacy)
+        # XLA takes forward and backward pass alone: an all-reduce or synchronized statistics cannot be inside.
+        self._differentiate: Any = (
+            tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
+        )
+
+    def gradients(self, batch: Batch, scale: Any, *, metrics: bool = True) -> tuple[Any, list[Any]]:
+        """Shares of loss and gradients (None for a variable that takes no part); updates the compiled metrics."""
+        batch, rows = self._counted(batch)
+        count = None if rows is None else self._sum(tf.reduce_sum(rows))
+        if self._accumulation == 1:
+            loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
+            if metrics:
+                self._update(self._compiled.for_keras(batch), _with_masks(*outputs), rows)
+            return loss, gradients
+        loss = tf.constant(0.0)
+        gradients = [tf.zeros_like(variable) for variable in self._trainable]
+        unused: set[int] = set()
+        for number in tf.range(self._accumulation):
+            part, part_rows = tf.nest.map_structure(
+                lambda tensor, number=number: None if tensor is None else self._slice(tensor, number), (batch, rows)
+            )
+            part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
+            if metrics:
+                self._update(self._compiled.for_keras(part), _with_masks(*outputs), part_rows)
+            loss += part_loss
+            unused.update(index for index, share in enumerate(shares) if share is None)
+            gradients = [
+                total if share is None else total + tf.convert_to_tensor(share)
+                for total, share in zip(gradients, shares, strict=True)
+            ]
+        return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
+
+    def rows_in_step(self, batch: Batch) -> Any:
+        """The number of rows of the whole batch that count, a float32 scalar."""
+        if len(batch) < 4:
+            return tf.constant(float(self._examples_per_step))
+        return self._sum(tf.reduce_sum(batch[3]))
+
+    def evaluation(self, batch: Batch) -> tuple[Any, Any]:
+        """This replica's shares of the sum of the loss over the rows, and of their number; updates the metrics.
+
+        The batch has rows. Shares, so that the sums over the replicas are those of the whole batch.
+        """
+        whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
+        padded = batch
+        # What is a mean over rows needs to see no others; a loss with sums over the replicas has to be told.
+        drop = self._parts == 1 or not self.sums
+        batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
+        inputs, labels, weights = self._compiled.for_keras(batch)
+
+        def evaluated(part: Part | None) -> Any:
+            with part_of(part), self._outputs_weighted(rows, whole):
+                predictions = self._compiled.predictions(inputs, training=False)
+                loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
+            self._update((inputs, labels, weights), predictions, rows)
+            return tf.reduce_mean(tf.cast(loss, tf.float32))
+
+        def of_own_rows() -> Any:
+            # Keras 3 counts a batch without a fixed size as one, tf_keras by its rows.
+            weight = own if self._compiled.keras.legacy else own * self._replicas / whole
+            with self._compiled.output_losses_weighted(weight):
+                return evaluated(Part(whole / own, alone))
+
+        if rows is not None:
+            return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
+        if self._replicas == 1:
+            return evaluated(None) * own, own
+
+        def of_no_row() -> Any:
+            # A layer that counts its calls counts the same ones on every replica.
+            self._compiled.predictions(self._compiled.arranged_inputs(padded[0]), training=False)
+            return tf.constant(0.0)
+
+        return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
+
+    def lowered(self, batch: Batch) -> None:
+        """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
+
+        Raises what XLA reports about an operation that it cannot compile.
+        """
+        self._differentiate.experimental_get_compiler_ir(batch, None, None, tf.constant(1.0))(stage="hlo")
+
+    def interpret(self) -> None:
+        """Turns XLA off; to be called before the first step."""
+        self._differentiate = self._loss_and_gradients
+
+    def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
+        inputs, labels, weights = self._compiled.for_keras(batch)
+        with tf.GradientTape() as tape:
+            with part_of(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
+                predictions = self._compiled.predictions(inputs, training=True)
+                loss = self._compiled.loss(inputs, labels, predictions, weights, training=True)
+            if self._parts > 1:
+                loss /= tf.cast(self._parts, loss.dtype)
+            objective = loss * tf.cast(scale, loss.dtype) if self._scaled else loss
+        gradients = tape.gradient(objective, self._trainable)
+        if self._scaled:
+            gradients = [_divide(gradient, scale) for gradient in gradients]
+        # Masks are attributes of tensors, which no compiled function returns.
+        return tf.reduce_mean(tf.cast(loss, tf.float32)), gradients, (predictions, _masks(predictions))
+
+    def _part(self, rows: Any, count: Any, accumulation: int) -> Part | None:
+        parts = self._replicas * accumulation
+        if parts == 1 and rows is None:
+            return None
+        # No replica can wait for another one inside the loop over accumulated batches: there each part counts alone.
+        part = Part(parts, self._mean if accumulation == 1 else alone)
+        if rows is not None:
+            part.rows = rows
+            part.mean_rows = tf.maximum(count, 1.0) / parts
+            part.mean_rows_now = part.mean_rows if accumulation == 1 else tf.reduce_sum(rows)
+        return part
+
+    def _outputs_weighted(self, rows: Any, count: Any) -> AbstractContextManager[None]:
+        """Has tf_keras count the rows that count, where the batch has others; Keras 3 counts all batches alike."""
+        if rows is None or not self._compiled.keras.legacy:
+            return nullcontext()
+        return self._compiled.output_losses_weighted(tf.cast(count, tf.float32) / self._parts)
+
+    def _counted(self, batch: Batch) -> tuple[Batch, Any]:
+        """The batch without its rows, and those as far as a reduction has to know them.
+
+        One replica drops padded rows before the model sees them, as the last batch of `fit` is smaller.
+        """
+        if len(batch) < 4:
+            return batch, None
+        if self._parts > 1 or self._static:
+            return batch[:3], batch[3]
+        return without_padding(batch)
+
+    def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
+        """Updates the compiled metrics with the rows that count."""
+        inputs, labels, weights = batch
+        if rows is None:
+            self._compiled.update_metrics(inputs, labels, predictions, weights)
+            return
+        if self._static:
+            self._compiled.update_metrics_by_weight(labels, predictions, weights, rows)
+            return
+        keep = rows > 0
+
+        def real(tensor: Any) -> Any:
+            return None if tensor is None else tf.boolean_mask(tensor, keep)
+
+        def update() -> int:
+            masks = {index: real(mask) for index, mask in _masks(predictions).items()}
+            tensors = tf.nest.map_structure(real, (inputs, labels, predictions, weights))
+            predicted = _with_masks(tensors[2], masks)
+            self._compiled.update_metrics(tensors[0], tensors[1], predicted, tensors[3])
+            return 0
+
+        # A metric of the user's may divide by the number of rows.
+        tf.cond(tf.reduce_any(keep), update, lambda: 0)
+
+    def _slice(self, tensor: Any, number: Any) -> Any:
+        size = tf.shape(tensor)[0] // self._accumulation
+        part = tensor[number * size : (number + 1) * size]
+        if tensor.shape[0] is not None:
+            part = tf.ensure_shape(part, [tensor.shape[0] // self._accumulation, *tensor.shape[1:]])
+        return part
+
+    def _mean(self, value: Any) -> Any:
+        return self._sum(value) / self._replicas
+
+    def _sum(self, value: Any) -> Any:
+        if self._replicas == 1:
+            return value
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def without_padding(batch: Batch) -> tuple[Batch, None]:
+    """The rows of a batch that count, and None in place of their vector."""
+    *tensors, rows = batch
+    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
+
+
+def _masks(predictions: Any) -> dict[str, Any]:
+    """The masks that Keras' layers gave the outputs, by the outputs' numbers."""
+    masks = {
+        str(number): getattr(tensor, "_keras_mask", None) for number, tensor in enumerate(tf.nest.flatten(predictions))
+    }
+    return {number: mask for number, mask in masks.items() if mask is not None}
+
+
+def _with_masks(predictions: Any, masks: Mapping[str, Any]) -> Any:
+    for number, mask in masks.items():
+        tf.nest.flatten(predictions)[int(number)]._keras_mask = mask
+    return predictions
+
+
+def _divide(gradient: Any, scale: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)
+    return gradient / scale

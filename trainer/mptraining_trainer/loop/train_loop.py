@@ -1,0 +1,437 @@
+"""The training loop: K steps in one call of the device, for every strategy and both generations of Keras.
+
+Read `Loop.execute` from top to bottom: fetch a batch, run the step on every replica, and after K steps read
+everything the host wants to know in one transfer.
+
+A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
+scaling, and after numbers stopped being finite once, it is two, with the one decision in between: are the norm of the
+summed gradients, the loss and what the forward pass changed finite numbers?, apply or skip. A skipped step changes
+nothing: statistics, seeds and metrics are put back. (An all-reduce inside the branch of a condition is only possible in
+a `strategy.run` of its own.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.distribution.replicas import Speakers, all_finite, assign, norm_of, run_eagerly, summed
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.loop.clock import graph_clock
+from mptraining_trainer.loop.evaluation import Evaluation
+from mptraining_trainer.loop.execution import Execution
+from mptraining_trainer.loop.moving_statistics import MovingStatistics
+from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
+from mptraining_trainer.loop.running_sum import RunningSum
+from mptraining_trainer.loop.step import Batch, ReplicaStep
+from mptraining_trainer.loop.step_rows import with_rows
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.metrics import LoggedMetric
+from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
+
+# Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
+# scale, skipped twice, asked to stop, seconds, broken, waited.
+_FIXED = 13
+
+
+class Loop:
+    """Trains one model, and evaluates it by its `evaluation`; built inside the strategy's scope.
+
+    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights, rows) with
+    rows a float vector, or (inputs, labels, weights) when `masked` is False and every example counts. A model with a
+    `train_step` of its own trains by it (`training.own_step`), without scaler, accumulation and XLA.
+    """
+
+    def __init__(
+        self,
+        *,
+        keras: Keras,
+        strategy: Any,
+        compiled: CompiledModel,
+        optimizer: Any,
+        examples_per_step: int,
+        masked: bool,
+        accumulation: int = 1,
+        scaler: LossScaler | None = None,
+        jit: bool = False,
+        workers: int = 1,
+        timed: bool = True,
+    ) -> None:
+        """`timed` measures the waiting for batches, which costs some microseconds a step."""
+        self._keras = keras
+        self._strategy = strategy
+        self._optimizer = optimizer
+        self._compiled = compiled
+        self._masked = masked
+        self._workers = workers
+        self._scaler = scaler
+        self._speakers = Speakers(strategy, workers)
+        self._timed = timed
+        self._clock = graph_clock()
+        self._replicas = strategy.num_replicas_in_sync
+        model = compiled.model
+        self._variables = model.trainable_variables
+        own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
+        self._own = own if "train_step" in compiled.own_steps else None
+        self._replica_step = ReplicaStep(
+            compiled=compiled,
+            replicas=self._replicas,
+            examples_per_step=examples_per_step,
+            accumulation=accumulation,
+            scaled=scaler is not None and scaler.scales,
+            jit=jit,
+            static=isinstance(strategy, tf.distribute.TPUStrategy),
+        )
+        self._examples_per_step = examples_per_step
+        self._losses = RunningSum("loss")
+        # The steps whose losses are summed, each by its share of rows that count.
+        self._weights = RunningSum("loss_weight")
+        self._statistics = MovingStatistics(keras, model)
+        # What a forward pass changes by itself, and a step that is left out must not.
+        moved = keras.updated_by_calls(model) if scaler else []
+        self._moved = [variable for variable in moved if variable.dtype.is_floating]
+        self._undone = [*moved, *keras.random_states(model)] if scaler else []
+        if scaler:
+            self._undone += [variable for metric in self.metrics for variable in keras.variables(metric)]
+        self.evaluation = Evaluation(
+            strategy=strategy,
+            step=self._replica_step,
+            own=own if "test_step" in compiled.own_steps else None,
+            compiled=compiled,
+            take=self._next,
+            speakers=self._speakers,
+        )
+        if self._own is None:
+            keras.build_optimizer(optimizer, model.trainable_variables)
+        # The optimizers that overwrite their variables with averages, and after how many updates.
+        each = [optimizer] if self._own is None else optimizers(keras, model)
+        found = ((one, keras.overwriting_average(one)) for one in each)
+        self._overwriting = [(one, frequency) for one, frequency in found if frequency]
+        self._names: tuple[str, ...] = ()
+        self._trace()
+        self._reset = tf.function(self._reset_graph)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The training metrics; their variables belong into a checkpoint."""
+        return self._compiled.metrics
+
+    @property
+    def logged(self) -> list[LoggedMetric]:
+        """What is logged beside the loss, with the direction in which it is better as far as Keras knows."""
+        return self._compiled.logged(self._own.names if self._own else None)
+
+    @property
+    def sums(self) -> tuple[Any, ...]:
+        """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
+        return (*self._losses.variables, *self._weights.variables)
+
+    @property
+    def more_optimizers(self) -> tuple[Any, ...]:
+        """The optimizers that a model with a step of its own has beside the compiled one."""
+        if self._own is None:
+            return ()
+        found = optimizers(self._keras, self._compiled.model)
+        return tuple(each for each in found if each is not self._optimizer)
+
+    # Host side
+
+    def execute(
+        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
+    ) -> Execution:
+        """Trains `steps` steps.
+
+        `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
+        took of late, `broken` that it found weights which are not finite.
+        """
+        said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
+        count = tf.constant(steps)
+        if iterator is not self._fed:
+            # Found once: to look it up by its arguments takes longer than a step of a small model.
+            self._fed, self._traced = iterator, self._execute.get_concrete_function(iterator, count, said)
+        readings = self._traced(iterator, count, said).numpy().tolist()
+        loss_sum, loss_error, weight, weight_error, norm, finite, *others = readings[:_FIXED]
+        loss_scale, skipped, in_a_row, *told = others
+        asked, seconds, found, waited = told
+        loss_sum, weight = loss_sum + loss_error, weight + weight_error
+        metrics = dict(zip(self._names, readings[_FIXED:], strict=True))
+        applied = steps - int(skipped - self._skipped_before)
+        now = weight - self._weight_before
+        loss = (loss_sum - self._loss_before) / max(now, 1e-9)
+        if self._own is not None:
+            # Its own logs have the loss of the epoch.
+            now, loss = 0.0, metrics.get("loss", 0.0)
+        self._skipped_before, self._loss_before, self._weight_before = skipped, loss_sum, weight
+        return Execution(
+            applied_steps=applied,
+            loss=loss,
+            loss_sum=loss_sum,
+            loss_weight=now,
+            gradient_norm=norm,
+            finite_steps=int(finite),
+            metrics=metrics,
+            loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
+            skipped_steps=int(skipped),
+            skipped_in_a_row=int(in_a_row),
+            asked_to_stop=int(asked),
+            step_seconds=seconds / self._speakers.count,
+            waited_seconds=waited / self._speakers.count if self._timed else None,
+            broken=int(found),
+        )
+
+    def not_compilable(self, batch: Batch) -> str | None:
+        """What XLA says against this model's step over a few examples; None when it takes it."""
+        said: list[str] = []
+
+        def on_replica() -> None:
+            if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
+                try:
+                    self._replica_step.lowered(batch)
+                except (ValueError, tf.errors.OpError) as error:
+                    said.append(str(error))
+
+        # Not traced, because XLA is asked by replicas and not by a graph.
+        run_eagerly(self._strategy, on_replica)
+        return said[0] if said else None
+
+    def separable(self) -> None:
+        """No loss needs sums over the replicas; to be called before the first evaluation."""
+        self._replica_step.sums = False
+
+    def interpret(self) -> None:
+        """Leaves XLA out; to be called before the first step."""
+        self._replica_step.interpret()
+
+    def take(self, iterator: Any) -> Any:
+        """The next batch of every replica, for `strategy.run`."""
+        return self._next(iterator)
+
+    @property
+    def masked(self) -> bool:
+        """Whether batches have rows."""
+        return self._masked
+
+    def use_masks(self) -> None:
+        """From now on batches have rows."""
+        if not self._masked:
+            self._masked = True
+            self._trace()
+
+    def would_apply(self, batch: Any, keep: Any, filler: int) -> bool:
+        """Whether a step over a batch of `take` is finite, without loss scaling; nothing changes. Needs a scaler.
+
+        Rows (in the order of the data, over all replicas) where `keep` is False, a bool vector [examples_per_step], are
+        replaced by row `filler` of their replica's batch. Every worker must call it; all get the same answer.
+        """
+        return bool(self._probe(batch, tf.constant(keep), tf.constant(filler)).numpy())
+
+    def reset_metrics(self) -> None:
+        """Begins a new epoch of the training metrics and of the losses' sum."""
+        self._reset()
+        self._loss_before = self._weight_before = 0.0
+
+    def restored(self) -> None:
+        """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
+        self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
+        self._loss_before = self._losses.numpy()
+        self._weight_before = self._weights.numpy()
+
+    def prepare(self, batch: Batch) -> None:
+        """Traces a step of the user's own once, which makes the variables that it makes; `batch` are a few examples.
+
+        To be called before a checkpoint is restored and before the first step.
+        """
+        if self._own is None:
+            return
+        self._own.prepare(self._strategy, batch_specs(batch))
+
+    _fed: Any = None
+    _traced: Any = None
+    _skipped_before = 0.0
+    _loss_before = 0.0
+    _weight_before = 0.0
+
+    # Training on the device
+
+    def _trace(self) -> None:
+        self._fed = self._traced = None
+        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
+        self._probe = tf.function(self._probe_graph)
+
+    def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
+        if self._own is not None:
+            return self._execute_own(iterator, steps, said)
+        step = self._step if self._scaler is None else self._checked_step
+        skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
+        waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
+        for _ in tf.range(steps):
+            batch, seconds = self._timed_next(iterator)
+            waited += seconds
+            norm = step(batch)
+            fine &= tf.math.is_finite(norm)
+            finite += tf.cast(fine, tf.float32)
+        if not self._masked:
+            skipped = (self._scaler.readings()[1] if self._scaler else skipped) - skipped
+            applied = (tf.cast(steps, tf.float32) - skipped) / self._replicas
+            self._strategy.run(self._weights.add, args=(applied,))
+        if self._scaler is None:
+            # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
+            moved = self._one_of(self._strategy.run(self._statistics.finite))
+            said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+        said = tf.concat([said, [waited]], axis=0)
+        scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
+        results = self._compiled.results()
+        self._names = tuple(results)
+        heard = tf.unstack(self._speakers.heard(said))
+        sums = [*self._losses.readings(), *self._weights.readings()]
+        return tf.stack([*sums, norm, finite, *scaling, *heard, *results.values()])
+
+    def _execute_own(self, iterator: Any, steps: Any, said: Any) -> Any:
+        """As `_execute_graph`, by the model's own `train_step`; its logs are those of the last step."""
+        assert self._own is not None
+        waited, fine, finite = tf.constant(0.0), tf.constant(True), tf.constant(0.0)
+        logs = dict.fromkeys(self._own.names, tf.constant(0.0))
+        for _ in tf.range(steps):
+            batch, seconds = self._timed_next(iterator)
+            waited += seconds
+            of_replicas = self._strategy.run(self._own.train, args=(batch,))
+            self._overwrite_by_average()
+            mean = tf.distribute.ReduceOp.MEAN
+            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in self._own.names}
+            for value in logs.values():
+                fine &= tf.math.is_finite(value)
+            finite += tf.cast(fine, tf.float32)
+        # A metric over all replicas; what else the step returned is their mean.
+        logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
+        self._names = tuple(logs)
+        heard = tf.unstack(self._speakers.heard(tf.concat([said, [waited]], axis=0)))
+        nothing = tf.constant(0.0)
+        norm = tf.constant(float("nan"))
+        scaling = [tf.constant(1.0), nothing, nothing]
+        return tf.stack([*[nothing] * 4, norm, finite, *scaling, *heard, *logs.values()])
+
+    def _step(self, batch: Batch) -> Any:
+        """Returns the gradients' norm."""
+
+        def on_replica(batch: Batch) -> Any:
+            loss, gradients = self._shares(batch, tf.constant(1.0))
+            gradients = summed(gradients)
+            norm = norm_of(gradients)
+            self._apply(loss, gradients, batch)
+            return norm
+
+        norm = self._one_of(self._strategy.run(on_replica, args=(batch,)))
+        self._overwrite_by_average()
+        return norm
+
+    def _checked_step(self, batch: Batch) -> Any:
+        assert self._scaler is not None
+        # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
+        scale = self._scaler.scale.read_value()
+        before, loss, gradients, norms, totals = self._strategy.run(self._tried, args=(batch, scale))
+        norm, finite = self._one_of(norms), self._finite(norms, totals)
+        if finite:
+            self._strategy.run(self._apply, args=(loss, gradients, batch))
+            self._overwrite_by_average()
+        else:
+            self._undo(before)
+        self._scaler.update(finite)
+        # A step that was skipped is told from the others by it, whatever was not finite.
+        return tf.where(finite, norm, math.nan)
+
+    def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
+        """On each replica: everything but the update. What was before, shares of loss and gradients, norm and total."""
+        before = [tf.identity(variable) for variable in self._undone]
+        with tf.control_dependencies(before):
+            loss, gradients = self._shares(batch, scale)
+        # What this replica's forward pass moved travels with the loss.
+        moved = all_finite([variable.read_value() for variable in self._moved])
+        *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
+        return before, loss, gradients, norm_of(gradients), total
+
+    def _finite(self, norms: Any, totals: Any) -> Any:
+        """Of sums over all replicas, so that every replica of every worker decides alike."""
+        return tf.math.is_finite(self._one_of(norms)) & tf.math.is_finite(self._one_of(totals))
+
+    def _undo(self, before: Sequence[Any]) -> None:
+        for variable, value in zip(self._undone, before, strict=True):
+            self._strategy.extended.update(variable, assign, args=(value,), group=False)
+
+    def _probe_graph(self, batch: Any, keep: Any, filler: Any) -> Any:
+        def on_replica(batch: Batch, keep: Any, filler: Any) -> tuple[Any, ...]:
+            return self._tried(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
+
+        before, _, _, norms, totals = self._strategy.run(on_replica, args=(batch, keep, filler))
+        self._undo(before)
+        return self._finite(norms, totals)
+
+    def _one_of(self, values: Any) -> Any:
+        """The value of this worker's first replica, where all have the same."""
+        return self._strategy.experimental_local_results(values)[0]
+
+    def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
+        """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
+        self._keras.apply_gradients(self._optimizer, gradients, self._variables)
+        if not self._masked:
+            self._losses.add(loss)
+        else:
+            # As `fit` does, by the rows of the batch.
+            weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
+            self._losses.add(loss * weight)
+            self._weights.add(weight / self._replicas)
+        self._statistics.agree()
+
+    def _overwrite_by_average(self) -> None:
+        """Every `ema_overwrite_frequency` updates the weights become their moving average; in cross-replica context."""
+        for optimizer, frequency in self._overwriting:
+            due = tf.equal(tf.cast(optimizer.iterations.value, tf.int64) % frequency, 0)
+            averages = self._keras.variables_of(optimizer._model_variables_moving_average)
+            variables = self._keras.variables_of(optimizer._trainable_variables)
+            for variable, average in zip(variables, averages, strict=True):
+                self._strategy.extended.update(variable, _assign_if, args=(average, due), group=False)
+
+    def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
+        return self._replica_step.gradients(batch, scale)
+
+    # Batches
+
+    def _next(self, iterator: Any) -> Any:
+        """A batch for every replica, from what `feed` made; the replicas take from a plain iterator in turn."""
+        if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
+            return next(iterator)
+        return self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
+
+    def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
+        """A batch for every replica, and the seconds that it was waited for."""
+        if not self._timed:
+            return self._next(iterator), tf.constant(0.0)
+        with tf.device("/CPU:0"):
+            before = self._clock()
+        with tf.control_dependencies([before]):
+            batch = self._next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
+            return batch, tf.cast(self._clock() - before, tf.float32)
+
+    def _reset_graph(self) -> None:
+        self._compiled.model.reset_metrics()
+        for each in (self._losses, self._weights):
+            each.reset()
+
+
+def _assign_if(variable: Any, value: Any, due: Any) -> Any:
+    return variable.assign(tf.where(due, value, variable))
+
+
+def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
+    """An iterator for `Loop` over the batches of one replica, dealt to this worker's replicas in turn.
+
+    CPU devices share a plain one: a distributed one hands every batch through threads that copy it to a device, which
+    takes longer than a small step does.
+    """
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if isinstance(strategy, mirrored) and all("CPU:" in name for name in strategy.extended.worker_devices):
+        return iter(pipeline())
+    return iter(strategy.distribute_datasets_from_function(lambda context: pipeline()))

@@ -1,0 +1,260 @@
+"""Models by name: mlp, cnn, and whatever keras.applications has.
+
+`mlp`, `cnn` and `pretrained` take the plain `keras` module and JSON values and use nothing else of this file: `export`
+writes their source beside the weights, so that a process without mptraining builds the same model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidSpec, Problem, StorageUnavailable, nearest
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec_program import Application
+from mptraining_records.storage import storage
+from mptraining_trainer.data.example_spec import ExampleSpec
+from mptraining_trainer.keras_backend import Keras
+
+_NAME = "spec.program.application.name"
+_WEIGHTS = "spec.program.application.weights"
+
+
+@dataclass(frozen=True)
+class Built:
+    """`rebuild` names the builder and its arguments as JSON values; `preprocess` works on a batch of images."""
+
+    model: Any
+    preprocess: Callable[[Any], Any] | None
+    preprocess_name: str | None
+    rebuild: Mapping[str, Any]
+
+
+def mlp(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: bool) -> Any:
+    """Two hidden layers of 128 over the flattened, concatenated inputs; float32 logits of shape [batch, classes]."""
+    entries = {spec["name"]: keras.Input(tuple(spec["shape"]), name=spec["name"]) for spec in inputs}
+    flat = []
+    for spec in inputs:
+        x = entries[spec["name"]]
+        if rescale and spec["dtype"] == "uint8":
+            x = keras.layers.Rescaling(1.0 / 255.0)(x)
+        flat.append(keras.layers.Flatten()(x) if len(spec["shape"]) != 1 else x)
+    x = keras.layers.Concatenate()(flat) if len(flat) > 1 else flat[0]
+    for number in (1, 2):
+        x = keras.layers.Dense(128, activation="relu", name=f"hidden_{number}")(x)
+    # The loss of float16 logits overflows; the head is float32 whatever the policy.
+    logits = keras.layers.Dense(classes, dtype="float32", name="head")(x)
+    return keras.Model(entries if len(inputs) > 1 else next(iter(entries.values())), logits, name="mlp")
+
+
+def cnn(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: bool) -> Any:
+    """Three blocks of convolution, BatchNormalization and ReLU over one image; float32 logits [batch, classes]."""
+    spec = inputs[0]
+    image = keras.Input(tuple(spec["shape"]), name=spec["name"])
+    x = keras.layers.Rescaling(1.0 / 255.0)(image) if rescale and spec["dtype"] == "uint8" else image
+    if len(spec["shape"]) == 2:
+        x = keras.layers.Reshape((*spec["shape"], 1))(x)
+    for number, filters in enumerate((32, 64, 128), start=1):
+        x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"convolution_{number}")(x)
+        # Keras' own 0.99 remembers the untrained start for some 500 steps, longer than small data trains.
+        x = keras.layers.BatchNormalization(momentum=0.9, name=f"normalization_{number}")(x)
+        x = keras.layers.ReLU()(x)
+        x = keras.layers.MaxPooling2D(padding="same")(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    x = keras.layers.Dropout(0.2)(x)
+    logits = keras.layers.Dense(classes, dtype="float32", name="head")(x)
+    return keras.Model(image, logits, name="cnn")
+
+
+def pretrained(
+    keras: Any, name: str, inputs: Sequence[Mapping[str, Any]], classes: int, freeze_base: bool, weights: Any = None
+) -> Any:
+    """The application's convolutional base, averaged, under a new head; float32 logits [batch, classes]."""
+    base = getattr(keras.applications, name)(
+        include_top=False, weights=weights, input_shape=tuple(inputs[0]["shape"]), pooling="avg"
+    )
+    base.trainable = not freeze_base
+    logits = keras.layers.Dense(classes, dtype="float32", name="head")(base.output)
+    return keras.Model(base.input, logits, name=name)
+
+
+def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Built:
+    """The application that the job names, under the policy that is set.
+
+    Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and
+    classes that nobody knows; StorageUnavailable when pretrained weights cannot be fetched.
+    """
+    wanted = job.program.application
+    assert wanted is not None
+    rescale = job.data is None or job.data.preprocess == "auto"
+    arguments: dict[str, Any] = {"inputs": _inputs(example), "classes": _classes(wanted, example)}
+    preprocess, preprocess_name = None, None
+    if wanted.name in ("mlp", "cnn"):
+        _check_own(wanted, example)
+        arguments |= {"rescale": rescale}
+        builder = wanted.name
+        model = (mlp if builder == "mlp" else cnn)(keras.module, **arguments)
+    else:
+        _check_pretrained(wanted.name, keras, example)
+        arguments |= {"name": wanted.name, "freeze_base": bool(wanted.freeze_base)}
+        builder = "pretrained"
+        model = _pretrained(keras, wanted, arguments)
+        if rescale:
+            preprocess, preprocess_name = _preprocess(wanted.name, keras, example, notice)
+    if wanted.weights not in (None, "none", "imagenet"):
+        _load_weights(model, wanted.weights)
+    _normalize_over_replicas(job, keras, model, notice)
+    return Built(model, preprocess, preprocess_name, {"builder": builder, "arguments": arguments})
+
+
+def names(keras: Keras) -> list[str]:
+    """Every application that this generation of Keras can build."""
+    catalogue = keras.module.applications
+    return ["mlp", "cnn", *(name for name in dir(catalogue) if inspect.isfunction(getattr(catalogue, name)))]
+
+
+def _inputs(example: ExampleSpec) -> list[dict[str, Any]]:
+    return [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
+
+
+def _classes(wanted: Application, example: ExampleSpec) -> int:
+    if wanted.classes is not None:
+        return wanted.classes
+    if example.classes:
+        return len(example.classes)
+    raise InvalidSpec(
+        "spec.program.application.classes",
+        "missing, and the data's manifest names no classes",
+        next_step="Give the number of classes.",
+    )
+
+
+def _image(name: str, example: ExampleSpec) -> tuple[int | None, ...]:
+    """The shape of the only input, which must be an image."""
+    if len(example.inputs) == 1 and len(example.inputs[0].shape) in (2, 3) and example.inputs[0].dtype != "string":
+        return example.inputs[0].shape
+    found = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in example.inputs)
+    raise InvalidSpec(
+        _NAME,
+        f"{name!r} takes one image and the inputs are {found}",
+        expected="one feature of shape [height, width, channels]",
+        next_step="Choose mlp, or write a function program.",
+    )
+
+
+def _check_own(wanted: Application, example: ExampleSpec) -> None:
+    if wanted.freeze_base:
+        raise InvalidSpec(
+            "spec.program.application.freezeBase", f"true with {wanted.name!r}, which has no base", expected="false"
+        )
+    if wanted.name == "cnn":
+        shape = _image("cnn", example)
+        if shape[2:] == (None,) or (len(shape) == 2 and None in shape):
+            raise InvalidSpec("spec.data.features", f"cnn needs a known number of channels, not shape {list(shape)}")
+        return
+    for spec in example.inputs:
+        if spec.dtype == "string" or None in spec.shape:
+            raise InvalidSpec(
+                "spec.data.features",
+                f"mlp cannot take {spec.name!r}, {spec.dtype} of shape {list(spec.shape)}",
+                expected="numbers of a fixed shape",
+                next_step="Give images a resize, or write a function program.",
+            )
+
+
+def _check_pretrained(name: str, keras: Keras, example: ExampleSpec) -> None:
+    known = names(keras)
+    if name not in known:
+        hint = nearest(name, known) or "Any model of keras.applications, mlp and cnn are known."
+        raise InvalidSpec(_NAME, f"{name!r} is not in {keras.version}'s applications", next_step=hint)
+    shape = _image(name, example)
+    if len(shape) != 3 or shape[2] is None:
+        raise InvalidSpec(
+            "spec.data.features",
+            f"{name!r} needs images with channels, not shape {list(shape)}",
+            expected="[height, width, channels]",
+        )
+
+
+def _pretrained(keras: Keras, wanted: Application, arguments: Mapping[str, Any]) -> Any:
+    imagenet = "imagenet" if wanted.weights == "imagenet" else None
+    try:
+        return pretrained(keras.module, **arguments, weights=imagenet)
+    except ValueError as error:
+        raise InvalidSpec(
+            "spec.data.features",
+            f"{wanted.name} cannot be built for these images: {error}",
+            next_step="Give the feature `resize: [224, 224]`, and 3 channels for imagenet's weights.",
+        ) from None
+    except Exception as error:
+        if "fetch failure" not in str(error):
+            raise
+        raise StorageUnavailable(
+            _WEIGHTS,
+            f"imagenet's weights cannot be downloaded: {error}",
+            next_step="Fetch that file where there is internet, and give its path or gs:// URI as weights.",
+        ) from error
+
+
+def _preprocess(
+    name: str, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]
+) -> tuple[Callable[[Any], Any], str]:
+    """What the architecture was published with; some have it inside, there it changes nothing but the dtype."""
+    if example.inputs[0].shape[2] != 3:
+        notice("Preprocess", f"{name}'s own preprocessing is for 3 channels; these images are scaled to [-1, 1]")
+        return (lambda images: tf.cast(images, tf.float32) / 127.5 - 1.0), "scale to [-1, 1]"
+    module = sys.modules[getattr(keras.module.applications, name).__module__]
+    published = module.preprocess_input
+    label = f"keras.applications.{module.__name__.rsplit('.', 1)[-1]}.preprocess_input"
+    return (lambda images: published(tf.cast(images, tf.float32))), label
+
+
+def _load_weights(model: Any, uri: str) -> None:
+    """Weights of the whole model, as `export` writes them, or of the base alone, as keras.applications has them."""
+    with tempfile.TemporaryDirectory(prefix="weights-") as folder:
+        file = Path(folder) / PurePosixPath(uri).name
+        try:
+            storage.download(uri, file)
+        except Problem as problem:
+            raise InvalidSpec(_WEIGHTS, f"{uri}: {problem.found}") from None
+        base = model.__class__(model.input, model.layers[-2].output)
+        for target in (model, base):
+            before = model.get_weights()
+            try:
+                with warnings.catch_warnings():
+                    # Keras 3 only warns about layers that it found no weights for.
+                    warnings.simplefilter("error", UserWarning)
+                    target.load_weights(str(file))
+            except (UserWarning, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                model.set_weights(before)
+                reason = str(error)
+            else:
+                return
+    raise InvalidSpec(_WEIGHTS, f"{uri} does not fit {model.name}: {reason}", expected="weights of this architecture")
+
+
+def _normalize_over_replicas(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> None:
+    """Lets BatchNormalization see the whole global batch where that can be, else says that it does not."""
+    found = [
+        layer
+        for layer in keras.layers(model)
+        if isinstance(layer, keras.module.layers.BatchNormalization) and layer.trainable
+    ]
+    if job.replicas == 1 or not found:
+        return
+    # A synchronized layer keeps XLA from compiling the step, which costs a large model more than it gains.
+    if job.jit_compile != "Never":
+        notice("BatchNormalization", f"{len(found)} BatchNormalization layers see each replica's own examples only")
+        return
+    for layer in found:
+        layer.synchronized = True
+        if keras.legacy:
+            layer.fused = False

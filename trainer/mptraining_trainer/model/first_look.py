@@ -1,0 +1,159 @@
+"""The facts for `preflight`: one eager forward pass over a few examples, everything else read off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.facts import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
+
+# Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later one that
+# is not finite is left to `onNonFinite`.
+LOOKED_AT = 16
+CHECKED = 8
+
+
+def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
+    """Inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
+    batches: list[Any] = []
+    for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
+        batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
+        if rows is not None:
+            batch = _rows_of(batch, rows.numpy() > 0)
+        # Examples of a size of their own are padded to the largest of their batch.
+        if batches and _shapes(batch) != _shapes(batches[0]):
+            break
+        batches.append(batch)
+        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= LOOKED_AT:
+            break
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:LOOKED_AT], *batches)
+    return few
+
+
+def _rows_of(batch: Any, keep: Any) -> Any:
+    return tf.nest.map_structure(lambda array: array[keep], batch)
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [array.shape[1:] for array in tf.nest.flatten(batch)]
+
+
+def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
+    """What there is to know from the model and the first batch, (inputs, labels, …) as NumPy arrays.
+
+    `inputs` is an array or a dict of them, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
+    TPU, where an eager pass compiles for minutes. Under several workers every one must call it. None for a model of
+    which one output, one label and one loss do not say all: several outputs, or a step of its own.
+    """
+    model, loss = compiled.model, _only(getattr(compiled.model, "loss", None))
+    inputs, labels = first_batch[:2]
+    outputs = getattr(model, "outputs", None) or [None]
+    if compiled.own_steps or isinstance(labels, (tuple, list, Mapping)) or len(outputs) != 1:
+        return None
+    named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
+    layer = keras.output_layer(model)
+    few = {name: tf.convert_to_tensor(value[:CHECKED]) for name, value in named.items()}
+    output = (
+        None
+        if job.accelerator.kind == "tpu"
+        else _forward(model, compiled.arranged_inputs(few) if isinstance(inputs, Mapping) else few["inputs"])
+    )
+    if output is not None and not tf.is_tensor(output):
+        return None
+    shape = keras.output_shape(model) if output is None else output.shape
+    name, from_logits = _loss(loss)
+    return Facts(
+        device=job.accelerator.kind,
+        device_title=job.accelerator.title,
+        compute_capability=job.accelerator.compute_capability,
+        native_bfloat16=job.accelerator.kind != "cpu" or native_bfloat16(),
+        policy=keras.module.mixed_precision.global_policy().name,
+        per_replica_batch=job.per_replica_batch_size or len(labels),
+        widths=_widths(model, layer, keras),
+        inputs=tuple(InputFacts(name, str(value.dtype), _finite(value)) for name, value in named.items()),
+        label=_label(np.asarray(labels)),
+        output=OutputFacts(
+            layer=layer.name,
+            dtype=str(layer.compute_dtype) if output is None else output.dtype.name,
+            shape=None if shape is None else tuple(shape[1:]),
+            activation=_activation(layer),
+            probabilities=None if output is None else _probabilities(output),
+            finite=output is None or _finite(output),
+        ),
+        loss=name,
+        from_logits=from_logits,
+    )
+
+
+def _forward(model: Any, inputs: Any) -> Any:
+    try:
+        output = model(inputs, training=False)
+    except Exception as error:
+        line = " ".join(str(error).split())
+        raise InvalidProgram("spec.program", f"the model fails on the first batch: {line[:600]}") from error
+    return output
+
+
+def _finite(value: Any) -> bool:
+    if tf.is_tensor(value):
+        return bool(tf.reduce_all(tf.math.is_finite(value))) if value.dtype.is_floating else True
+    array = np.asarray(value)
+    # bfloat16 is a NumPy extension type of kind V; float32 holds every value of it.
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _probabilities(output: Any) -> bool:
+    rows = tf.cast(output, tf.float32).numpy()
+    # float16 and bfloat16 rows sum to 1 within 1 percent.
+    return bool(rows.ndim > 1 and rows.shape[-1] > 1 and (rows >= 0).all() and (abs(rows.sum(-1) - 1) < 1e-2).all())
+
+
+def _label(labels: Any) -> LabelFacts:
+    numbers = labels.dtype.kind in "biuf" and labels.size > 0
+    return LabelFacts(
+        dtype=str(labels.dtype),
+        shape=tuple(labels.shape[1:]),
+        whole=labels.dtype.kind in "biu" or (numbers and bool((labels == np.floor(labels)).all())),
+        minimum=float(labels.min()) if numbers else None,
+        maximum=float(labels.max()) if numbers else None,
+    )
+
+
+def _activation(layer: Any) -> str | None:
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        return {"Softmax": "softmax", "ReLU": "relu"}.get(type(layer).__name__)
+    return getattr(activation, "__name__", None)
+
+
+def _only(loss: Any) -> Any:
+    """The one loss of one output, which may be named in a list or a dict."""
+    if isinstance(loss, Mapping) and "class_name" not in loss:
+        loss = list(loss.values())
+    return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
+
+
+def _loss(loss: Any) -> tuple[str, bool | None]:
+    """The loss as a class name of Keras, and its from_logits."""
+    if hasattr(loss, "get_config"):
+        return type(loss).__name__, loss.get_config().get("from_logits")
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    classes = {known.lower(): known for known in (*SPARSE, *ELEMENTWISE)}
+    known = classes.get(name.replace("_", "").lower(), name)
+    return known, False if known.endswith("Crossentropy") else None
+
+
+def _widths(model: Any, output: Any, keras: Keras) -> tuple[tuple[str, int], ...]:
+    hidden = [layer for layer in keras.layers(model) if layer is not output]
+    sized = [(layer.name, getattr(layer, "units", None) or getattr(layer, "filters", None)) for layer in hidden]
+    return tuple((name, width) for name, width in sized if isinstance(width, int))

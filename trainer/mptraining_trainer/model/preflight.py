@@ -1,0 +1,170 @@
+"""Speaks before minutes are lost: what the first batch and the model say about the hours to come.
+
+`warnings` decides over plain `facts` (`first_look` gathers them) and raises for what can never work. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mptraining_api.problems import InvalidData, InvalidProgram
+from mptraining_trainer.model.facts import ELEMENTWISE, SPARSE, Facts
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that works and costs speed or accuracy; `topic` is CamelCase."""
+
+    topic: str
+    message: str
+
+
+def warnings(facts: Facts) -> list[Finding]:
+    """Everything worth saying, the most important first.
+
+    Raises InvalidData for inputs or labels, InvalidProgram for an output, with which no step can be right.
+    """
+    _check_inputs(facts)
+    _check_output(facts)
+    _check_label(facts)
+    found = (_output_dtype(facts), _logits(facts), _hardware(facts), _float64(facts), *_multiples(facts))
+    return [finding for finding in found if finding]
+
+
+def _check_inputs(facts: Facts) -> None:
+    for one in facts.inputs:
+        if not one.finite:
+            raise InvalidData(
+                "spec.data.features",
+                f"{one.name!r} has NaN or Inf in the first batch",
+                expected="finite numbers",
+                next_step="Mend the records, or replace such values in data.preprocess.",
+            )
+
+
+def _check_output(facts: Facts) -> None:
+    if not facts.output.finite:
+        raise InvalidProgram(
+            "spec.program",
+            f"the untrained model's output (layer {facts.output.layer!r}, {facts.output.dtype}) is NaN or Inf",
+            expected="finite numbers for finite inputs",
+            next_step="Scale the inputs (data.preprocess), or try precision.policy: float32.",
+        )
+
+
+def _check_label(facts: Facts) -> None:
+    label, shape = facts.label, facts.output.shape
+    if facts.loss in SPARSE:
+        if not label.whole:
+            raise InvalidData(
+                "spec.data.label",
+                f"{label.dtype} labels that are not whole numbers, with the loss {facts.loss}",
+                expected="class numbers from 0",
+                next_step="Choose another label, or a loss for such labels.",
+            )
+        classes = shape[-1] if shape else None
+        _check_label_shape(facts, (*(shape or ())[:-1],), f"use {facts.loss.removeprefix('Sparse')} for one-hot labels")
+        if classes is None or label.minimum is None or label.maximum is None:
+            return
+        if label.minimum < 0 or label.maximum >= classes:
+            raise InvalidData(
+                "spec.data.label",
+                f"labels from {label.minimum:.0f} to {label.maximum:.0f} in the first batch, "
+                f"the model has {classes} classes",
+                expected=f"0 to {classes - 1}",
+                next_step="Give the head as many classes as there are labels, or count the labels from 0.",
+            )
+    elif facts.loss in ELEMENTWISE and shape is not None:
+        _check_label_shape(
+            facts, shape, f"use Sparse{facts.loss} for class numbers" if "Categorical" in facts.loss else ""
+        )
+
+
+def _check_label_shape(facts: Facts, expected: tuple[int | None, ...], advice: str) -> None:
+    wanted = expected if expected[-1:] != (1,) else expected[:-1]
+    found = facts.label.shape if facts.label.shape[-1:] != (1,) else facts.label.shape[:-1]
+    if len(wanted) == len(found) and all(size in (None, has) for size, has in zip(wanted, found, strict=True)):
+        return
+    raise InvalidData(
+        "spec.data.label",
+        f"a label has shape {list(facts.label.shape)}, the output {list(facts.output.shape or ())}, "
+        f"the loss is {facts.loss}",
+        expected=f"labels of shape {list(expected)}",
+        next_step=f"Or {advice}." if advice else "",
+    )
+
+
+def _output_dtype(facts: Facts) -> Finding | None:
+    if facts.output.dtype == "float32":
+        return None
+    return Finding(
+        "OutputPrecision",
+        f"the model ends in {facts.output.dtype} (layer {facts.output.layer!r}), where losses overflow or round; "
+        "let it end in layers.Activation('linear', dtype='float32')",
+    )
+
+
+def _logits(facts: Facts) -> Finding | None:
+    if facts.from_logits is None:
+        return None
+    activation = "sigmoid" if facts.loss.startswith("Binary") else "softmax"
+    squashed = facts.output.activation == activation or (activation == "softmax" and bool(facts.output.probabilities))
+    if squashed and facts.from_logits:
+        return Finding(
+            "Logits",
+            f"{facts.loss} has from_logits=True, but layer {facts.output.layer!r} gives probabilities already, so "
+            f"{activation} is applied twice and training is slow; remove the activation or say from_logits=False",
+        )
+    plain = facts.output.activation in ("linear", "relu") and not facts.output.probabilities
+    if plain and not facts.from_logits:
+        return Finding(
+            "Logits",
+            f"{facts.loss} expects probabilities, but layer {facts.output.layer!r} has no {activation}; "
+            "say from_logits=True",
+        )
+    return None
+
+
+def _hardware(facts: Facts) -> Finding | None:
+    if facts.policy == "mixed_float16" and facts.device == "cpu":
+        return Finding("Precision", "CPUs compute float16 by emulation, up to 8 times slower than float32; use Auto")
+    if facts.policy == "mixed_float16" and facts.device == "gpu" and (facts.compute_capability or 7.0) < 7.0:
+        return Finding(
+            "Precision",
+            f"{facts.device_title} (compute capability {facts.compute_capability}) has no Tensor Cores for float16: "
+            "memory is saved, time is not; use float32",
+        )
+    if facts.policy == "mixed_bfloat16" and facts.device == "cpu" and not facts.native_bfloat16:
+        return Finding("Precision", "this CPU has neither avx512_bf16 nor amx_bf16, so bfloat16 is slower than float32")
+    return None
+
+
+def _float64(facts: Facts) -> Finding | None:
+    names = [one.name for one in facts.inputs if one.dtype == "float64"]
+    if not names:
+        return None
+    return Finding(
+        "Float64",
+        f"{_some(names)} arrive as float64, NumPy's default, twice the memory and traffic; say dtype: float32",
+    )
+
+
+def _multiples(facts: Facts) -> list[Finding]:
+    """Tensor Cores want multiples of 8, a TPU's matrix unit is 128 wide and 8 deep; the output layer is exempt."""
+    if facts.device == "cpu" or (facts.device == "gpu" and facts.policy == "float32"):
+        return []
+    multiple = 128 if facts.device == "tpu" else 8
+    found = []
+    if facts.per_replica_batch % 8:
+        found.append(Finding("BatchSize", f"{facts.per_replica_batch} examples per replica are not a multiple of 8"))
+    odd = [f"{name} ({width})" for name, width in facts.widths if width % multiple]
+    if odd:
+        found.append(Finding("Widths", f"not multiples of {multiple}, so padded at a cost: {_some(odd)}"))
+    return found
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

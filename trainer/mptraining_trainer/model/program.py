@@ -1,0 +1,170 @@
+"""What is trained: the model with its loss, optimizer and metrics, from an application's name or a user's function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec_program import Function
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.model import applications
+from mptraining_trainer.model.compile import compile_model
+from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.supported_callbacks import checked
+from mptraining_trainer.source.user_code import import_entry_point, raised
+
+_ENTRY_POINT = "spec.program.function.entryPoint"
+_ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)
+
+
+@dataclass(frozen=True)
+class Program:
+    """`compiled` is the model with its loss and metrics, None for a script; `optimizer` has no LossScaleOptimizer
+    around it.
+
+    `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of
+    one example; see `preprocess.Preprocess`. `rebuild` holds JSON values: builder, arguments, inputs and preprocess,
+    by which `export` says how the model is made again.
+    """
+
+    model: Any
+    compiled: CompiledModel | None = None
+    optimizer: Any = None
+    preprocess: Callable[..., Any] | None = None
+    callbacks: tuple[Any, ...] = ()
+    rebuild: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Program:
+    """The job's application or function program with everything it trains by.
+
+    `example` is one after the function that `spec.data.preprocess` names. Call it inside `strategy.scope()`, after
+    the policy and the seed were set. `notice` is told topic and message of what was decided for the user. Raises
+    InvalidProgram and InvalidSpec.
+    """
+    named = job.data.preprocess if job.data else "auto"
+    preprocess: Callable[..., Any] | None
+    if job.program.application:
+        built = applications.build(job, keras, example, notice)
+        parts: dict[str, Any] = {"model": built.model}
+        preprocess = built.preprocess
+        rebuild = {**built.rebuild, "preprocess": built.preprocess_name}
+    else:
+        assert job.program.function is not None, "a script has no Program before it ran"
+        parts = call_function(job.program.function, keras)
+        preprocess = _per_example(parts, named)
+        example = Preprocess(preprocess).example_after(example)
+        _build_variables(keras, parts["model"], example)
+        rebuild = {"builder": "function", "arguments": job.program.function.to_document()}
+        rebuild["preprocess"] = "the program's own" if preprocess else None
+    if named not in ("auto", "none"):
+        rebuild["preprocess"] = named
+    compiled, optimizer = compile_model(job, keras, parts, example, notice)
+    fed = {one.name: {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs}
+    rebuild["inputs"] = [fed[name] for name in compiled.inputs or fed]
+    callbacks = parts.get("callbacks", ())
+    return Program(parts["model"], compiled, optimizer, preprocess, callbacks, rebuild)
+
+
+def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
+    """What the model and the loss are fed: `example` after the preprocessing that the program brings itself."""
+    if program.rebuild.get("builder") == "function":
+        return Preprocess(program.preprocess).example_after(example)
+    if program.preprocess is None:
+        return example
+    # An application's own preprocessing makes float32 of every image.
+    images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
+    return ExampleSpec(images, example.labels, example.classes, example.weighted)
+
+
+def call_function(function: Function, keras: Keras) -> dict[str, Any]:
+    """What the user's function returns, as a dict with a model of the right generation.
+
+    Raises InvalidProgram that names the entry point and, for an error inside the function, its file and line.
+    """
+    builder = import_entry_point(function.entry_point, _ENTRY_POINT)
+    arguments = function.arguments or {}
+    try:
+        signature = inspect.signature(builder)
+        signature.bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise InvalidProgram(
+            "spec.program.function.arguments",
+            f"{sorted(arguments)} do not fit {function.entry_point}: {error}",
+            expected=f"{builder.__name__}{signature}",
+        ) from None
+    try:
+        returned = builder(**arguments)
+    except Exception as error:
+        raise InvalidProgram(_ENTRY_POINT, raised(function.entry_point, error)) from error
+    parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
+    for key in parts:
+        if key not in _ENTRIES:
+            hint = nearest(str(key), _ENTRIES) or f"Known: {', '.join(_ENTRIES)}."
+            raise InvalidProgram(_ENTRY_POINT, f"{function.entry_point} returned the entry {key!r}", next_step=hint)
+    _check_model(function.entry_point, parts.get("model"), keras)
+    given = parts.get("callbacks")
+    given = given if isinstance(given, (list, tuple)) else [given] if given is not None else []
+    parts["callbacks"] = checked(given, package="tf_keras" if keras.legacy else "keras")
+    return parts
+
+
+def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | None:
+    own = parts.get("preprocess")
+    if own is None:
+        return None
+    # For a function `none` is what stands in the resolved job when the user named nothing.
+    if named not in ("auto", "none"):
+        raise InvalidProgram(
+            "spec.data.preprocess",
+            f"{named!r}, but the program returns a 'preprocess' of its own",
+            next_step="Leave one of them out.",
+        )
+    return check(own)
+
+
+def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
+    if not isinstance(model, keras.module.Model):
+        other = "Legacy" if not keras.legacy else "Keras3"
+        family = {cls.__module__.split(".")[0] for cls in type(model).__mro__ if cls.__name__ == "Model"}
+        if family & {"keras", "tf_keras"}:
+            package = "tf_keras" if other == "Legacy" else "keras"
+            raise InvalidProgram(
+                "spec.keras",
+                f"{keras.generation}, but {entry_point} returned a model of {package}",
+                next_step=f"Set keras: {other}, or import {'tf_keras' if keras.legacy else 'keras'} in the program.",
+            )
+        raise InvalidProgram(
+            _ENTRY_POINT,
+            f"{entry_point} returned {type(model).__name__}",
+            expected="a keras.Model, or a dict with one as 'model'",
+        )
+
+
+def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
+    if "train_step" in CompiledModel(keras, model).own_steps:
+        # A model with a step of its own may have no `call`: its step builds it.
+        return
+    if not (model.built and model.variables):
+        # Any size serves where an example's size varies; 32 survives a few poolings.
+        batch = {
+            one.name: tf.zeros((1, *(32 if size is None else size for size in one.shape)), one.dtype)
+            for one in example.inputs
+        }
+        try:
+            model(batch if len(batch) > 1 else next(iter(batch.values())))
+        except Exception as error:
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.items())
+            raise InvalidProgram(
+                _ENTRY_POINT,
+                raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
+                next_step="The model must take the data's features; give it a keras.Input to be sure.",
+            ) from error

@@ -1,0 +1,183 @@
+"""The next step for an error of a script, by what its message says: the lines or the field to change."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+
+from mptraining_trainer.scripts import old_names
+
+# How a message of TensorFlow or Keras repeats where it was raised.
+_NOISE = (
+    'File "',
+    "in user code:",
+    "Graph execution error",
+    "Detected at node",
+    "[[{{",
+    "Stack trace",
+    "<stack traces",
+)
+_COLOURS = re.compile(r"\x1b\[\d+m")
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the script ran under: the policy of its layers, and what set it; replicas; the generation of Keras."""
+
+    policy: str
+    policy_of_job: str
+    replicas: int
+    in_job_scope: bool
+    legacy: bool
+    # The script imports `keras` itself, which is Keras 3 whatever the job says.
+    bare: bool = False
+
+    @property
+    def set_legacy(self) -> str:
+        return "keras: Legacy, and import tf_keras in place of keras" if self.bare else "keras: Legacy"
+
+
+# TensorFlow's words for variables of a strategy that are used outside of `strategy.run`.
+_CUSTOM_LOOP = (
+    "not available outside the replica context",
+    "Please use `tf.keras.losses.Reduction.SUM` or",
+    "`merge_call` called while defining a new graph",
+    "must be called in a replica context",
+    "inside replica context",
+    "`apply_gradients() cannot be called in cross-replica context",
+    "outside of a replica context",
+    "called in cross-replica context",
+)
+_SIZES = re.compile(
+    r"Inputs to operation \S*(?:AddN|add_n)\S* of type AddN must have the same size and shape"
+    r"|AddN.* != "
+    r"|Incompatible shapes.*between op and assigned input"
+    r"|Value for attr 'T' of string is not in the list",
+    re.IGNORECASE | re.DOTALL,
+)
+_HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
+# TensorFlow's words for two dtypes that meet, or one that an operation does not take; each names the dtypes.
+_MISMATCH = re.compile(
+    r"has type \S+ that does not match (?:expected )?type (?:of )?\S+"
+    r"|have types \[[^\]]*\] that don't all match"
+    r"|dtype=\w+\) and .{1,100} have different types"
+    r"|onversion requested (?:dtype \S+ for \w+ with dtype|to type \S+ for .?tf\.Variable of type) \S+"
+    r"|expected to be an? \S+ tensor but is an? \S+ tensor"
+    r"|Value for attr '\w+' of \S+ is not in the list of allowed values"
+    r"|has DataType \S+ not in list of allowed values"
+    r"|must have the same dtype, got \S+ != \S+"
+    r"|with wrong dtype\. Expected \S+ got \S+"
+    r"|dtype is \S+ but Op is trying to write dtype \S+"
+    r"|enters the loop with type .{1,25} but has type .{1,25} after",
+)
+_INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
+_TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
+
+
+def one_line(error: BaseException) -> str:
+    """The error's class and what it says, without the frames of a traced function that TensorFlow repeats in it."""
+    said, frame = [], False
+    for line in _COLOURS.sub("", str(error)).splitlines():
+        text = line.strip()
+        # The line of code, or an empty one, follows the line of its file.
+        if not frame and text and not text.startswith(_NOISE):
+            said.append(text)
+        frame = text.startswith('File "')
+    return f"{type(error).__name__}: {' '.join(said) or error}"
+
+
+def next_step(error: BaseException, under: Circumstances) -> str | None:
+    """What to change in the script or the job, in one line; None for an error that nothing is known about."""
+    text = f"{type(error).__name__}: {error}"
+    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _unbuilt(text, under))
+    last = (_keras_2(error, text, under), _policy(text, under))
+    return next((each for each in (*found, *last) if each is not None), None)
+
+
+def _renamed(text: str) -> str | None:
+    if "has no attribute" not in text:
+        return None
+    if "mixed_precision" in text and "'experimental'" in text:
+        return old_names.OLD_MIXED_PRECISION["set_policy"]
+    return next((change for name, change in old_names.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
+
+
+def _tpu(text: str) -> str | None:
+    if not _TPU.search(text):
+        return None
+    return (
+        "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
+        "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
+        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
+    )
+
+
+def _custom_loop(text: str, under: Circumstances) -> str | None:
+    if not under.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
+        return None
+    return (
+        f"A custom loop on {under.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
+        "of strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss "
+        "divided by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
+        "strategy: None for a strategy of the script's own."
+    )
+
+
+def _batch(text: str, under: Circumstances) -> str | None:
+    if under.replicas == 1 or under.legacy or not _SIZES.search(text):
+        return None
+    return (
+        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
+        f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
+        f"drop_remainder=True, or {under.set_legacy}."
+    )
+
+
+def _unbuilt(text: str, under: Circumstances) -> str | None:
+    if under.replicas == 1 or under.legacy:
+        return None
+    if "You must feed a value for placeholder tensor" in text:
+        return (
+            f"On {under.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
+            "before fit (optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1."
+        )
+    if "Unable to automatically build the model" not in text:
+        return None
+    return (
+        f"On {under.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
+        f"build all of its layers before fit, or set accelerator.countPerNode: 1 or {under.set_legacy}."
+    )
+
+
+def _keras_2(error: BaseException, text: str, under: Circumstances) -> str | None:
+    if under.legacy or not (old_names.speaks_keras_2(text) or _assigns_a_callback_s_model(error)):
+        return None
+    return f"This is Keras 2 code, which tf_keras runs: set {under.set_legacy}."
+
+
+def _assigns_a_callback_s_model(error: BaseException) -> bool:
+    """Whether the error's last frame is a method of a Keras callback whose property `model` has no setter."""
+    if "property 'model' of" not in str(error) or "has no setter" not in str(error):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    classes = type(frame.f_locals.get("self")).__mro__
+    return any((each.__module__.partition(".")[0], each.__name__) == ("keras", "Callback") for each in classes)
+
+
+def _policy(text: str, under: Circumstances) -> str | None:
+    if not under.policy.startswith("mixed_") or not _is_of_policy(text):
+        return None
+    if under.policy == under.policy_of_job:
+        whose, change = "the job's", "set precision: {policy: float32}"
+    else:
+        whose, change = "the script's own", "leave set_global_policy out"
+    return (
+        f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the script "
+        f"was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
+    )
+
+
+def _is_of_policy(text: str) -> bool:
+    # The arguments of a call, which Keras adds to every message, have the policy's dtype whatever went wrong.
+    return bool(_INDEX.search(text)) or any(_HALF.search(found[0]) for found in _MISMATCH.finditer(text))

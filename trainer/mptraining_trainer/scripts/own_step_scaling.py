@@ -1,0 +1,213 @@
+"""Loss scaling of a Keras 3 model's own `train_step`, which `compile` prepares under mixed_float16 and no code applies.
+
+`compile` puts a LossScaleOptimizer around the optimizer. Its `apply` divides the gradients by the scale, 32768 at
+first, because Keras' own `train_step` has multiplied the loss by it. A `train_step` of the user's does not call
+`optimizer.scale_loss`, since the same program needs none under float32: its gradients shrink to nothing, and SGD stops
+learning (tf_keras scales in `optimizer.minimize` or is called with `get_scaled_loss`, and has no such fault).
+
+Here the backward pass of such a step is scaled inside `tf.GradientTape.gradient`, and what it returns is unscaled
+again. So the program sees the gradients of its loss, which it may clip or add up as under float32, and float16 has the
+range that it needs. An Inf of the backward pass stays one: LossScaleOptimizer skips that step and halves the scale.
+A step that calls `scale_loss` itself is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.reporting.notice import Notify
+
+TOPIC = "LossScaled"
+_as_it_is = tf.autograph.experimental.do_not_convert
+_LARGEST_IN_FLOAT16 = 32768.0
+
+
+def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
+    """Scales the loss of `model`'s own `train_step` where Keras divides by a scale; does nothing for other models.
+
+    Call it before Keras makes the model's train function. It may be called again, after another `compile` too.
+    """
+    if keras.legacy or "train_step" not in keras.own_steps(model):
+        return
+    known = vars(model).get("train_step")
+    own = known.own if isinstance(known, _ScaledStep) else model.train_step
+    optimizer = model.optimizer
+    if not isinstance(optimizer, keras.module.optimizers.LossScaleOptimizer):
+        _say_what_is_not_scaled(model, keras, notice)
+        if isinstance(known, _ScaledStep):
+            model.train_step = own
+        return
+    if isinstance(known, _ScaledStep) and known.optimizer is optimizer:
+        return
+    model.train_step = _ScaledStep(own, optimizer, notice)
+
+
+def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
+    """Lets a custom loop apply its own gradients by the optimizer that `compile` has put a scale around.
+
+    `optimizer` is what `compile` was given. One that the program wrapped itself is left alone, and so is one by whose
+    scale a loss was ever multiplied, as Keras' own `train_step` does.
+    """
+    if keras.legacy:
+        return
+    scaling = keras.module.optimizers.LossScaleOptimizer
+    if isinstance(model.optimizer, scaling) and not isinstance(optimizer, scaling):
+        _Undivided(model.optimizer, notice)
+
+
+class _Undivided:
+    def __init__(self, optimizer: Any, notice: Notify) -> None:
+        self._apply = optimizer.apply
+        self._scale_loss = optimizer.scale_loss
+        self._notice = notice
+        self._scaled = False
+        # A loop that is a tf.function calls them, and AutoGraph would rewrite the notice too.
+        optimizer.apply = _as_it_is(self._applied)
+        optimizer.scale_loss = _as_it_is(self._noted)
+
+    def _noted(self, loss: Any) -> Any:
+        self._scaled = True
+        return self._scale_loss(loss)
+
+    def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
+        if self._scaled:
+            return self._apply(grads, trainable_variables)
+        self._notice(
+            "LossNotScaled",
+            "a loop applies gradients by the model's compiled optimizer and never calls optimizer.scale_loss, by whose "
+            "scale Keras 3 divides them under mixed_float16: they are not divided here, and small ones become 0 in "
+            "float16. precision: {policy: float32} has the range",
+            level="Warning",
+        )
+        scale = tf.convert_to_tensor(self._scale_loss(1.0), tf.float32)
+        return self._apply([_times(gradient, scale) for gradient in grads], trainable_variables)
+
+
+def _say_what_is_not_scaled(model: Any, keras: Keras, notice: Notify) -> None:
+    half = any(getattr(layer, "compute_dtype", "") == "float16" for layer in keras.layers(model))
+    names = [name for name, value in vars(model).items() if isinstance(value, keras.module.optimizers.Optimizer)]
+    if half and names:
+        notice(
+            "LossNotScaled",
+            f"{type(model).__name__}.train_step applies gradients by {', '.join(sorted(names))}, around which Keras "
+            "puts no LossScaleOptimizer: small gradients become 0 in float16. precision: {policy: float32} or "
+            "mixed_bfloat16 has the range",
+            level="Warning",
+        )
+
+
+class _ScaledStep:
+    """A model's `train_step` with scaled backward passes. `own` is the method, `optimizer` its LossScaleOptimizer."""
+
+    def __init__(self, own: Callable[[Any], Any], optimizer: Any, notice: Notify) -> None:
+        self.own = own
+        self.optimizer = optimizer
+        self._notice = notice
+        self._outside = optimizer.apply, optimizer.scale_loss
+        self._apply = functools.partial(type(optimizer).apply, optimizer)
+        self._scale_loss = functools.partial(type(optimizer).scale_loss, optimizer)
+        # Of the step that is being traced: whether it runs, and whether the program scales by itself.
+        self._active = False
+        self._by_program = False
+        optimizer.apply = _as_it_is(self._applied)
+        optimizer.scale_loss = _as_it_is(self._scaled_by_program)
+
+    def __call__(self, data: Any) -> Any:
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            # LossScaleOptimizer itself is wrong there, about which the fit warns.
+            return self.own(data)
+        self._active, self._by_program = True, False
+        try:
+            with _gradients_by(self._gradient):
+                return self.own(data)
+        finally:
+            self._active = False
+
+    def _scaled_by_program(self, loss: Any) -> Any:
+        if not self._active:
+            return self._outside[1](loss)
+        self._by_program = True
+        return self._scale_loss(loss)
+
+    def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
+        if not self._active:
+            return self._outside[0](grads, trainable_variables)
+        if self._by_program:
+            return self._apply(grads, trainable_variables)
+        self._notice(
+            TOPIC,
+            "the model's own train_step does not call optimizer.scale_loss, by whose scale Keras 3 divides the "
+            "gradients under mixed_float16: its gradients are scaled here. precision: {policy: float32} trains "
+            "without a scale",
+            level="Warning",
+        )
+        # `apply` divides by the same number; both are exact, because a scale is a power of two.
+        scale = self._scale()
+        return self._apply([_times(gradient, scale) for gradient in grads], trainable_variables)
+
+    def _gradient(self, original: Callable[..., Any], tape: Any, target: Any, sources: Any, options: Any) -> Any:
+        seeds, unconnected = options
+        targets = tf.nest.flatten(target)
+        plain = self._by_program or not (targets and all(map(_is_floating, targets)))
+        if plain or not all(map(_is_float32_variable, tf.nest.flatten(sources))):
+            return original(tape, target, sources, seeds, unconnected)
+        scale = self._scale()
+        if any(each.dtype == tf.float16 for each in targets):
+            scale = tf.minimum(scale, _LARGEST_IN_FLOAT16)
+        given = tf.nest.flatten(seeds) if seeds is not None else [None] * len(targets)
+        scaled = [
+            (tf.ones_like(each) if seed is None else tf.convert_to_tensor(seed)) * tf.cast(scale, each.dtype)
+            for each, seed in zip(targets, given, strict=True)
+        ]
+        found = original(tape, targets, sources, scaled, unconnected)
+        return tf.nest.map_structure(lambda gradient: _times(gradient, 1.0 / scale), found)
+
+    def _scale(self) -> Any:
+        return tf.convert_to_tensor(self._scale_loss(1.0), tf.float32)
+
+
+@contextmanager
+def _gradients_by(replacement: Callable[..., Any]) -> Iterator[None]:
+    """Lets `replacement` compute what tapes of this thread are asked for."""
+    original = tf.GradientTape.gradient
+    thread = threading.get_ident()
+
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        if threading.get_ident() != thread:
+            return original(self, target, sources, output_gradients, unconnected_gradients)
+        return replacement(original, self, target, sources, (output_gradients, unconnected_gradients))
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = original
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating
+
+
+def _is_float32_variable(source: Any) -> bool:
+    return hasattr(source, "assign") and tf.as_dtype(source.dtype) == tf.float32
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor

@@ -1,0 +1,299 @@
+"""A script program's run: its own `model.fit` trains, with our policy, strategy, telemetry and epoch checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api import events, run_folder
+from mptraining_api.launch import SOURCE_FOLDER
+from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
+from mptraining_records.storage import storage
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Loaded
+from mptraining_trainer.checkpoints.state import CheckpointState, FitState
+from mptraining_trainer.distribution.parting import part
+from mptraining_trainer.distribution.strategy import ground
+from mptraining_trainer.export.publish import publish
+from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.model.program import Program
+from mptraining_trainer.reporting.errors import of_a_peer
+from mptraining_trainer.reporting.telemetry import peak_memory_bytes
+from mptraining_trainer.scripts.fit_wrapper import run_script
+from mptraining_trainer.scripts.fits import Added
+from mptraining_trainer.training.device_meter import DeviceMeter
+from mptraining_trainer.training.profiling import Profiling
+from mptraining_trainer.training_result import Trained
+from mptraining_trainer.worker import Worker
+
+_LONGEST_ERROR = 500
+
+
+def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
+    """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
+    job, telemetry = worker.job, worker.telemetry
+    telemetry.say(events.Started, **ground(job, keras, strategy))
+    context = _Script(worker, keras, strategy)
+    worker.preemption.spare_children()
+    began = telemetry.now()
+    try:
+        model = run_script(
+            job,
+            keras,
+            None if job.strategy == "None" else strategy,
+            context,
+            Path(environment.get(SOURCE_FOLDER, ".")),
+        )
+    finally:
+        # The last epoch's checkpoint, of a script that is taken away or fails too.
+        seconds = telemetry.now() - began
+        context.finish()
+    steps = context.step - context.first_step
+    policy = context.policy or job.precision.policy
+    exported: str | None = None
+    if model is None:
+        telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
+    else:
+        exported = _exported(worker, context, model, policy)
+    return Trained(
+        step=context.step,
+        metrics=context.metrics,
+        model=exported,
+        step_seconds=seconds / steps if steps else None,
+        training_seconds=seconds,
+        skipped_steps=0,
+        skipped_records=0,
+        message="the script ran to its end",
+        policy=policy,
+    )
+
+
+def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
+    """The exported model's path in the run folder; None where it could not be exported, and of other workers."""
+    try:
+        # Reading variables that are kept per replica takes every worker: afterwards no worker may read them.
+        weights = model.get_weights()
+    except Exception as error:  # noqa: BLE001 - a model of the script's own may have any
+        context.failed(Added.EXPORT, error)
+        part(worker.seat)
+        return None
+    part(worker.seat)
+    if not worker.seat.is_chief:
+        return None
+    job, keras = worker.job, context.keras_of(model)
+    precision = job.precision.model_copy(update={"policy": policy})
+    program = Program(model, rebuild={"builder": "script", "arguments": {}})
+    for form in dict.fromkeys((job.export.format, "keras")):
+        form_of = job.export.model_copy(update={"format": form})
+        trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))
+        try:
+            found = publish(trained, program, keras, None, context.step, context.metrics, weights)
+            _say_what_is_missing(worker, found)
+            return found
+        except StorageUnavailable:
+            # The next attempt has nothing left to train and exports the model.
+            raise
+        except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
+            context.failed(Added.EXPORT, error)
+    return None
+
+
+def _say_what_is_missing(worker: Worker, model: str) -> None:
+    about = json.loads(storage.read(storage.join(worker.folder, model, "model.json")))
+    if about["policy"] != "float32":
+        worker.telemetry.notice(
+            "NotFloat32",
+            f"the exported model computes under {about['policy']}: its layers keep a policy of their own",
+            level="Warning",
+        )
+    if about["main"] not in ("model.keras", "saved_model"):
+        worker.telemetry.notice(
+            "OnlyWeights",
+            f"Keras cannot serialize the script's model, so {about['main']} and no model.keras is exported; classes "
+            "with get_config and @keras.saving.register_keras_serializable() can be",
+            level="Warning",
+        )
+
+
+class _Script:
+    """What the script's fits tell us and ask of us; see `script.Context`."""
+
+    def __init__(self, worker: Worker, keras: Keras, strategy: Any) -> None:
+        self._worker = worker
+        self._keras = keras
+        self._strategy = strategy
+        self._checkpointer: Checkpointer | None = None
+        # Which model and optimizer it is of: a script may have several, one after the other.
+        self._of: tuple[Any, Any] = (None, None)
+        self._loaded: Loaded | None = None
+        self._profiling = Profiling(worker)
+        self._devices = DeviceMeter(worker.job)
+        self._said_at = -math.inf
+        # Steps of earlier attempts; a script counts from 0 again, a checkpoint's number must only grow.
+        self.first_step = 0
+        self.step = 0
+        self.metrics: dict[str, float] = {}
+        # Of the layers of the model that was fitted last.
+        self.policy: str | None = None
+
+    def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
+        telemetry = self._worker.telemetry
+        self.step, self.metrics = self.first_step + step, dict(metrics)
+        if not epoch_ended and telemetry.now() - self._said_at < self._worker.progress_seconds:
+            return
+        self._said_at = telemetry.now()
+        telemetry.say(
+            events.Progress,
+            step=self.step,
+            epoch=epoch,
+            metrics=self.metrics,
+            precision=self.policy,
+            peak_memory_bytes=peak_memory_bytes(),
+            **self._devices.read(),
+        )
+
+    def before_batch(self, step: int) -> None:
+        self._profiling.before(self.first_step + step)
+
+    def after_batch(self, step: int) -> None:
+        self.step = self.first_step + step
+        self._profiling.after(self.step)
+
+    def save(self, model: Any, fits: Sequence[FitState]) -> None:
+        job, seat = self._worker.job, self._worker.seat
+        self._checkpoints(model).save(
+            CheckpointState(
+                step=self.step,
+                attempt=seat.attempt,
+                incarnation=seat.incarnation,
+                seed=0,
+                epoch=sum(fit.epochs for fit in fits),
+                examples=0,
+                fingerprint="",
+                policy=self.policy or job.precision.policy,
+                replicas=job.replicas,
+                fits=tuple(fits),
+            )
+        )
+
+    def earlier(self, model: Any) -> Sequence[FitState]:
+        self._loaded = self._checkpoints(model).load()
+        if self._loaded is None:
+            return ()
+        # A checkpoint's number must only grow, whether or not this one can be restored.
+        self.first_step = self.step = self._loaded.state.step
+        return self._loaded.state.fits
+
+    def restore(self, model: Any, *, whole: bool) -> bool:
+        assert self._loaded is not None
+        if not model.variables:
+            self.notice(
+                "NotResumable",
+                "the model has no variables before its first fit, so this restart begins anew; give it a keras.Input",
+                level="Warning",
+            )
+            return False
+        epoch = self._loaded.state.epoch
+        try:
+            if whole:
+                if model.optimizer is not None:
+                    # A strategy of the script's own is not in force here.
+                    with (getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()).scope():
+                        model.optimizer.build(list(model.trainable_variables))
+                self._checkpoints(model).assign(self._loaded)
+                self._loaded = None
+                self.notice("Resumed", f"going on after epoch {epoch}; scripts resume by epoch")
+            else:
+                self._checkpoints(model).assign(self._loaded, only="model")
+        except ResumeRefused as refused:
+            cause = (
+                f"the model {model.name!r} is another one than that of the checkpoint, so this restart begins at "
+                f"step 0: {refused.found}"
+                if whole
+                else f"the model {model.name!r} was trained by an earlier fit and is not part of the last one's "
+                "checkpoint: it has its initial weights"
+            )
+            self.notice("NotRestored", cause, level="Warning")
+            return False
+        return True
+
+    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+        job = self._worker.job
+        self.policy = policy
+        if policy != job.precision.policy:
+            message = (
+                f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "
+            )
+            self.notice("OwnPolicy", f"{message}{job.precision.policy}", level="Warning")
+        if replicas > 1 and "train_step" in self.keras_of(model).own_steps(model):
+            self.notice(
+                "OwnTrainStep",
+                f"the model's own train_step runs on {replicas} replicas, whose gradients are summed: a loss that is "
+                f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras does with its",
+            )
+        scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
+        if scaled and replicas > 1:
+            self.notice(
+                "LossScalingWrong",
+                f"Keras 3's own loss scaling is wrong with {replicas} replicas: an Inf in the gradients of one makes "
+                "the weights infinite. Set keras: Legacy (and import tf_keras or tf.keras), or a policy of "
+                "mixed_bfloat16 or float32 in the script",
+                level="Warning",
+            )
+
+    def failed(self, what: Added, error: Exception) -> None:
+        if isinstance(error, Superseded | Preempted):
+            raise error
+        if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
+            # To begin again would lose what the next attempt can read; and all workers must begin alike.
+            raise error
+        if self._worker.job.processes > 1 and of_a_peer(error):
+            raise error
+        said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        text = " ".join(str(said).split())[:_LONGEST_ERROR]
+        topic, words = what.value
+        self.notice(topic, f"{words}, which the script does not depend on: {text}", level="Warning")
+
+    def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
+        self._worker.telemetry.notice(topic, message, level=level)
+
+    def keras_of(self, model: Any) -> Keras:
+        """The generation of Keras that the model is of: under Legacy a script may still use Keras 3."""
+        return self._keras if isinstance(model, self._keras.module.Model) else load("Keras3")
+
+    def stop_requested(self) -> bool:
+        return self._worker.preemption.asked()
+
+    def finish(self) -> None:
+        """Waits for the last checkpoint and the profile to be published."""
+        try:
+            self._profiling.finish(self.step)
+            if self._checkpointer is not None:
+                self._checkpointer.wait()
+        except Exception as error:  # noqa: BLE001 - the script has ended well
+            self.failed(Added.SAVE, error)
+
+    def _checkpoints(self, model: Any) -> Checkpointer:
+        if self._of[0] is not model or self._of[1] is not model.optimizer:
+            if self._checkpointer is not None:
+                self._checkpointer.wait()
+            self._of = model, model.optimizer
+            worker, telemetry = self._worker, self._worker.telemetry
+            self._checkpointer = Checkpointer(
+                storage.join(worker.folder, run_folder.CHECKPOINTS),
+                # Callbacks such as ReduceLROnPlateau change a script's rate as it goes.
+                Contents(self.keras_of(model), model, model.optimizer, [], rate_from_job=False),
+                max_to_keep=worker.job.checkpoint.max_to_keep,
+                chief=worker.seat.is_chief,
+                telemetry=telemetry,
+                fence=worker.fence,
+                # The job's, or one that the script opened itself.
+                strategy=getattr(model, "distribute_strategy", None) or self._strategy,
+            )
+        assert self._checkpointer is not None
+        return self._checkpointer

@@ -1,0 +1,110 @@
+"""The verb `source`: fetches, verifies and unpacks a job's source and installs its requirements, before it trains.
+
+It runs in an init container, where each worker's folder is its own; running it again replaces what it left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
+from mptraining_api.problems import InvalidData, InvalidSpec
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
+from mptraining_records.storage import local as storage_local
+from mptraining_records.storage import storage
+from mptraining_trainer.source import package_cache
+from mptraining_trainer.source.archive import MOST_ARCHIVE_BYTES, unpack
+from mptraining_trainer.source.requirements import install
+
+
+def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
+    """Puts the source where the environment says; returns a line for the log. Raises Problem."""
+    source = job.source
+    if source is None:
+        return "the job has no source to prepare"
+    folder = Path(environment.get(SOURCE_FOLDER, "."))
+    said = []
+    if source.archive is not None:
+        said.append(_fetch(source.archive, _target(environment)))
+    elif source.config_map is not None:
+        mounted = Path(_needed(environment, CONFIG_MAP_FOLDER))
+        said.append(_take(source.config_map, mounted, _target(environment)))
+    if source.requirements is not None:
+        packages, cache = Path(_needed(environment, PACKAGES_FOLDER)), environment.get(package_cache.FOLDER)
+        taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
+        said.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
+    return "; ".join(said) or "nothing to do"
+
+
+def _target(environment: Mapping[str, str]) -> Path:
+    folder = Path(_needed(environment, SOURCE_FOLDER))
+    storage_local.delete_folder(folder)
+    return folder
+
+
+def _needed(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise InvalidSpec(name, "not set", expected="a folder", next_step="Set it as the launch does.")
+    return environment[name]
+
+
+def _fetch(archive: Archive, folder: Path) -> str:
+    stored = storage.stat(archive.uri)
+    if stored.size > MOST_ARCHIVE_BYTES:
+        raise InvalidData(
+            archive.uri,
+            f"{stored.size:,} bytes",
+            expected=f"a source archive of at most {MOST_ARCHIVE_BYTES >> 20} MiB",
+            next_step="Leave data out of it; data belongs into a bucket.",
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        local = Path(scratch, "archive")
+        storage.download(archive.uri, local)
+        return _unpack(local, folder, archive.uri, archive.sha256, field="spec.source.archive.sha256")
+
+
+def _take(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
+    if config_map.sha256 is None:
+        return _copy(mounted, folder)
+    local = mounted / CONFIG_MAP_ARCHIVE
+    if not local.is_file():
+        raise InvalidSpec(
+            "spec.source.configMap.name",
+            f"ConfigMap {config_map.name!r} has no entry {CONFIG_MAP_ARCHIVE!r}",
+            expected="the archive whose sha256 the job names",
+            next_step="Put it under binaryData, or leave sha256 out if the entries are the files themselves.",
+        )
+    where = f"{CONFIG_MAP_ARCHIVE} in ConfigMap {config_map.name}"
+    return _unpack(local, folder, where, config_map.sha256, field="spec.source.configMap.sha256")
+
+
+def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
+    """Verifies before anything is unpacked: who may write to the bucket must not thereby run code in the job."""
+    with storage_local.explained(local), local.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise InvalidSpec(
+            field,
+            f"{where} has {digest}",
+            expected=sha256,
+            next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
+        )
+    unpacked = unpack(local, folder, where)
+    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {where}"
+
+
+def _copy(mounted: Path, folder: Path) -> str:
+    """A mounted ConfigMap is links into a hidden folder, `..data`, and has no folders of its own."""
+    storage_local.make_folder(folder)
+    copied = 0
+    with storage_local.explained(mounted):
+        for path in sorted(mounted.iterdir()):
+            if path.is_file() and not path.name.startswith(".."):
+                shutil.copyfile(path, folder / path.name)
+                copied += 1
+    return f"{copied:,} files from the ConfigMap"

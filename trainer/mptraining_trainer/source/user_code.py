@@ -1,0 +1,80 @@
+"""The user's functions, by `module:name`, and errors in the user's code, said in one line with their place."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.tensorflow_cloud import inside_job
+
+# The standard library and, for an editable TensorFlow, its own folder.
+_LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
+
+
+def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
+    """The function `module:name`; the source folder is the first of sys.path already.
+
+    Raises InvalidProgram naming `where`, the module or attribute that is not there, and the nearest that is.
+    """
+    name, _, attribute = entry_point.partition(":")
+    # The module may submit itself by tensorflow_cloud, when it is run where it was written.
+    sys.modules.setdefault("tensorflow_cloud", inside_job)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        if missing and (name == missing or name.startswith(f"{missing}.")):
+            raise _module_not_found(where, name, missing) from None
+        step = f"Add {missing!r} to source.requirements or to the image." if missing else ""
+        raise InvalidProgram(where, raised(f"importing {name}", error), next_step=step) from error
+    try:
+        found = getattr(module, attribute)
+    except AttributeError:
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        hint = nearest(attribute, known) or f"It has {', '.join(sorted(known)) or 'no functions'}."
+        raise InvalidProgram(where, f"module {name!r} has no {attribute!r}", next_step=hint) from None
+    if not callable(found):
+        raise InvalidProgram(where, f"{entry_point} is {type(found).__name__}", expected="a function")
+    return found  # type: ignore[no-any-return]
+
+
+def raised(what: str, error: Exception) -> str:
+    """What happened in the user's code, and where: `importing flowers raised NameError: ... (at flowers.py:3)`."""
+    place = _user_frame(error)
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    # Keras writes parts of its messages in bold.
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return f"{what} raised {type(error).__name__}: {message}" + (f" (at {place})" if place else "")
+
+
+def _user_frame(error: BaseException) -> str:
+    """`file:line` of the innermost frame that is the user's own code, else an empty string."""
+    ours = (str(Path(__file__).parent), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = frame.filename
+        if not path.startswith(("<", *ours)) and "site-packages" not in path:
+            return f"{path}:{frame.lineno}"
+    return ""
+
+
+def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
+    parent, _, last = missing.rpartition(".")
+    # Without a package the source folder; what else is on the path holds nobody's programs.
+    folders = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [sys.path[0] or "."]
+    found = {
+        path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix == ".py" or path.is_dir()
+    }
+    near = nearest(last, sorted(word for word in found if word.isidentifier()))
+    whose = "" if name == missing else f"for {name!r}; "
+    step = near or "Put the code there, or into an installed package."
+    return InvalidProgram(where, f"no module {missing!r} ({whose}searched {', '.join(folders)})", next_step=step)

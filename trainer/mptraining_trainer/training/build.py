@@ -1,0 +1,276 @@
+"""The model with its loop and input, built under one precision policy; built anew where another one is tried or taken.
+
+Whatever was built before, the same job under the same policy begins with the same weights, seeds and order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTraining
+from mptraining_records.reading.order import Order, Position
+from mptraining_trainer.checkpoints.provenance import Origin
+from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.data import pipeline
+from mptraining_trainer.data.batching import Batching, Share
+from mptraining_trainer.data.dataset import Opened
+from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.distribution.replica_variables import ReplicaValues
+from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.loop.separable_loss import needs_sums
+from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.model import preflight, program
+from mptraining_trainer.model.facts import Facts
+from mptraining_trainer.model.first_look import CHECKED, LOOKED_AT, first_examples, gather
+from mptraining_trainer.model.optimizer import scale_learning_rate
+from mptraining_trainer.model.preflight import Finding
+from mptraining_trainer.model.program import Program
+from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
+from mptraining_trainer.numerics.recovery import job_under, policies, safer
+from mptraining_trainer.source.user_code import raised
+from mptraining_trainer.training.xla import compiles, leave_out, sums_over_replicas
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What holds for the whole run, whatever the policy: devices, data, and how it is cut into steps."""
+
+    job: ResolvedJob
+    strategy: Any
+    keras: Keras
+    opened: Opened
+    share: Share
+    batching: Batching
+    origin: Origin
+    notice: Callable[..., None]
+    # Numbers of records that are left out, see `training.exclusion`.
+    excluded: frozenset[int] = frozenset()
+
+    @property
+    def data(self) -> ResolvedData:
+        assert self.job.data is not None
+        return self.job.data
+
+    @property
+    def training(self) -> ResolvedTraining:
+        assert self.job.training is not None
+        return self.job.training
+
+    @property
+    def masked(self) -> bool:
+        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip" or bool(self.excluded)
+
+    @property
+    def example(self) -> ExampleSpec:
+        """One example after the job's own preprocessing."""
+        return self.opened.preprocess.example_after(self.opened.training.columns.example_spec())
+
+    def order(self, seed: int) -> Order:
+        """The training records' order; a pass that was begun with one seed goes on with it."""
+        size = self.data.shuffle_buffer_size
+        return Order(count=self.opened.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
+
+    @property
+    def first(self) -> Position:
+        """Where the data begins."""
+        fingerprint = self.opened.training.dataset.fingerprint
+        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """`job` is the job under the policy that this was built for; `findings` are worth a warning."""
+
+    ground: Ground
+    job: ResolvedJob
+    program: Program
+    optimizer: Any
+    scaler: LossScaler | None
+    loop: Loop
+    preprocess: Preprocess
+    findings: tuple[Finding, ...]
+
+    def feed(self, position: Position, steps: int) -> Any:
+        """An iterator for the loop over `steps` steps from there."""
+        return feed(self.ground.strategy, lambda: _pipeline(self.ground, self.preprocess, position, steps))
+
+
+def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled:
+    """Builds everything. Every worker must call it. Raises Problem for what can never train."""
+    job, keras = job_under(ground.job, policy), ground.keras
+    keras.forget()
+    keras.set_policy(policy)
+    keras.set_seed(ground.training.seed)
+    data = ground.opened.training
+    with ground.strategy.scope():
+        built = program.build(job, keras, ground.example, ground.notice)
+        optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
+        # Made here if it is not there yet, so that every replica has one.
+        keras.random_states(built.model)
+        compiled = built.compiled
+        assert compiled is not None
+        compiled.model.optimizer = optimizer
+        own = "train_step" in compiled.own_steps
+    if own and policy == "mixed_float16":
+        return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
+    with ground.strategy.scope():
+        # Nothing can be scaled or skipped inside a step of the user's.
+        scaler = None if own else scaler_for(job.precision, checked=checked)
+        with _explained(job), suppress(Exception) if own else nullcontext():
+            # Of a model with steps of its own Keras may be unable to; what these make themselves is traced later.
+            compiled.build(_specs(built, ground.example))
+        jit = not own and compiles(job, keras, built.model, ground.notice)
+        loop = Loop(
+            keras=keras,
+            strategy=ground.strategy,
+            compiled=compiled,
+            optimizer=optimizer,
+            examples_per_step=ground.batching.examples_per_step,
+            masked=ground.masked,
+            accumulation=ground.training.gradient_accumulation_steps,
+            scaler=scaler,
+            jit=jit,
+            workers=job.processes,
+            timed=data.cached is None,
+        )
+        if job.replicas > 1:
+            keras.fold_replica_into_seeds(built.model)
+    preprocess = ground.opened.preprocess
+    if preprocess.per_example is None and built.preprocess is not None:
+        per_batch = job.program.application is not None
+        preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
+    # What cannot work is refused before the first step.
+    with pipeline.explaining(data):
+        steps = math.ceil(LOOKED_AT / ground.batching.examples_per_step)
+        examples = first_examples(_pipeline(ground, preprocess, ground.first, steps))
+    # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
+    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    sums, facts = _looked_at(ground, job, built, loop, examples)
+    eager = job.accelerator.kind != "tpu"
+    if eager and not sums:
+        loop.separable()
+    if jit and sums and job.replicas > 1:
+        sums_over_replicas(job, ground.notice)
+        loop.interpret()
+    elif jit and eager and leave_out(job, loop.not_compilable(few), ground.notice):
+        loop.interpret()
+    findings = tuple(preflight.warnings(facts)) if facts else ()
+    return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
+
+
+def _looked_at(
+    ground: Ground, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
+) -> tuple[bool, Facts | None]:
+    """Whether the loss needs sums over the replicas, and the facts for `preflight`; own steps are traced.
+
+    Leaves the model as it was, also what its layers move. Raises InvalidProgram for what cannot train.
+    """
+    keras, compiled = ground.keras, built.compiled
+    assert compiled is not None
+    own = "train_step" in compiled.own_steps
+    if own and ground.masked and job.replicas > 1:
+        raise InvalidProgram(
+            "train_step",
+            f"an override of {type(compiled.model).__name__}, with padded or skipped rows on {job.replicas} replicas",
+            expected="batches in which every row counts",
+            next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
+        )
+    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    with _explained(job), ground.strategy.scope():
+        loop.prepare(few)
+        loop.evaluation.prepare(few)
+    parts = job.replicas * ground.training.gradient_accumulation_steps
+    moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
+    values = ReplicaValues(ground.strategy)
+    before = values.read(moved)
+    sums = False
+    if parts > 1 and job.accelerator.kind != "tpu":
+        # An own step need not call the compiled loss, nor the model itself.
+        with _ignoring_all_but_problems() if own else nullcontext():
+            sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
+    facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
+    values.assign(moved, before)
+    return sums, facts
+
+
+def _unscaled(ground: Ground, name: str) -> str:
+    """The policy in place of mixed_float16 for a model whose own `train_step` gets no loss scaling; reported."""
+    policy = safer("mixed_float16", policies(ground.job, native_bfloat16=native_bfloat16())) or "float32"
+    text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
+    ground.notice("LossNotScaled", text, level="Warning")
+    return policy
+
+
+def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps: int) -> Any:
+    data: Split = ground.opened.training
+    return data.training(
+        order=ground.order(position.seed),
+        batching=ground.batching,
+        position=position,
+        share=ground.share,
+        batch=ground.batching.examples_per_step // ground.job.replicas,
+        masked=ground.masked,
+        excluded=ground.excluded,
+        preprocess=preprocess,
+        steps=steps,
+        weigh=_weigh(ground),
+    )
+
+
+def _weigh(ground: Ground) -> Callable[..., Any] | None:
+    weights = ground.training.class_weight
+    return ground.keras.class_weights(weights) if weights else None
+
+
+@contextmanager
+def _ignoring_all_but_problems() -> Iterator[None]:
+    try:
+        yield
+    except Problem as problem:
+        if "no loss to compute" in str(problem):
+            return
+        raise
+    except Exception:  # noqa: BLE001 - what the user's code does with a loss of its own is not known
+        return
+
+
+@contextmanager
+def _explained(job: ResolvedJob) -> Iterator[None]:
+    """Raises what Keras or the program's own code raises as InvalidProgram, with the program's file and line."""
+    try:
+        yield
+    except Problem:
+        raise
+    except Exception as error:
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            # AutoGraph raises an error of its own in place of one whose class it cannot construct.
+            if isinstance(cause, Problem):
+                raise cause from None
+            chain.append(cause)
+        function = job.program.function
+        text = raised(function.entry_point, error) if function else " ".join(str(error).split())[:600]
+        raise InvalidProgram("spec.program", text) from error
+
+
+def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
+    """Specs of a batch (inputs, labels, weights) of the model; any size serves where an example's size varies."""
+    seen = program.example_of(built, example)
+
+    def specs(tensors: Sequence[TensorSpec]) -> Any:
+        found = {
+            one.name: tf.TensorSpec([2, *(32 if size is None else size for size in one.shape)], one.dtype)
+            for one in tensors
+        }
+        return next(iter(found.values())) if len(found) == 1 else found or ()
+
+    return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([2], tf.float32) if seen.weighted else ()

@@ -1,0 +1,239 @@
+"""What happens beside training where epochs begin, executions end and validation is done: callbacks and best weights.
+
+A checkpoint is written before the end of its epoch is gone through, since a machine may be about to be taken away.
+So each says which step was gone through last, and a training that goes on from one first does what is left of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from mptraining_api.run_folder import Best
+from mptraining_trainer.checkpoints.state import CheckpointState
+from mptraining_trainer.distribution.agreement import sum_over_workers
+from mptraining_trainer.fence import Fence
+from mptraining_trainer.loop.steps_per_execution import Boundaries
+from mptraining_trainer.training.best_weights import BestWeights, best_weights
+from mptraining_trainer.training.build import Assembled
+from mptraining_trainer.training.callback_files import CallbackFiles
+from mptraining_trainer.training.keras_callbacks import Callbacks
+from mptraining_trainer.worker import Worker
+
+_BEST = "best"
+_TRAINING = "training"
+
+
+class Hooks:
+    """The course calls each method at its place; without callbacks and best weights they do nothing."""
+
+    def __init__(self, callbacks: Callbacks | None = None, best: BestWeights | None = None) -> None:
+        self._callbacks = callbacks
+        self.best = best
+        self._ends = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
+        # The step up to which everything was gone through, and the epochs that ended on the way there.
+        self._turned = 0
+        self._epochs = 0
+        self._stopped = False
+        # A callback wants training to end after this batch: the epoch ends here.
+        self._cut = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether a callback ended the epoch in its middle, so that it is validated and ends here."""
+        return self._cut
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a callback ended the training."""
+        return self._stopped
+
+    @property
+    def chosen(self) -> Best | None:
+        """Whose weights are exported; None for the last."""
+        return self.best.best if self.best is not None else None
+
+    def begin(
+        self,
+        boundaries: Boundaries,
+        resumed: CheckpointState | None,
+        weights: Mapping[str, Sequence[Any]],
+        *,
+        fence: Fence | None,
+    ) -> None:
+        """Before the first step. `weights` are those that the checkpoint holds which training is `resumed` from.
+
+        `fence` is the chief's, in whose folder the callbacks' files are published.
+        """
+        step, state = (resumed.step, resumed.callbacks) if resumed else (0, {})
+        self._ends = ends = boundaries
+        kept: Any = state.get(_TRAINING)
+        if kept:
+            self._turned, self._epochs = int(kept["turned"]), int(kept["epochs"])
+            self._stopped, self._cut = bool(kept["stopped"]), bool(kept.get("cut"))
+        elif resumed:
+            # Of an older version, which kept this for callbacks alone: what is over is over.
+            self._turned, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
+        if self.best is not None:
+            self.best.restore(state.get(_BEST), weights.get(_BEST, ()))
+        if self._callbacks is not None:
+            self._callbacks.publish_only(fence)
+            inside = step > 0 and (not ends.epoch_begins(step) or self.pending(step))
+            self._callbacks.begin(
+                epochs=-(-(ends.total_steps - ends.offset) // ends.steps_per_epoch),
+                steps_per_epoch=ends.steps_per_epoch,
+                state=state,
+                weights=weights,
+                epochs_done=self._epochs if resumed else None,
+                epoch=ends.epoch(step) - 1 if inside else None,
+                step=step,
+            )
+
+    def pending(self, step: int) -> bool:
+        """Whether the end of this step has not been gone through, though its checkpoint was written."""
+        if self.stopped or step in (0, self._turned):
+            return False
+        if self._cut:
+            return True
+        heard = self._callbacks is not None or self.best is not None
+        return self._ends.validates(step) or (heard and self._ends.epoch_begins(step))
+
+    def execution_begins(self, step: int) -> None:
+        """Before an execution, with `step` steps done."""
+        if self._callbacks is None:
+            return
+        done_before, index = divmod(step - self._ends.offset, self._ends.steps_per_epoch)
+        if index == 0:
+            self._callbacks.epoch_begins(done_before)
+        self._callbacks.batches_begin(index, step)
+
+    def execution_ends(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._callbacks is not None:
+            last = (step - 1 - self._ends.offset) % self._ends.steps_per_epoch
+            self._cut = self._callbacks.batches_end(last, metrics)
+
+    def validation_begins(self) -> None:
+        if self._callbacks is not None:
+            self._callbacks.validation_begins()
+
+    def test_batches_begin(self, first: int) -> None:
+        if self._callbacks is not None:
+            self._callbacks.test_batches_begin(first)
+
+    def test_batches_end(self, last: int, metrics: Mapping[str, float]) -> None:
+        """`metrics` so far, without `val_`."""
+        if self._callbacks is not None:
+            self._callbacks.test_batches_end(last, metrics)
+
+    def validation_ends(self, metrics: Mapping[str, float]) -> None:
+        """`metrics` without `val_`."""
+        if self._callbacks is not None:
+            self._callbacks.validation_ends(metrics)
+
+    def turn(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
+        """At the end of a step, when validation is done: `trained` since the epoch began, `validated` with `val_`.
+
+        Returns whether a callback has ended the training.
+        """
+        if self._turned == step or self._stopped:
+            return self._stopped
+        epoch_ends = step > 0 and (self._ends.epoch_begins(step) or self._cut)
+        if self.best is not None:
+            # In the middle of an epoch its means say little; at the very end there is nothing better.
+            whole = (epoch_ends and not self._cut) or step >= self._ends.total_steps
+            self.best.offer(step, {**(trained if whole else {}), **validated})
+        if epoch_ends:
+            epoch = self._ends.epoch(step)
+            if self._callbacks is not None:
+                self._callbacks.epoch_ends(epoch - 1, {**trained, **validated})
+                self._stopped = self._callbacks.stopping
+            self._epochs = epoch
+        if epoch_ends or validated:
+            self._turned = step
+        return self._stopped
+
+    def end(self, metrics: Mapping[str, float]) -> None:
+        if self._callbacks is not None:
+            self._callbacks.end(metrics)
+
+    def abandon(self) -> None:
+        """Training goes back to an earlier step, with hooks of its own: no callback hears more. Raises Superseded."""
+        if self._callbacks is not None:
+            self._callbacks.abandon()
+
+    def exported(
+        self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
+    ) -> tuple[int, Mapping[str, float], Sequence[Any]]:
+        """Step, metrics and weights to export: the best where the job wants them, else these, the last; says which."""
+        if self.best is None:
+            return step, metrics, weights
+        best = self.best.best
+        if best is None:
+            notice(
+                "Best", "the monitored metric was never a finite number: the last weights are exported", level="Warning"
+            )
+            return step, metrics, weights
+        notice("Best", f"the weights of step {best.step} are exported: {best.monitor} {best.value:.6g}")
+        return best.step, self.best.metrics, self.best.weights
+
+    def ended(self, *, first_step: int, last_step: int) -> str:
+        """How training ended, in words."""
+        ends, which = self._ends, ""
+        if self.best is not None and self.best.best is not None:
+            best = self.best.best
+            which = f"; exported step {best.step} with {best.monitor} {best.value:.6g}"
+        if self.stopped:
+            return f"a callback stopped it at step {last_step} of {ends.total_steps}{which}"
+        already = "already " if first_step >= ends.total_steps else ""
+        return f"{already}trained to the last step{which}"
+
+    def state(self) -> dict[str, JsonValue]:
+        """What goes into a checkpoint beside the numbers of the loop."""
+        found: dict[str, JsonValue] = self._callbacks.state() if self._callbacks is not None else {}
+        if self.best is not None:
+            found[_BEST] = self.best.state()
+        found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped, "cut": self._cut}
+        return found
+
+    def weights(self) -> dict[str, list[Any]]:
+        """The arrays that go into a checkpoint, by file."""
+        found = dict(self._callbacks.weights()) if self._callbacks is not None else {}
+        if self.best is not None and self.best.weights:
+            found[_BEST] = self.best.weights
+        return found
+
+
+def hooks_of(worker: Worker, built: Assembled) -> Hooks:
+    """The hooks of a built model: its program's callbacks, and the best weights where the job exports them.
+
+    Call it before anything is written. Raises InvalidProgram and InvalidSpec for what cannot work.
+    """
+    notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.ground.keras
+    validated = built.ground.opened.validation is not None
+    metrics = built.loop.logged
+    best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
+    if not program.callbacks:
+        return Hooks(None, best)
+    scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
+    worker.ends.callback(shutil.rmtree, scratch, ignore_errors=True)
+    files = CallbackFiles(worker.folder, scratch, chief=worker.seat.is_chief, notice=notice)
+    worker.ends.callback(files.close)
+    callbacks = Callbacks(
+        program.callbacks,
+        keras=keras,
+        model=program.model,
+        optimizer=built.optimizer,
+        metrics=metrics,
+        files=files,
+        rebuild=program.rebuild,
+        validated=validated,
+        notice=notice,
+        now=worker.telemetry.now,
+        agree=sum_over_workers(built.ground.strategy, job.processes),
+    )
+    return Hooks(callbacks, best)

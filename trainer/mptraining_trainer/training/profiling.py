@@ -1,0 +1,138 @@
+"""A range of steps recorded for TensorBoard's profiler, on every worker, and published in the run folder.
+
+    tensorboard/plugins/profile/<attempt>-steps-<first>-<last>/worker-<index>.xplane.pb
+
+One folder a recording with a file a host is how TensorBoard's profiler shows several workers beside each other. A
+profile is an account of training: whatever goes wrong with it is said, and training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from mptraining_api import run_folder
+from mptraining_api.problems import Problem
+from mptraining_api.resolved_job import ProfileSteps
+from mptraining_records.storage import storage, transfers
+from mptraining_trainer.worker import Worker
+
+# What TensorFlow writes: <folder>/plugins/profile/<time>/<host>.xplane.pb, beside files that only name the folder.
+_RECORDED = "plugins/profile/*/*.xplane.pb"
+
+
+class Profiling:
+    """Records the steps of `job.profile`, or nothing when there is none. Steps count from 1, both ends included.
+
+    Call `before` and `after` every execution, and `finish` when training is over. `profiler` is
+    `tf.profiler.experimental`.
+    """
+
+    def __init__(self, worker: Worker, profiler: Any = tf.profiler.experimental) -> None:
+        self._worker = worker
+        self._profiler = profiler
+        self._first, self._last = _range(worker.job.profile)
+        # The step before the first one recorded, while recording.
+        self._since: int | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
+        self._published: Future[None] | None = None
+        worker.ends.callback(self.abandon)
+
+    def before(self, step: int) -> None:
+        """After `step` steps: begins to record when the next one belongs to the range."""
+        if step >= self._last and self._since is None:
+            # After a resume: what an earlier attempt came through is not missing.
+            self._last = 0
+        if self._since is not None or self._published is not None or not self._first - 1 <= step < self._last:
+            return
+        self._scratch = tempfile.TemporaryDirectory(prefix="mptraining-")
+        try:
+            self._profiler.start(self._scratch.name)
+        except tf.errors.OpError as error:
+            # A program's own TensorBoard callback may record, and there is one profiler in a process.
+            self._give_up(error.message)
+            return
+        self._since = step
+
+    def step(self, step: int) -> AbstractContextManager[Any]:
+        """Around an execution that begins after `step` steps: marks it in the profile as a step of training."""
+        if self._since is None:
+            return contextlib.nullcontext()
+        mark: AbstractContextManager[Any] = self._profiler.Trace("train", step_num=step + 1, _r=1)
+        return mark
+
+    def after(self, step: int) -> None:
+        """After `step` steps: ends the recording when the last one of the range is done, and publishes it."""
+        if self._since is None or step < self._last:
+            return
+        first, self._since = self._since + 1, None
+        try:
+            self._profiler.stop()
+        except tf.errors.OpError as error:
+            self._give_up(error.message)
+            return
+        # Training does not wait for a bucket.
+        self._published = self._writer.submit(self._publish, first, step)
+
+    def finish(self, step: int) -> None:
+        """Training is over after `step` steps: waits for the recording to be published; says so when there is none."""
+        if self._since is not None:
+            # It ended in mid-range.
+            self._last = step
+            self.after(step)
+        if self._published is not None:
+            self._published.result()
+        elif self._last > 0:
+            self._not_profiled(f"training was over before step {self._first}")
+
+    def _publish(self, first: int, last: int) -> None:
+        worker, scratch = self._worker, self._scratch
+        assert scratch is not None
+        name = f"{worker.seat.attempt}-steps-{first}-{last}"
+        folder = storage.join(worker.folder, run_folder.TENSORBOARD)
+        to = storage.join(folder, "plugins", "profile", name, f"worker-{worker.seat.index}.xplane.pb")
+        try:
+            with scratch:
+                (recorded,) = Path(scratch.name).glob(_RECORDED)
+                transfers.upload({recorded: to})
+        except (Problem, OSError, ValueError) as error:
+            self._not_profiled(str(error))
+            return
+        message = f"steps {first} to {last} are in {to}; look with: tensorboard --logdir {folder}"
+        worker.telemetry.notice("Profiled", message)
+
+    def _give_up(self, why: str) -> None:
+        self._last = 0
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._not_profiled(why)
+
+    def _not_profiled(self, why: str) -> None:
+        self._worker.telemetry.notice("NotProfiled", f"no step is recorded: {why}", level="Warning")
+
+    def abandon(self) -> None:
+        """Training ends, or goes back, in mid-range: nobody waits for what is half recorded."""
+        if self._since is not None:
+            self._since = None
+            with contextlib.suppress(tf.errors.OpError):
+                self._profiler.stop(save=False)
+            if self._scratch is not None:
+                self._scratch.cleanup()
+        self._writer.shutdown(wait=False)
+
+
+def pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
+    """The steps after which executions must end, so that a recording holds its range and nothing else."""
+    return () if steps is None else (max(1, steps.first_step) - 1, max(1, steps.last_step))
+
+
+def _range(steps: ProfileSteps | None) -> tuple[int, int]:
+    """First and last step; (1, 0) for none. Steps count from 1, and 0 is taken for the first."""
+    return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
