@@ -20,8 +20,8 @@ from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.data.batching import Batching
+from mptraining_trainer.data.dataset import SkippedRecords
 from mptraining_trainer.data.input_stats import InputMeter
-from mptraining_trainer.data.skipped import SkippedRecords
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace

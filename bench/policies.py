@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from bench.figures import Figure, figure, progress
 from bench.rounds import interleaved
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.host import native_bfloat16
 
 TaskName = Literal["wide-mlp", "wide-resnet"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-import mptraining_trainer.session as trainer_session
+import mptraining_trainer.train as trainer_session
 import mptraining_trainer.train as trainer_train
 from mptraining_api import events
 from mptraining_api.launch import Seat

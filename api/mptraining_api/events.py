@@ -10,9 +10,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from mptraining_api.evidence import Trial
-from mptraining_api.inspected import ModelFacts
 from mptraining_api.model import Model
+from mptraining_api.model_report import ModelFacts
+
+
+class Trial(Model):
+    """What `precision.policy: Measure` saw of one policy: seconds a step (median), mean loss of the same first steps.
+
+    `loss` is None when it was no finite number. `agrees` says whether it is close enough to float32's.
+    """
+
+    policy: str
+    step_seconds: float
+    loss: float | None
+    agrees: bool
+
+
+class ExcludedRecord(Model):
+    """A training record that is left out from `step` on, since numbers are not finite with it; `record` counts from 0
+    through all files of the data set, in the order of their names.
+    """
+
+    record: int
+    step: int
+
+
+class Recovery(Model):
+    """Training went back from `from_step` to `to_step` and went on under `precision`."""
+
+    from_step: int
+    to_step: int
+    precision: str
+    message: str
+
 
 VERSION = 1
 _MARK = '"mptraining":'

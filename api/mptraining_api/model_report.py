@@ -12,9 +12,62 @@ from __future__ import annotations
 import math
 
 from mptraining_api import accelerators
-from mptraining_api.inspected import LayerFacts, ModelFacts, PolicyFacts
 from mptraining_api.model import Model
 from mptraining_api.resolved_job import ResolvedJob
+
+
+class LayerFacts(Model):
+    """One layer that computes, in the order of the computation.
+
+    `output_shape` is that of one example. `inputs` and `outputs` are the widths of its matrix multiplication (units,
+    channels; None where there is none), `multiply_adds` those of one example.
+    """
+
+    name: str
+    kind: str
+    compute: str
+    output: str
+    output_shape: tuple[int | None, ...]
+    parameters: int
+    # None for a layer without variables.
+    variables: str | None = None
+    inputs: int | None = None
+    outputs: int | None = None
+    multiply_adds: int = 0
+    softmax: bool = False
+
+
+class PolicyFacts(Model):
+    """The model under one precision policy.
+
+    `activations` are the bytes that the backward pass needs of the forward pass for each example; `copies` those that
+    it needs once, such as weights in the compute dtype. `output` is the dtype of the model's output, `softmax` names
+    those below float32 that are no layer's activation, with their dtype.
+    """
+
+    policy: str
+    layers: tuple[LayerFacts, ...]
+    output: str
+    output_layer: str
+    activations: int
+    copies: int
+    softmax: tuple[str, ...] = ()
+
+
+class ModelFacts(Model):
+    """A model as the job trains it. Bytes are those of one replica; `slots` are the optimizer's."""
+
+    name: str
+    keras: str
+    parameters: int
+    trainable: int
+    weights: int
+    slots: int
+    gradients: int
+    policies: tuple[PolicyFacts, ...]
+    # Layers in whose loops more is kept than was counted.
+    uncounted: tuple[str, ...] = ()
+
 
 # Of a device's memory, what training may plan with: the driver, the libraries' workspaces and fragmentation take the
 # rest. A tenth is this project's own allowance and was not measured.

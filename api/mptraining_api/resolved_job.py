@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mptraining_api.model import Model
-from mptraining_api.spec_data import Feature
-from mptraining_api.spec_program import Program, Source
-from mptraining_api.spec_training import KerasObject
+from mptraining_api.spec import Feature, KerasObject, Program, Source
 
 VERSION = 1
 

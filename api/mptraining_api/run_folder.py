@@ -5,9 +5,10 @@ Everything that compares, resumes, explains or draws a run reads this folder and
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from mptraining_api.evidence import Recovery, Trial
+from mptraining_api.events import Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.resolved_job import ResolvedJob
 
@@ -106,3 +107,26 @@ def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
             if getattr(before.data, field) != getattr(now.data, field):
                 return f"spec.data.{field} was {getattr(before.data, field)!r} and is {getattr(now.data, field)!r}"
     return None
+
+
+# Parts of names; "io_u" is what Keras makes of IoU.
+_LOWER = (
+    *("loss", "error", "entropy", "divergence", "perplexity", "hinge", "poisson", "false"),
+    *("mse", "mae", "rmse", "mape", "msle"),
+)
+# Whole words, or how a name ends: "acc" is in many words that have nothing to do with it.
+_HIGHER = (
+    *("accuracy", "acc", "auc", "precision", "recall", "sensitivity", "specificity", "iou", "io_u"),
+    *("fmeasure", "f1", "fbeta", "r2", "similarity", "true", "dice"),
+)
+
+
+def direction(name: str) -> Literal["up", "down"] | None:
+    """The better way for a metric of that name, with or without `val_`; None when the name does not say."""
+    name = name.lower()
+    # First: a mean_squared_error_of_accuracy is an error still.
+    if any(word in name for word in _LOWER):
+        return "down"
+    words = re.split(r"[^a-z0-9]+", name)
+    bare = name.rstrip("_0123456789")
+    return "up" if any(word in words or bare.endswith(word) for word in _HIGHER) else None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, NonNegative, Word
+from mptraining_api.spec import GROUP
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
 # A NaN or an infinity as a number is answered with 400 by the API server; as a string it is merely true.
@@ -100,3 +101,20 @@ class JobStatus(Model):
     )
     attempts: Annotated[list[Attempt], Field(max_length=10)] | None = Field(None, description="The last ten.")
     progress: Progress | None = Field(None, description="How far training is.")
+
+
+# On every child of a job, whose name, uid and number of the attempt they carry.
+JOB = f"{GROUP}/job"
+JOB_UID = f"{GROUP}/job-uid"
+ATTEMPT = f"{GROUP}/attempt"
+# Kubernetes' own, on the pods of an Indexed Job.
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+# The container that trains, and the one before it that unpacks the source.
+TRAINER_CONTAINER = "trainer"
+SOURCE_CONTAINER = "source"
+
+
+def config_map(job: str) -> str:
+    """The immutable ConfigMap that keeps `job.json` for all attempts."""
+    return f"{job}-job"

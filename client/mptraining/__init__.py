@@ -1,26 +1,8 @@
-"""What a user holds in hand: the `mptj` command and the same things as Python functions.
+"""Train Keras models on Kubernetes: submit a job, follow it, take its model.
 
-Read in this order: `cli` (what can be typed; `records_commands` is one group of it), `local` (a job on this machine)
-with `local_job` (where its paths point, whether its folder is its own), `gang` (the processes) with `verdict` (what
-their ends mean) and `guard` (who ends them when this program is gone); `display` (events as text), `progress_bar`
-(the same on a terminal) and `ending` (the last lines); `check` (what was decided for a job, and why) and `deep_check`
-(what its model is like); `runs` (a run folder as a value), `compare` (runs side by side), `compare_page` and `curves`
-(the same as a page).
-
-What is shipped: `shipping` turns a script, a notebook, a folder or a function into a `package`, by `source_folder`
-(which files), `notebook_cells` and `notebook_program` (a notebook as a program) with `pip_lines` (what it installs),
-`function_source` and `local_modules` (what a function needs).
-
-From a notebook: `tensorflow_cloud` and `colab`, over `run_arguments` (checked), `run_document` (a job made of them) and
-`run_program` (shipped and started, here by `local_backend`); `tensorflow_cloud_seams` redirects the real package.
-`packaging.keras_choice` is the Keras that a program's text asks for, `packaging.cloud_fit` a model of this process.
-
-On a cluster: `cluster` (which one; `gke` for Google's) gives an `api_server`, whose refusals are `cluster_problems`;
-`submission` makes a `job`, with a look at the `nodes`; `job_view` is one look at it, `cluster_events` what Kubernetes
-says of it. `following` a job takes its status and the `pod_logs` as they come, `waiting` draws them on one of the
-`displays` (`notebook_display` in a cell). `model_fetch` brings the model here, by `pod_exec` from a pod that keeps it;
-`trained_model` opens it, also with an `older_keras`. `cluster_commands` are the verbs of `mptj` with the
-`place_options`, `submit_command` with its `submit_flags` one of them; `kubectl_completion` is what kubectl asks.
+The public names are below. `packaging` ships a program; `cluster` runs a job on Kubernetes, `local` on this machine;
+`display` shows it; `runs` reads a run folder and `compare` compares several; `cli` is `mptj`; `colab` and
+`tensorflow_cloud` are for programs that were written for tensorflow-cloud.
 """
 
 from __future__ import annotations

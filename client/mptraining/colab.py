@@ -39,8 +39,7 @@ def _use_keras_2(text: str) -> None:
 
 def _running_notebook() -> str:
     """The notebook's text as far as it can be had, else nothing."""
-    from mptraining.packaging.notebook_cells import running_notebook, shell
-    from mptraining.packaging.notebooks import program
+    from mptraining.packaging.notebooks import program, running_notebook, shell
     from mptraining_api.problems import Problem
 
     if shell() is None:

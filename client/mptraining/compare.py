@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
-from mptraining_api.metric_direction import direction
+from mptraining_api.run_folder import direction
 
 if TYPE_CHECKING:
     from rich.table import Table

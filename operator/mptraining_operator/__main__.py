@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
     from mptraining_api.model import Model
+
+
+# Their news is every handler and every request; what goes wrong is a warning.
+_CHATTY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
+# One warns at every start that it runs beside the main thread, as it is meant to; the other says four times a second
+# that the API server is away, which our own calls say in plainer words. Refusals end the streams, and `watch` says so.
+_QUIET = ("kopf._core.reactor.running", "kopf._cogs.clients")
+_ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """time, level, message, whatever `extra` carries (job, attempt, …), and the traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "time": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= _extras(record)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class PlainLines(logging.Formatter):
+    """For a person at a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
+        extras = "".join(f" {name}={value}" for name, value in _extras(record).items())
+        line = f"{at} {record.levelname:<7} {record.getMessage()}{extras}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
+    """Sends all loggers to `stream` (standard error); `level` and `style` as in the settings."""
+    formats: dict[str, logging.Formatter] = {"json": JsonLines(), "text": PlainLines()}
+    threshold = logging.getLevelNamesMapping()[level]
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(formats[style])
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(threshold)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    extras = {name: value for name, value in record.__dict__.items() if name not in _ORDINARY}
+    # kopf's own, a mapping that repeats the object.
+    for name in ("k8s_skip", "k8s_ref", "settings"):
+        extras.pop(name, None)
+    return extras
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="The operator.")
 
@@ -32,20 +95,20 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     import threading
 
     from mptraining_api.problems import Problem
-    from mptraining_operator import log
+
+    pass
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
         chosen = OperatorSettings.load(settings)
-        log.set_up(chosen.log_level, chosen.log_format)
+        set_up(chosen.log_level, chosen.log_format)
     except Problem as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 
     from mptraining_operator.app import Operator, die
-    from mptraining_operator.cluster import ApiProblem, Cluster
+    from mptraining_operator.cluster import ApiProblem, Cluster, ServerTime
     from mptraining_operator.metrics import Metrics
-    from mptraining_operator.server_time import ServerTime
 
     metrics = Metrics()
     now = ServerTime(clock)

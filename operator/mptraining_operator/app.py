@@ -21,16 +21,15 @@ from mptraining_operator.leader_election import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.progress.auth import path
 from mptraining_operator.progress.certificate import dns_names
-from mptraining_operator.progress.progress_endpoint import ProgressEndpoint
-from mptraining_operator.progress.progress_request import path
+from mptraining_operator.progress.server import ProgressEndpoint
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.shared import Owner
 from mptraining_operator.resources.volumes import Authorities
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.informer import Relister
-from mptraining_operator.watch.intake import STREAMS, Intake
+from mptraining_operator.watch.informer import STREAMS, Intake, Relister
 from mptraining_operator.watch.kopf_streams import Streams
 from mptraining_operator.watch.work_queue import WorkQueue
 

@@ -7,17 +7,20 @@ reads the job again and plans anew. What comes after may be done twice with the 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, Protocol
+
+from pydantic import ValidationError
 
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus
 from mptraining_operator import cluster as api
-from mptraining_operator import creation, frozen_job
 from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
 from mptraining_operator.plan.actions import (
     Action,
@@ -39,6 +42,118 @@ from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.shared import JOB_FILE, Owner
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, Seen
+
+Kind = Literal["NameTaken", "Refused", "Invalid"]
+
+
+class Creator(Protocol):
+    """What is needed of `cluster.Cluster`."""
+
+    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
+
+
+class NotCreated(Exception):
+    """The child is not there, and why; see `snapshot.Refusal`."""
+
+    def __init__(self, kind: Kind, child: str, message: str) -> None:
+        super().__init__(f"{child}: {message}")
+        self.kind: Kind = kind
+        self.child = child
+        self.message = message
+
+
+class NamespaceGone(Exception):
+    """There is nothing more to create: the namespace is being deleted, and the job with it."""
+
+
+def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False) -> Raw:
+    """The child as it is stored, made now or before; an empty mapping when it was there and is `known` to be ours.
+
+    Raises NotCreated, NamespaceGone, and ApiProblem for what may heal by trying again.
+    """
+    name = str(body["metadata"]["name"])
+    child = f"{body['kind']} {name}"
+    try:
+        return cluster.create(resource, owner.namespace, body)
+    except ApiProblem as problem:
+        if problem.status == 409 and known:
+            return {}
+        if problem.status not in (400, 403, 404, 409, 413, 422):
+            raise
+        if problem.status == 404 or problem.namespace_is_going:
+            raise NamespaceGone from None
+        if problem.status in (403, 409):
+            # An exhausted quota can answer 403 where the object exists.
+            found = _existing(cluster, resource, owner, name, child)
+            if found is not None:
+                return found
+            if problem.status == 409:
+                # Deleted between the two calls.
+                raise
+        raise NotCreated(_kind(problem), child, problem.message) from None
+
+
+def _kind(problem: ApiProblem) -> Kind:
+    """A webhook's no is somebody's policy, whatever code it chose; a 400, 413 or 422 is about the object itself."""
+    return "Refused" if problem.status == 403 or "admission webhook" in problem.message else "Invalid"
+
+
+def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
+    """Our own object of that name, None when there is none. Raises NotCreated when it is not ours or is going."""
+    try:
+        found = cluster.get(resource, owner.namespace, name)
+    except ApiProblem as problem:
+        if problem.status == 404:
+            return None
+        raise
+    metadata = found["metadata"]
+    references = metadata.get("ownerReferences", ())
+    controller: Raw = next((reference for reference in references if reference.get("controller")), {})
+    if controller.get("uid") == owner.uid:
+        if "deletionTimestamp" in metadata:
+            raise NotCreated("NameTaken", child, "it is being deleted and will be made anew when it is gone")
+        return found
+    if controller.get("kind") == KIND:
+        raise NotCreated(
+            "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
+        )
+    by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
+    raise NotCreated("NameTaken", child, f"it exists already, controlled by {by}")
+
+
+def digest(text: str) -> str:
+    """SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob | None) -> JobStatus:
+    """The status with the digest of the job that an attempt is about to freeze.
+
+    Of one that is frozen already (`known`) it stays: another version may have written the same job in other words.
+    """
+    for action in actions:
+        if isinstance(action, StartAttempt) and action.job != known:
+            return status.model_copy(update={"job_digest": digest(action.job.to_json())})
+    return status
+
+
+def read(text: str, snapshot: Snapshot) -> ResolvedJob:
+    """The job in the ConfigMap's `text`. Raises NotCreated, in the ConfigMap's name, for a job that is not what the
+    status vouches for or that this version cannot read. Jobs of versions before 0.1 have no digest.
+    """
+    where = f"ConfigMap {names.config_map(snapshot.key.name)}"
+    expected = snapshot.status.job_digest if snapshot.status else None
+    if expected is not None and digest(text) != expected:
+        words = f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is made anew."
+        raise NotCreated("NameTaken", where, words)
+    try:
+        return ResolvedJob.read(text)
+    except ValidationError as error:
+        words = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
+        raise NotCreated("Refused", where, words) from None
+
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +194,7 @@ class Applier:
         """Whether something was learnt by which the plan is to be made anew at once. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            status = frozen_job.with_digest(plan.status, plan.actions, snapshot.findings.job_file)
+            status = with_digest(plan.status, plan.actions, snapshot.findings.job_file)
             changes = status_changes(snapshot.status or JobStatus(), status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
@@ -161,19 +276,19 @@ class Applier:
                 settings=self._pod_settings(owner),
             )
             frozen = snapshot.findings.job_file == action.job
-            config_map = creation.create(
+            config_map = create(
                 self._cluster, api.CONFIG_MAPS, owner, shared.config_map(owner, action.job), known=frozen
             )
             if self._is_other(config_map, action.job, snapshot):
                 return True
-            creation.create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
-            creation.create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
-            made = creation.create(self._cluster, api.BATCH_JOBS, owner, job)
+            create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
+            create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
+            made = create(self._cluster, api.BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
-        except creation.NotCreated as no:
+        except NotCreated as no:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
-        except creation.NamespaceGone:
+        except NamespaceGone:
             return False
         self._cache.put_batch_job(snapshot.key, parse.version(made), parse.batch_job(made))
         self._cache.learn(snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False)
@@ -190,7 +305,7 @@ class Applier:
         text = config_map.get("data", {}).get(JOB_FILE)
         if text is None or text == job.to_json():
             return False
-        found = frozen_job.read(text, snapshot)
+        found = read(text, snapshot)
         if found == job:
             return False
         self._cache.learn(snapshot.key, snapshot.uid, job_file=found)
@@ -209,7 +324,7 @@ class Applier:
         if text is None or snapshot.uid not in [each.get("uid") for each in references]:
             self._cache.learn(key, snapshot.uid, job_file_missing=True)
         else:
-            self._cache.learn(key, snapshot.uid, job_file=frozen_job.read(text, snapshot), job_file_missing=False)
+            self._cache.learn(key, snapshot.uid, job_file=read(text, snapshot), job_file_missing=False)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from mptraining_operator.apply import Announce
+from mptraining_operator.apply import Announce, NotCreated
 from mptraining_operator.cluster import ApiProblem
-from mptraining_operator.creation import NotCreated
 from mptraining_operator.plan.actions import Announcement, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache, Seen

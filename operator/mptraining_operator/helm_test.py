@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mptraining_operator.cluster import JOBS, LEASES, SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.progress_request import path
+from mptraining_operator.progress.auth import path
 from mptraining_operator.settings import OperatorSettings
 
 # Of the Service, whatever port the replicas listen on.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.image_reference import ImageReference, lies_in, matches, parse_image, parse_location
+from mptraining_api.admin_limits import ImageReference, lies_in, matches, parse_image, parse_location
 
 DIGEST = "sha256:" + "0" * 64
 OTHER = "sha256:" + "1" * 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_api.metric_direction import direction
+from mptraining_api.run_folder import direction
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import accelerators
-from mptraining_api.inspected import LayerFacts, ModelFacts, PolicyFacts
-from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, largest_batch, mixed_policy, padded, report
+from mptraining_api.model_report import (
+    BATCH_MULTIPLE,
+    ROOM,
+    LayerFacts,
+    ModelFacts,
+    PolicyFacts,
+    largest_batch,
+    mixed_policy,
+    padded,
+    report,
+)
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.resolve.rate_scaling import factor, rule_for, suggestion, warmup_steps
+from mptraining_api.resolve.batch_size import factor, rule_for, suggestion, warmup_steps
 
 
 @pytest.mark.parametrize(

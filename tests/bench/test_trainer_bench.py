@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.host import native_bfloat16
 
 ROOT = Path(__file__).resolve().parents[2]
 # By the group that `--only` takes: a test each, so that two cores share them.

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mptraining.curves import (
+from mptraining.compare_html import (
     HEIGHT,
     WIDTH,
     Curve,

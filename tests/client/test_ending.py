@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.local.outcome import Story, Words, ending
-from mptraining.local.verdict import End, GangEnd, verdict
+from mptraining.display.summary import Story
+from mptraining.local.outcome import End, GangEnd, Words, ending, verdict
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mptraining.local.outcome import GangEnd, Patience
 from mptraining.local.processes import Stream, Worker, run_gang
-from mptraining.local.verdict import GangEnd, Patience
 
 Seen = list[tuple[int, Stream, str]]
 QUICK = Patience(stop=0.5, peers=0.3)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from mptraining.local import run
-from mptraining.local.local_job import Machine
-from mptraining.local.run import run_local
-from mptraining.local.verdict import Patience
+from mptraining.local.outcome import Patience
+from mptraining.local.run import Machine, run_local
 from mptraining_api.problems import InvalidSpec, ResumeRefused
 
 JobFile = Callable[..., Path]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.local.local_job import (
+from mptraining.local.run import (
     Machine,
     absolute,
     already_finished,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from mptraining.cluster import model, pod_exec
+from mptraining.cluster import api, model
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.logs import WorkerPod
 from mptraining_api.launch import MODEL_FETCHED_COMMAND
@@ -84,7 +84,7 @@ def test_no_pod_writes_outside_of_the_folder(
         output.write(archive.getvalue())
         return f"sent {hashlib.sha256(archive.getvalue()).hexdigest()}"
 
-    monkeypatch.setattr(pod_exec, "run", run)
+    monkeypatch.setattr(api, "run", run)
     pod = WorkerPod(attempt=1, index=0, created="", name="flowers-1-0-abcde", uid="uid", phase="Running", started=True)
     home = tmp_path / "home"
     if name.startswith("/"):
@@ -106,11 +106,11 @@ def test_a_container_that_ends_while_it_is_let_go_costs_no_model(
 
     def run(server: Any, pod: str, command: Any, *, container: str, output: BinaryIO) -> str:
         if command == MODEL_FETCHED_COMMAND:
-            raise pod_exec.CommandFailed(pod, "exit code 137")
+            raise api.CommandFailed(pod, "exit code 137")
         output.write(archive.getvalue())
         return f"sent {hashlib.sha256(archive.getvalue()).hexdigest()}"
 
-    monkeypatch.setattr(pod_exec, "run", run)
+    monkeypatch.setattr(api, "run", run)
     pod = WorkerPod(attempt=1, index=0, created="", name="flowers-1-0-abcde", uid="uid", phase="Running", started=True)
     model.from_pod(None, pod, tmp_path / "model")  # type: ignore[arg-type]
     assert (tmp_path / "model" / "model.json").exists()

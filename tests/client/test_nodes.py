@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.cluster.nodes import found, missing
+from mptraining.cluster.submit import found, missing
 
 
 def node(**labels: str) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from mptraining.packaging import notebooks
-from mptraining.packaging.notebook_cells import Cell, Notebook, code_cells, read_notebook
-from mptraining.packaging.notebooks import NotebookProgram, program
+from mptraining.packaging.notebooks import Cell, Notebook, NotebookProgram, code_cells, program, read_notebook
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer import notebook_shell
-from mptraining_trainer.notebook_place import place_of
+from mptraining_trainer.notebook_shell import place_of
 
 
 def made(*sources: str) -> NotebookProgram:

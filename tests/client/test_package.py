@@ -15,8 +15,7 @@ from mptraining.packaging.package import ARCHIVE_KEY, CONFIG_MAP_BYTES, SourceFi
 from mptraining_api.launch import CONFIG_MAP_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE
+from mptraining_api.spec import CONFIG_MAP_ARCHIVE, MPTrainingJob
 from mptraining_trainer.source.prepare import prepare
 
 SCRIPT = {"script": {"path": "train.py"}}

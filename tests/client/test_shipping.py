@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mptraining.packaging import notebook_cells, program
-from mptraining.packaging.notebook_cells import running_notebook
+from mptraining.packaging import notebooks, program
+from mptraining.packaging.notebooks import running_notebook
 from mptraining.packaging.package import Package
 from mptraining_api.problems import InvalidProgram
 
@@ -199,7 +199,7 @@ def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def run(*executed: str, **names: str) -> None:
         shell = Shell(*executed, **names)
-        for module in (notebook_cells, program):
+        for module in (notebooks, program):
             monkeypatch.setattr(module, "shell", lambda: shell)
 
     return run

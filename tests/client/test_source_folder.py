@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mptraining.packaging import package as packing
-from mptraining.packaging.source_folder import read_folder
+from mptraining.packaging.package import read_folder
 from mptraining_api.problems import InvalidProgram
 
 

@@ -17,7 +17,7 @@ import pytest
 import mptraining.tensorflow_cloud as tfc
 from mptraining import colab
 from mptraining.cluster import submit
-from mptraining.packaging import notebook_cells, program
+from mptraining.packaging import notebooks, program
 from mptraining.tensorflow_cloud_compat import local, run
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.tensorflow_cloud import inside_job
@@ -124,7 +124,7 @@ def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     shell = Shell()
     shell.history_manager = shell  # type: ignore[attr-defined]
-    for module in (notebook_cells, program, run):
+    for module in (notebooks, program, run):
         monkeypatch.setattr(module, "shell", lambda: shell)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     job: Any = tfc.run()

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mptraining.local.verdict import End, GangEnd, Patience, due, verdict
+from mptraining.local.outcome import End, GangEnd, Patience, due, verdict
 
 
 @pytest.mark.parametrize(

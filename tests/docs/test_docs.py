@@ -36,7 +36,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, MPTrainingJob
 from mptraining_api.status import Condition, JobStatus, Phase
-from mptraining_operator.chart_values import ChartValues
+from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
 

@@ -17,9 +17,9 @@ from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Plan, ReadJobFile
-from mptraining_operator.plan.admission import LOOK_FOR_ROOM
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.plan.start import LOOK_FOR_ROOM
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, Seen
 from mptraining_operator.watch.work_queue import WorkQueue

@@ -11,10 +11,8 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
 from mptraining_operator import cluster as api_server
-from mptraining_operator.apply import Applier, status_changes
+from mptraining_operator.apply import Applier, NotCreated, digest, status_changes
 from mptraining_operator.cluster import ApiProblem
-from mptraining_operator.creation import NotCreated
-from mptraining_operator.frozen_job import digest
 from mptraining_operator.plan.actions import (
     Announcement,
     DeleteJob,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator.plan.actions import StartAttempt
-from mptraining_operator.plan.gone import quiet
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Findings, Key, Limits, Refusal, Snapshot
+from mptraining_operator.plan.suspend_and_cleanup import quiet
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import FINDINGS_LAST, Cache
 from mptraining_operator.watch.parse import StoredJob

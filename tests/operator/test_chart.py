@@ -14,7 +14,7 @@ import yaml
 
 from mptraining_api.model import Model
 from mptraining_operator import helm_chart
-from mptraining_operator.chart_values import ChartValues
+from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.metrics import Metrics
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"

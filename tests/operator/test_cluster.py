@@ -13,8 +13,7 @@ import urllib3
 from kubernetes import client
 
 from mptraining_operator import cluster as api
-from mptraining_operator.cluster import ApiProblem, Cluster
-from mptraining_operator.server_time import ServerTime
+from mptraining_operator.cluster import ApiProblem, Cluster, ServerTime
 
 
 class Wire:

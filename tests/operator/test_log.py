@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mptraining_operator import log
+from mptraining_operator import __main__
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def untouched() -> Iterator[None]:
 
 def test_json_lines() -> None:
     stream = io.StringIO()
-    log.set_up("INFO", "json", stream)
+    __main__.set_up("INFO", "json", stream)
     logger = logging.getLogger("mptraining_operator.test")
     logger.info("started %d", 1, extra={"job": "team/flöte", "attempt": 2})
     logger.debug("not said")
@@ -50,14 +50,14 @@ def test_json_lines() -> None:
 
 def test_plain_lines() -> None:
     stream = io.StringIO()
-    log.set_up("DEBUG", "text", stream)
+    __main__.set_up("DEBUG", "text", stream)
     logging.getLogger("mptraining_operator.test").warning("slow", extra={"job": "team/a"})
     assert stream.getvalue().endswith("WARNING slow job=team/a\n")
 
 
 def test_others_speak_only_of_trouble() -> None:
     stream = io.StringIO()
-    log.set_up("DEBUG", "json", stream)
+    __main__.set_up("DEBUG", "json", stream)
     for name in ("kopf.objects", "aiohttp.access", "urllib3.connectionpool"):
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("trouble")

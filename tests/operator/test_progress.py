@@ -26,9 +26,8 @@ from mptraining_api import events
 from mptraining_api.status import Progress
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress import server as progress_server
-from mptraining_operator.progress.auth import TokenReviewer
+from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, TokenReviewer, path
 from mptraining_operator.progress.certificate import Certificate, issue
-from mptraining_operator.progress.progress_request import LARGEST_BODY, JobForProgress, path
 from mptraining_operator.progress.server import NotReady, ProgressServer
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from mptraining_api import events
 from mptraining_api.status import Metric, Progress
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.progress_schedule import Schedule, Write
 from mptraining_operator.progress.status import MOST_METRICS, Rank, Report, rank, to_status
-from mptraining_operator.progress.writer import ProgressWriter
+from mptraining_operator.progress.writer import ProgressWriter, Schedule, Write
 
 KEY = Key("team-a", "flowers")
 # 2026-11-21T00:00:00Z

@@ -18,8 +18,7 @@ from mptraining_operator.plan.actions import Announcement, Plan, ReadNode
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, Seen
-from mptraining_operator.watch.informer import CRD_MISSING, Relister
-from mptraining_operator.watch.intake import COALESCE, STREAMS, Intake
+from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 
 Make = Callable[..., dict[str, Any]]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.spec_pods import PodTemplate
-from mptraining_operator.resources.secret_sources import SecretSources, secret_sources
+from mptraining_api.spec import PodTemplate
+from mptraining_operator.resources.environment import SecretSources, secret_sources
 
 MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "/var/key", "readOnly": True}]
 

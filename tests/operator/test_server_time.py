@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.server_time import ServerTime, ahead, read
+from mptraining_operator.cluster import ServerTime, ahead, read
 
 SKEWS = st.floats(-90_000, 90_000)
 SECONDS = st.floats(0, 40)

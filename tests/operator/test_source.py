@@ -9,7 +9,7 @@ import pytest
 from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.source import SourceParts, source_parts
+from mptraining_operator.resources.volumes import SourceParts, source_parts
 
 FUNCTION = {"function": {"entryPoint": "flowers:build"}}
 SCRIPT = {"script": {"path": "train.py"}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api import events
+from mptraining_operator.plan.end import judge
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
-from mptraining_operator.plan.verdict import judge
 
 BATCH_JOB = SeenBatchJob(name="flowers-1", uid="batch", owner_uid="job", attempt=1, created=0.0, ended="Failed")
 

@@ -12,7 +12,7 @@ from mptraining_operator import cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.intake import STREAMS, Intake
+from mptraining_operator.watch.informer import STREAMS, Intake
 from mptraining_operator.watch.work_queue import WorkQueue
 
 Make = Callable[..., dict[str, Any]]

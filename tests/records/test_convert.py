@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert import shard_upload
+from mptraining_records.convert import shards
 from mptraining_records.convert.convert import convert
-from mptraining_records.index import dataset_index, shard_scan, sidecar
+from mptraining_records.index import dataset_index, scanner, sidecar
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example, manifest
@@ -69,7 +69,7 @@ def test_nothing_else_is_left_at_the_destination(rows: str, destination: str) ->
 def test_shards_in_a_bucket_come_with_their_index(rows: str, bucket: str) -> None:
     convert(rows, f"{bucket}/out", shard_bytes=10_000)
     for stored in storage.glob(f"{bucket}/out/*.tfrecord"):
-        kept, scanned = sidecar.load(stored), shard_scan.scan(stored)
+        kept, scanned = sidecar.load(stored), scanner.scan(stored)
         assert kept is not None
         assert kept.checksum == scanned.checksum
         assert np.array_equal(kept.offsets, scanned.offsets)
@@ -239,7 +239,7 @@ class Test_a_conversion_to_a_bucket:
 
         (made,) = convert(rows, f"{bucket}/out", shard_bytes=1_000, progress=count)
         assert len(made.files) > 20
-        assert most[0] <= shard_upload.WAITING + 1
+        assert most[0] <= shards.WAITING + 1
 
     def test_says_what_an_upload_met(self, rows: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def refused(source: Path | str, uri: str, **_: object) -> None:

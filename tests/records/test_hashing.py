@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_records.reading.hashing import hashed, key
+from mptraining_records.reading.order import hashed, key
 
 
 def test_numbers_are_those_of_splitmix64() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index import dataset_index, shard_scan
+from mptraining_records.index import dataset_index, scanner
 from mptraining_records.index.bad_records import BadRecords
-from mptraining_records.storage import storage, windows
+from mptraining_records.storage import ranges, storage
 from mptraining_records.tfrecord import framing
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -32,7 +32,7 @@ class Test_scan:
     def test_finds_every_record(self, folder: str, write_shard: WriteShard) -> None:
         records = [b"", b"a", b"bc" * 500, b"", b"d"]
         uri = write_shard(storage.join(folder, "x.tfrecord"), records)
-        shard = shard_scan.scan(storage.stat(uri))
+        shard = scanner.scan(storage.stat(uri))
         content = storage.read(uri)
         found = [content[at : at + size] for at, size in zip(shard.offsets, shard.lengths, strict=True)]
         assert found == records
@@ -40,28 +40,28 @@ class Test_scan:
     def test_follows_records_longer_than_a_window(
         self, folder: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(windows, "RANGE", 64)
+        monkeypatch.setattr(ranges, "RANGE", 64)
         sizes = [0, 1, 47, 48, 49, 63, 64, 65, 300, 2, 51]
         uri = write_shard(storage.join(folder, "x.tfrecord"), [bytes(size) for size in sizes])
-        assert shard_scan.scan(storage.stat(uri)).lengths.tolist() == sizes
+        assert scanner.scan(storage.stat(uri)).lengths.tolist() == sizes
 
     def test_an_empty_file_has_no_records(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"")
-        assert shard_scan.scan(storage.stat(uri)).count == 0
+        assert scanner.scan(storage.stat(uri)).count == 0
 
     def test_a_file_that_is_no_tfrecord_is_refused(self, folder: str) -> None:
         uri = storage.join(folder, "x.tfrecord")
         storage.write(uri, b"label,pixel\n1,2\n")
         with pytest.raises(InvalidData, match="not a TFRecord file"):
-            shard_scan.scan(storage.stat(uri))
+            scanner.scan(storage.stat(uri))
 
     def test_an_object_replaced_since_it_was_listed_is_refused(self, folder: str, write_shard: WriteShard) -> None:
         uri = write_shard(storage.join(folder, "x.tfrecord"), [b"one"])
         listed = storage.stat(uri)
         write_shard(uri, [b"another"])
         with pytest.raises(InvalidData, match="was replaced"):
-            shard_scan.scan(listed)
+            scanner.scan(listed)
 
 
 class Test_build:

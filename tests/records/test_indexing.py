@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_records.index import dataset_index, indexing, shard_scan, sidecar
+from mptraining_records.index import dataset_index, scanner, sidecar
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 
@@ -21,18 +21,18 @@ def shards(bucket: str, write_shard: WriteShard) -> list[str]:
 def test_every_shard_gets_an_index_that_jobs_find(
     shards: list[str], bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = indexing.publish([f"{bucket}/data/*"])
+    report = dataset_index.publish([f"{bucket}/data/*"])
     assert (report.count("written"), report.records, report.bytes) == (3, 9, 3 * 59)
-    monkeypatch.setattr(shard_scan, "scan", None)
+    monkeypatch.setattr(scanner, "scan", None)
     assert dataset_index.build([f"{bucket}/data/*"]).count == 9
 
 
 def test_what_fits_is_kept_unless_forced(shards: list[str], bucket: str, write_shard: WriteShard) -> None:
-    indexing.publish([f"{bucket}/data/*"])
+    dataset_index.publish([f"{bucket}/data/*"])
     write_shard(shards[1], [b"four"])
-    report = indexing.publish([f"{bucket}/data/*"])
+    report = dataset_index.publish([f"{bucket}/data/*"])
     assert [each.state for each in report.shards] == ["kept", "written", "kept"]
-    assert indexing.publish([f"{bucket}/data/*"], force=True).count("written") == 3
+    assert dataset_index.publish([f"{bucket}/data/*"], force=True).count("written") == 3
 
 
 def test_damaged_frames_are_named_and_kept_in_the_index(
@@ -40,7 +40,7 @@ def test_damaged_frames_are_named_and_kept_in_the_index(
 ) -> None:
     flip(shards[1], 19)
     for _ in range(2):
-        report = indexing.publish([f"{bucket}/data/*"])
+        report = dataset_index.publish([f"{bucket}/data/*"])
         assert report.records == 8
         assert [(bad.uri, bad.record, bad.offset) for bad in report.damaged] == [(shards[1], 1, 19)]
     assert report.count("kept") == 3
@@ -50,7 +50,7 @@ def test_local_and_compressed_files_get_none(tmp_path: Path, bucket: str, write_
     local = write_shard(str(tmp_path / "a.tfrecord"), [b"one"])
     packed = f"{bucket}/data/a.tfrecord.gz"
     storage.write(packed, gzip.compress(framing.encode(b"one")))
-    report = indexing.publish([local, packed])
+    report = dataset_index.publish([local, packed])
     assert (report.count("local"), report.count("compressed"), report.records) == (1, 1, 2)
     assert not storage.exists(sidecar.uri_of(packed))
     assert not (tmp_path / ".index").exists()
@@ -58,6 +58,6 @@ def test_local_and_compressed_files_get_none(tmp_path: Path, bucket: str, write_
 
 def test_progress_counts_bytes_to_the_last(shards: list[str], bucket: str) -> None:
     steps: list[tuple[int, int]] = []
-    indexing.publish([f"{bucket}/data/*"], progress=lambda done, total: steps.append((done, total)))
+    dataset_index.publish([f"{bucket}/data/*"], progress=lambda done, total: steps.append((done, total)))
     assert steps == sorted(steps)
     assert steps[-1] == (3 * 59, 3 * 59)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mptraining_records.index import dataset_index, shard_index, shard_scan, sidecar
+from mptraining_records.index import dataset_index, scanner, shard_index, sidecar
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
 
@@ -15,7 +15,7 @@ WriteShard = Callable[[str, Sequence[bytes]], str]
 @pytest.fixture
 def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
     uri = write_shard(f"{bucket}/data/a.tfrecord", [b"one", b"", b"three"])
-    return shard_scan.scan(storage.stat(uri))
+    return scanner.scan(storage.stat(uri))
 
 
 def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
@@ -30,7 +30,7 @@ def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
 
 def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], None]) -> None:
     flip(shard.object.uri, 19)
-    damaged = shard_scan.scan(storage.stat(shard.object.uri))
+    damaged = scanner.scan(storage.stat(shard.object.uri))
     sidecar.save(damaged)
     kept = sidecar.load(damaged.object)
     assert kept is not None
@@ -41,7 +41,7 @@ def test_damaged_places_are_kept(shard: ShardIndex, flip: Callable[[str, int], N
 
 def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.save(shard)
-    monkeypatch.setattr(shard_scan, "scan", None)
+    monkeypatch.setattr(scanner, "scan", None)
     assert dataset_index.build([shard.object.uri]).count == 3
 
 

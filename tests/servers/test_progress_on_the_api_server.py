@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from mptraining_api import events
 from mptraining_operator.cluster import SECRETS, ApiProblem, Cluster
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.auth import TokenReviewer
+from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, path
 from mptraining_operator.progress.certificate import CertificateKeeper
-from mptraining_operator.progress.progress_request import JobForProgress, path
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.distribution.agreement import gathered, mean_over_workers, meet
+from mptraining_trainer.distribution.coordination import gathered, mean_over_workers, meet
 
 pytestmark = pytest.mark.training
 

@@ -15,7 +15,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.applications import Built

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from mptraining_api.resolve.defaults import resolve_data
-from mptraining_api.spec_data import Data
-from mptraining_api.spec_program import Program
+from mptraining_api.spec import Data, Program
 from mptraining_records.index import dataset_index
 from mptraining_records.reading.order import Order, Position
 from mptraining_records.storage import storage
@@ -20,7 +19,7 @@ from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
 from mptraining_trainer.data import cache as data_cache
 from mptraining_trainer.data.batching import ALONE, Batching
-from mptraining_trainer.data.open_data import open_data
+from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.training.callback_state import methods, packed, unpacked
+from mptraining_trainer.training.keras_callbacks import methods, packed, unpacked
 
 leaves = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text()
 states = st.recursive(

@@ -12,8 +12,7 @@ from PIL import Image
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem
 from mptraining_api.resolve.defaults import resolve_data
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_api.spec_data import Data
-from mptraining_api.spec_program import Program
+from mptraining_api.spec import Data, Program
 from mptraining_records.tfrecord.example import encode
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest

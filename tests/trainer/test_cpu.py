@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.host import native_bfloat16
 
 
 @pytest.mark.parametrize(

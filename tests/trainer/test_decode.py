@@ -12,7 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from mptraining_records.tfrecord.example import encode
-from mptraining_trainer.data.decode import bytes_per_example, decoder
+from mptraining_trainer.data.pipeline import bytes_per_example, decoder
 from mptraining_trainer.data.schema import Column, Columns
 
 LABEL = Column("label", "int64", (), None, None)

@@ -12,7 +12,7 @@ from mptraining_api.events import Progress
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.training.device_meter import DeviceMeter
+from mptraining_trainer.training.profiling import DeviceMeter
 
 
 class Nvml:

@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.export.export import export, load, without_mixed
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build

@@ -13,9 +13,8 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.facts import InputFacts, LabelFacts, OutputFacts
 from mptraining_trainer.model.first_look import gather
-from mptraining_trainer.model.preflight import warnings
+from mptraining_trainer.model.preflight import InputFacts, LabelFacts, OutputFacts, warnings
 
 SPARSE = "SparseCategoricalCrossentropy"
 

@@ -14,18 +14,17 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.resolve.defaults import resolve_data
-from mptraining_api.spec_data import Data
-from mptraining_api.spec_program import Program
+from mptraining_api.spec import Data, Program
 from mptraining_records.reading.order import Order, Position
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
 from mptraining_trainer.data import pipeline as trainer_input
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.cache import with_cache
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
-from mptraining_trainer.data.open_data import open_data
+from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
 COUNT, BATCH = 43, 8
 START = Position(seed=5, epoch=0, examples=0, fingerprint="")

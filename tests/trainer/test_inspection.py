@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.inspected import ModelFacts
+from mptraining_api.model_report import ModelFacts
 from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
-from mptraining_trainer.data.example_spec import ExampleSpec
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.model.inspect import example_of, inspect
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.training.isolation import Keep, Tried, isolated
+from mptraining_trainer.training.bad_rows import Keep, Tried, isolated
 
 
 def owner(row: int, rows: int, replicas: int, workers: int) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec_training import KerasObject
+from mptraining_api.spec import KerasObject
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model.keras_objects import Kind, keras_object
+from mptraining_trainer.model.compile import Kind, keras_object
 
 KINDS: dict[str, Kind] = dict(zip(("optimizer", "loss", "metric"), get_args(Kind), strict=True))
 

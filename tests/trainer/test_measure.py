@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.evidence import Trial
+from mptraining_api.events import Trial
 from mptraining_trainer.training.policy_trials import chosen, in_words, judged
 
 FLOAT32 = judged("float32", 0.010, [2.0, 1.0], [2.0, 1.0])

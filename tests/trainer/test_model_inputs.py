@@ -9,11 +9,10 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.data.example_spec import TensorSpec
+from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.train_loop import Loop, feed
-from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.inputs import in_order
+from mptraining_trainer.model.compiled import CompiledModel, in_order
 
 pytestmark = pytest.mark.training
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_trainer.training.monitor import Mode, Monitor, known, mode_of, monitor
+from mptraining_trainer.training.best_weights import Mode, Monitor, known, mode_of, monitor
 
 
 @pytest.mark.parametrize(

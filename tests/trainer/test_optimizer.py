@@ -9,7 +9,7 @@ import pytest
 
 from mptraining_api.resolved_job import LearningRate
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model.optimizer import scale_learning_rate, scaled_schedule
+from mptraining_trainer.model.compile import scale_learning_rate, scaled_schedule
 
 
 def rate_at(keras: Keras, optimizer: Any, step: int) -> float:

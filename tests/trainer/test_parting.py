@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from mptraining_api.launch import Seat
-from mptraining_trainer.distribution.parting import part
+from mptraining_trainer.distribution.coordination import part
 from testbed.processes import free_ports
 
 pytestmark = pytest.mark.training

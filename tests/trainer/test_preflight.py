@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidData, InvalidProgram, Problem
-from mptraining_trainer.model.facts import Facts, InputFacts, LabelFacts, OutputFacts
-from mptraining_trainer.model.preflight import warnings
+from mptraining_trainer.model.preflight import Facts, InputFacts, LabelFacts, OutputFacts, warnings
 
 SPARSE, BINARY, SQUARED = "SparseCategoricalCrossentropy", "BinaryCrossentropy", "MeanSquaredError"
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, kept_apart
-from mptraining_trainer.loop.running_sum import RunningSum
+from mptraining_trainer.loop.step import RunningSum
 
 pytestmark = pytest.mark.training
 

@@ -19,8 +19,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.scripts.fit_wrapper import run_script
-from mptraining_trainer.scripts.fits import Added
+from mptraining_trainer.scripts.fit_wrapper import Added, run_script
 
 # Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
 TRAIN = """

@@ -13,7 +13,7 @@ from mptraining_api.launch import Seat
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records.storage import storage
 from mptraining_records.storage.retry import contact
-from mptraining_trainer.reporting.storage_watch import StorageWatch, judged
+from mptraining_trainer.reporting.errors import StorageWatch, judged
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 SEAT = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")

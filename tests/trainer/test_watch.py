@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mptraining_records.reading.order import Position
-from mptraining_trainer.loop.execution import Execution
+from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.numerics.recovery import NonFinite, Numbers
 from mptraining_trainer.training.non_finite import PERSISTENT, Watch, persistent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 
-from mptraining_trainer.reporting.whole_lines import WholeLines, of
+from mptraining_trainer.reporting.telemetry import WholeLines, of
 
 
 def test_a_print_of_several_parts_is_not_torn_apart_by_another_thread() -> None:

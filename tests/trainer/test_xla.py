@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.training.xla import compiles, leave_out
+from mptraining_trainer.training.build import compiles, leave_out
 
 
 def job(wanted: str, replicas: int) -> ResolvedJob:

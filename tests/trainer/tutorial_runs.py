@@ -19,7 +19,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer import train
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.distribution.strategy import make_strategy
-from mptraining_trainer.reporting.whole_lines import of
+from mptraining_trainer.reporting.telemetry import of
 from mptraining_trainer.run import run
 from mptraining_trainer.scripts import run_script
 

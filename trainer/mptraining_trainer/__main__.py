@@ -58,7 +58,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
     with _quiet_start():
         from mptraining_trainer import run
         from mptraining_trainer.export import model_server
-        from mptraining_trainer.reporting.whole_lines import of
+        from mptraining_trainer.reporting.telemetry import of
 
     # Before a script prints anything.
     sys.stdout = of(sys.stdout)

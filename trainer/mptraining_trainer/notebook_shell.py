@@ -1,7 +1,7 @@
 """What a notebook's program calls IPython for, where there is none: shell commands and a few magics.
 
-The client turns a notebook into a program (`mptraining.packaging.notebooks`); its magics call `get_ipython()`, which this
-module answers. `pip install` does nothing here: the packages were installed before the program began.
+The client turns a notebook into a program (`mptraining.packaging.notebooks`); its magics call `get_ipython()`, which
+this module answers. `pip install` does nothing here: the packages were installed before the program began.
 """
 
 from __future__ import annotations
@@ -127,3 +127,19 @@ def _write(line: str, cell: str) -> None:
 
 def _pass_over(magic: str) -> None:
     print(f"{magic} is not known here, and is passed over", file=sys.stderr, flush=True)  # noqa: T201
+
+
+_CELL = re.compile(r"# %% (.+, cell \d+)")
+
+
+def place_of(file: str, line: int) -> str:
+    """`train.ipynb, cell 3, line 2` for a line of a notebook's program, `file:line` for all others."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()[:line]
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    for above, text in enumerate(reversed(lines)):
+        found = _CELL.fullmatch(text)
+        if found:
+            return f"{found[1]}, line {above}" if above else found[1]
+    return f"{file}:{line}"

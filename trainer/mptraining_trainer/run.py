@@ -16,12 +16,11 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_records.storage.retry import contact
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
-from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
-from mptraining_trainer.reporting.errors import explained
+from mptraining_trainer.host import native_bfloat16
+from mptraining_trainer.reporting.errors import StorageWatch, explained, judged
 from mptraining_trainer.reporting.secrets import SecretValues
-from mptraining_trainer.reporting.storage_watch import StorageWatch, judged
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.train import train

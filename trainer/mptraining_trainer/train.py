@@ -7,33 +7,328 @@ between them in `course`. Here they only meet.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api import run_folder
-from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.problems import InvalidData
+from mptraining_api import events, run_folder
+from mptraining_api.launch import SOURCE_FOLDER, Seat
+from mptraining_api.problems import InvalidData, ResumeRefused
+from mptraining_api.resolve.batch_size import suggestion
+from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
+from mptraining_records.reading.order import Position
 from mptraining_records.storage import storage
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.checkpoints.provenance import origin
-from mptraining_trainer.checkpoints.state import newest_state, resumed
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, resumed
+from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
-from mptraining_trainer.data.dataset import open_splits
-from mptraining_trainer.distribution.coordination import wait_for_peers
+from mptraining_trainer.data.dataset import SkippedRecords, open_splits
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.distribution.coordination import (
+    mean_over_workers,
+    meet,
+    part,
+    require_agreement,
+    wait_for_peers,
+)
+from mptraining_trainer.distribution.strategy import ground as ground_facts
 from mptraining_trainer.distribution.strategy import make_strategy
+from mptraining_trainer.export.export import publish
+from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
-from mptraining_trainer.numerics.recovery import Numbers, policies
+from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
+from mptraining_trainer.loop.train_loop import feed
+from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
+from mptraining_trainer.numerics.recovery import BROKEN, GoBack, NonFinite, Numbers, policies, way_back
 from mptraining_trainer.scripts.run_script import train_script
-from mptraining_trainer.session import run_session
+from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import Assembled, Ground, assemble
-from mptraining_trainer.training.hooks import hooks_of
+from mptraining_trainer.training.fit import Course
+from mptraining_trainer.training.hooks import Hooks, hooks_of
+from mptraining_trainer.training.nan_locator import named
+from mptraining_trainer.training.non_finite import Watch
 from mptraining_trainer.training.policy_trials import measured
+from mptraining_trainer.training.profiling import pauses
 from mptraining_trainer.training_result import Trained
 from mptraining_trainer.worker import Worker
+
+
+def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
+    worker: Worker,
+    built: Assembled,
+    hooks: Hooks,
+    numbers: Numbers,
+    available: Sequence[str],
+    back: GoBack | None,
+    spent: float,
+) -> Trained | GoBack:
+    """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
+
+    `hooks` are those of the built model; what they remember comes from the checkpoint. `back` says why a session
+    before this one ended, `spent` how many seconds were trained until then.
+    """
+    ground, loop, scaler = built.ground, built.loop, built.scaler
+    strategy, keras, opened = ground.strategy, ground.keras, ground.opened
+    share, batching = ground.share, ground.batching
+    data, validation = opened.training, opened.validation
+    job, telemetry = built.job, worker.telemetry
+    worker = replace(worker, job=job)
+    for finding in built.findings:
+        telemetry.notice(finding.topic, finding.message, level="Warning")
+
+    # Where an earlier attempt left off, or the session before
+    checkpointer = Checkpointer(
+        storage.join(worker.folder, run_folder.CHECKPOINTS),
+        Contents(
+            keras,
+            built.program.model,
+            built.optimizer,
+            loop.metrics,
+            sums=loop.sums,
+            held=hooks.weights,
+            more_optimizers=loop.more_optimizers,
+        ),
+        max_to_keep=job.checkpoint.max_to_keep,
+        chief=worker.seat.is_chief,
+        telemetry=telemetry,
+        fence=worker.fence,
+        strategy=strategy,
+        origin=ground.origin,
+    )
+    first = ground.first
+    if back is not None:
+        # The chief has waited for its last save.
+        meet(strategy)
+    state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
+    step, position = 0, first
+    if state is not None:
+        step = state.step
+        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
+        _say_batch_size(state, built, telemetry.notice)
+        if scaler is not None:
+            _restore_scaler(scaler, state, job.precision.policy)
+        loop.restored()
+    boundaries = _boundaries(job, ground.training, batching, step, position, with_validation=validation is not None)
+
+    if job.processes > 1:
+        require_agreement(
+            strategy,
+            data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
+            checkpoint=f"{step} {position} {numbers}",
+            folder=worker.folder,
+        )
+
+    if back is None:
+        telemetry.say(
+            events.Started,
+            **ground_facts(job, keras, strategy),
+            global_batch_size=job.global_batch_size,
+            total_steps=boundaries.total_steps,
+            steps_per_epoch=boundaries.steps_per_epoch,
+            first_step=step,
+            steps_per_execution=ground.training.steps_per_execution,
+            train_examples=data.count,
+            validation_examples=validation.count if validation else None,
+            parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
+            features=data.columns.describe(),
+            cache=opened.meter.cache,
+            first_record_seconds=opened.meter.first_record_seconds,
+            measured=numbers.measured,
+        )
+    elif back.locate:
+        text = f"step {back.from_step}: {back.message}; going through the steps after {step} one by one"
+        telemetry.notice("LookingForTheCause", text)
+    else:
+        numbers = back.recorded(step)
+        telemetry.say(events.Recovered, **dict(numbers.recoveries[-1]))
+
+    # Training
+    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
+    skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+    fails = ground.training.on_non_finite == "Fail"
+    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
+    course = Course(
+        worker,
+        loop,
+        scaler,
+        checkpointer,
+        skipped=skipped,
+        batching=batching,
+        boundaries=boundaries,
+        pace=Pace.begin(ground.training.steps_per_execution),
+        meter=opened.meter,
+        hooks=hooks,
+        numbers=numbers,
+        exclusion=exclusion,
+        watch=Watch(
+            numbers,
+            available,
+            telemetry.notice,
+            skipped=scaler.state().skipped_steps if scaler else 0,
+            dynamic=scaler is None or scaler.dynamic,
+            locate=bool(back and back.locate),
+        ),
+        validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
+    )
+    if state is not None:
+        course.resume(state)
+    iterator = built.feed(position, max(0, boundaries.total_steps - step))
+    try:
+        with skipped.published(), pipeline.explaining(data, validation):
+            metrics = course.run(iterator, step, position)
+        well = course.settle()
+        if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
+            raise NonFinite(course.last_step, BROKEN)
+    except NonFinite as incident:
+        course.abandon()
+        hooks.abandon()
+        spent += course.training_seconds
+        built = exclusion.built if exclusion else built
+        return _after(worker.seat, incident, built, course.numbers, available, checkpointer, spent)
+
+    # Only now is this surely the end. EarlyStopping may restore its best weights.
+    keras.finalize(built.optimizer, built.program.model.trainable_variables)
+    hooks.end(metrics)
+
+    # The model, for people. Reading variables that are kept per replica takes every worker.
+    chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    part(worker.seat)
+    exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
+    return Trained(
+        step=course.last_step,
+        metrics=metrics,
+        model=exported,
+        step_seconds=course.step_seconds,
+        training_seconds=spent + course.training_seconds,
+        skipped_steps=course.skipped_steps,
+        loss_scale=course.loss_scale,
+        gradient_norm=course.gradient_norm,
+        numbers=course.numbers,
+        input_bound_percent=course.input_bound_percent,
+        input=opened.meter,
+        skipped_records=len(skipped.all),
+        message=hooks.ended(first_step=step, last_step=course.last_step),
+        best=hooks.chosen,
+    )
+
+
+def _say_batch_size(state: CheckpointState, built: Assembled, notice: Callable[..., None]) -> None:
+    """A rate that fitted the updates before fits others no more, unless the job scales it."""
+    before, now = state.examples_per_step, built.ground.batching.examples_per_step
+    if before is None or before == now or built.job.learning_rate.factor != 1.0:
+        return
+    per_epoch = built.ground.batching.steps_per_pass
+    written = suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
+    said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
+    notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
+
+
+def _after(
+    seat: Seat,
+    incident: NonFinite,
+    built: Assembled,
+    numbers: Numbers,
+    available: Sequence[str],
+    checkpointer: Checkpointer,
+    spent: float,
+) -> GoBack:
+    """The way back, once the last save is over. Raises Diverged, which says where it began, when there is none."""
+    with suppress(NonFinite):
+        checkpointer.wait()
+    back = way_back(numbers, incident, available, built.ground.training.on_non_finite)
+    if back is None:
+        said = named(built, incident)
+        part(seat)
+        raise said from None
+    return replace(back, seconds=spent)
+
+
+def _boundaries(
+    job: ResolvedJob,
+    training: ResolvedTraining,
+    batching: Batching,
+    step: int,
+    position: Position,
+    *,
+    with_validation: bool,
+) -> Boundaries:
+    """Where training that goes on at this step and position pauses and ends.
+
+    Epochs are passes over the data unless the job counts them in steps. After a resume with another batch size the
+    passes before took another number of steps than they would today.
+    """
+    per_epoch = training.steps_per_epoch or batching.steps_per_pass
+    offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
+    # As if the epochs before the first one had been trained.
+    offset -= training.initial_epoch * per_epoch
+    total = training.total_steps or (training.epochs or 1) * per_epoch + offset
+    return Boundaries(
+        total_steps=total,
+        steps_per_epoch=per_epoch,
+        validation_every=(training.validation_every_steps or per_epoch * training.validation_freq)
+        if with_validation
+        else None,
+        validates_at_end=training.validation_freq == 1,
+        checkpoint_every=job.checkpoint.every_steps or per_epoch,
+        offset=offset,
+        pauses=pauses(job.profile),
+    )
+
+
+def _validation_iterator(
+    strategy: Any, validation: Split, preprocess: Preprocess, job: ResolvedJob, share: Share
+) -> tuple[Any, int]:
+    """An endless iterator over masked batches, and the steps that count every example once."""
+    assert job.global_batch_size is not None
+    size = job.global_batch_size
+    iterator = feed(
+        strategy,
+        lambda: validation.validation(
+            examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
+        ),
+    )
+    return iterator, -(-validation.count // size)
+
+
+def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
+    """The state of the newest checkpoint, its variables restored; None to begin anew. Raises ResumeRefused."""
+    job = worker.job
+    assert job.training is not None
+    assert job.data is not None
+    state = None if job.training.resume == "Never" else checkpointer.restore()
+    if state is None:
+        if job.training.resume == "Required":
+            raise ResumeRefused(
+                worker.folder,
+                "no checkpoint",
+                next_step="training.resume: Required needs one; Auto begins without.",
+            )
+        return None
+    if state.fingerprint != fingerprint and job.data.on_change == "Refuse":
+        raise ResumeRefused(
+            "spec.data.train",
+            f"the records changed since the checkpoint of step {state.step}",
+            next_step="Restore them, train in another folder, or set data.onChange: Accept.",
+        )
+    worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
+    return state
+
+
+def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
+    """Restore the scaler from the checkpoint; under another policy only the number of skipped steps."""
+    if state.policy == policy:
+        scale = scaler.state().scale if state.loss_scale is None else state.loss_scale
+        scaler.restore(ScalerState(scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
+    else:
+        scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
 def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:

@@ -1,0 +1,1 @@
+"""Pure functions that decide every default of a job, each with its reason."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
-from mptraining_api.resolve.batch_size import SCALING
-from mptraining_api.resolve.rate_scaling import rule_for, suggestion
+from mptraining_api.resolve.batch_size import SCALING, rule_for, suggestion
 from mptraining_api.resolved_job import ResolvedJob
 
 MOST = 6

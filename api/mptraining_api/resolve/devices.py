@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
-from mptraining_api.spec import JobSpec
-from mptraining_api.spec_accelerator import Accelerator
+from mptraining_api.resolved_job import Choice, Placement, ResolvedAccelerator, Strategy
+from mptraining_api.spec import Accelerator, JobSpec
 
 FELL_BACK = "FellBackToCPU"
 
@@ -175,3 +175,28 @@ def _no_strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
 def _either(values: tuple[int, ...] | list[str]) -> str:
     words = [str(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+# GKE puts this label and, on pools made so, a taint of the same key on Spot nodes.
+SPOT = "cloud.google.com/gke-spot"
+
+
+def placement(accelerator: ResolvedAccelerator) -> Placement:
+    """Selector, limits and tolerations of one pod; all empty for a CPU of any kind of machine."""
+    type = accelerators.lookup(accelerator.type)
+    selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    if type.node_label:
+        selector[type.node_label] = type.name
+    if type.topology_label and accelerator.topology:
+        selector[type.topology_label] = accelerator.topology
+    if type.taint:
+        tolerations.append({"key": type.taint, "operator": "Exists", "effect": "NoSchedule"})
+    if accelerator.provisioning == "Spot":
+        selector[SPOT] = "true"
+        tolerations.append({"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
+    return Placement(
+        node_selector=selector,
+        resources={type.resource: accelerator.count_per_node} if type.resource else {},
+        tolerations=tuple(tolerations),
+    )

@@ -8,8 +8,7 @@ from mptraining_api import accelerators
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolved_job import Choice, Policy, ResolvedPrecision
-from mptraining_api.spec import JobSpec
-from mptraining_api.spec_training import Training
+from mptraining_api.spec import JobSpec, Training
 
 ASKED_FOR = "asked for"
 POLICY = "spec.precision.policy"

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
 from mptraining_api.resolve.defaults import resolve_data, resolve_training
-from mptraining_api.resolve.devices import Devices, asked, on_cpu, strategy
-from mptraining_api.resolve.placement import placement
+from mptraining_api.resolve.devices import Devices, asked, on_cpu, placement, strategy
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
 from mptraining_api.resolved_job import (
     Choice,
@@ -23,8 +22,7 @@ from mptraining_api.resolved_job import (
     ResolvedJob,
 )
 from mptraining_api.rules import check
-from mptraining_api.spec import JobSpec, MPTrainingJob
-from mptraining_api.spec_program import Program
+from mptraining_api.spec import JobSpec, MPTrainingJob, Program
 
 
 @dataclass(frozen=True, slots=True)

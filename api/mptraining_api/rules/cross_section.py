@@ -5,9 +5,7 @@ from __future__ import annotations
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob
-from mptraining_api.spec_accelerator import Accelerator
-from mptraining_api.spec_run import RunPolicy
+from mptraining_api.spec import JOB_NAME, Accelerator, JobSpec, MPTrainingJob, RunPolicy
 
 
 def _is_tpu(accelerator: Accelerator) -> bool:

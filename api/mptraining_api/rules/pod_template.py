@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec_pods import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources
-from mptraining_api.spec_run import Scheduling
+from mptraining_api.spec import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources, Scheduling
 
 # Set by the launch (`launch`) for each process; a job's own value would break the gang.
 # NVIDIA_VISIBLE_DEVICES in a pod overrides what its device plugin gave it: `all` are other pods' GPUs, too.

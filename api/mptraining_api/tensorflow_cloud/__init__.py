@@ -1,0 +1,1 @@
+"""The parts of the tensorflow-cloud API that client and trainer share."""

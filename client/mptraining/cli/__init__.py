@@ -1,0 +1,1 @@
+"""`mptj`, the command line."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import program_text
-from mptraining.local.local_job import source_folder
+from mptraining.local.run import source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob

@@ -18,11 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import is_noise, size
-from mptraining.local.local_job import at_home, source_folder
+from mptraining.local.run import at_home, source_folder
 from mptraining_api import events, run_folder
-from mptraining_api.inspected import ModelFacts
 from mptraining_api.launch import DEBUG, JOB_FILE, SOURCE_FOLDER
-from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, LayerReport, Memory, Report, report
+from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, LayerReport, Memory, ModelFacts, Report, report
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from mptraining.cli import jobs, records, submit
-from mptraining.cli.place_options import placed
+from mptraining.cli.jobs import placed
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
 

@@ -70,7 +70,7 @@ def index(
     Payloads are not checked, `mptj records verify` does that. Exit code 2 if there is damage.
     """
     from mptraining.display.text import size
-    from mptraining_records.index.indexing import publish
+    from mptraining_records.index.dataset_index import publish
 
     with _Meter("bytes") as meter:
         report = publish(patterns, force=force, progress=meter.at)

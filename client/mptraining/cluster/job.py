@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptraining.cluster.api import CONFIG_MAPS, JOBS, ApiServer, Raw
+from mptraining.cluster.api import CONFIG_MAPS, EVENTS, JOBS, ApiServer, Raw
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, view, why
 from mptraining.display.text import Display
-from mptraining_api import labels, run_folder
+from mptraining_api import run_folder
+from mptraining_api import status as api_status
 from mptraining_api.status import Attempt
 
 if TYPE_CHECKING:
-    from mptraining.cluster.cluster_events import ClusterEvent
+    pass
     from mptraining.cluster.logs import WorkerPod
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClusterEvent:
+    """One event, `count` times until `time` (RFC 3339, UTC); `about` as `Pod flowers-1-0-x`."""
+
+    time: str
+    about: str
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        often = f" (x{self.count})" if self.count > 1 else ""
+        return f"{self.time}  {self.about}  {self.reason}: {self.message}{often}"
+
+
+def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
+    """About the job, its Indexed Jobs and their pods, the oldest first. The API server keeps them for an hour."""
+    found: list[Mapping[str, Any]] = list(server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}"))
+    for kind in ("Job", "Pod"):
+        found += of_children(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
+    return sorted(map(_read, found))
+
+
+def of_children(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
+    """Those about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
+    theirs = re.compile(rf"{re.escape(job)}-\d+(-\d+-[a-z0-9]+)?")
+    return [each for each in documents if theirs.fullmatch(each.get("involvedObject", {}).get("name", ""))]
+
+
+def _read(document: Mapping[str, Any]) -> ClusterEvent:
+    about = document.get("involvedObject") or {}
+    time = document.get("lastTimestamp") or document.get("eventTime") or document["metadata"].get("creationTimestamp")
+    return ClusterEvent(
+        time=str(time or ""),
+        about=f"{about.get('kind', '')} {about.get('name', '')}",
+        type=str(document.get("type") or "Normal"),
+        reason=str(document.get("reason") or ""),
+        message=" ".join(str(document.get("message") or "").split()),
+        count=int(document.get("count") or 1),
+    )
+
 
 # From the word that the model is kept until the process that keeps it answers.
 MODEL_SECONDS = 30.0
@@ -58,9 +105,9 @@ class Job(dict[str, str | None]):
 
     def events(self) -> list[ClusterEvent]:
         """What Kubernetes says about the job and its pods, the oldest first."""
-        from mptraining.cluster import cluster_events
+        pass
 
-        return cluster_events.job_events(self.server, self.name, self.uid)
+        return job_events(self.server, self.name, self.uid)
 
     # -- what it says -------------------------------------------------------------------------------------------
 
@@ -158,7 +205,7 @@ class Job(dict[str, str | None]):
         from mptraining_api.resolved_job import ResolvedJob
 
         try:
-            document = self.server.get(CONFIG_MAPS, labels.config_map(self.name))
+            document = self.server.get(CONFIG_MAPS, api_status.config_map(self.name))
         except ClusterProblem:
             return None
         return ResolvedJob.read(document["data"][run_folder.JOB])
@@ -197,7 +244,7 @@ class Job(dict[str, str | None]):
 
         Raises ClusterProblem when the job failed or its model is gone, InvalidProgram when Keras here cannot make it.
         """
-        from mptraining.cluster.trained_model import load
+        from mptraining.cluster.model import load
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
             return load(self.save_model(Path(scratch, run_folder.MODEL)))
@@ -215,8 +262,8 @@ class Job(dict[str, str | None]):
 
     def _kept_model(self) -> Path:
         """The model of a job without run folder, on this machine: fetched before, or now."""
+        from mptraining.cluster import api
         from mptraining.cluster import model as cluster_model
-        from mptraining.cluster import pod_exec
 
         here = cluster_model.cached(self.uid)
         if here.exists():
@@ -226,7 +273,7 @@ class Job(dict[str, str | None]):
         if pod is not None:
             try:
                 return cluster_model.from_pod(self.server, pod, here)
-            except pod_exec.CommandFailed:
+            except api.CommandFailed:
                 pass  # it trains yet
         if not seen.finished:
             seen = self.wait()

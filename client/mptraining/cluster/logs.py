@@ -10,7 +10,8 @@ from mptraining.cluster.api import PODS, ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.display.text import lines as event_lines
 from mptraining.display.text import prefixed
-from mptraining_api import events, labels
+from mptraining_api import events
+from mptraining_api import status as api_status
 from mptraining_api.events import Event, Finished
 
 # (seconds, nanoseconds), both as text; empty before the first line.
@@ -33,18 +34,18 @@ class WorkerPod:
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     """All pods of the job, by attempt and index."""
     found = []
-    for each in server.items(PODS, labelSelector=f"{labels.JOB_UID}={job_uid}"):
+    for each in server.items(PODS, labelSelector=f"{api_status.JOB_UID}={job_uid}"):
         metadata, status = each["metadata"], each.get("status") or {}
         says = metadata.get("labels") or {}
         states = [
             container.get("state") or {}
             for container in status.get("containerStatuses") or ()
-            if container.get("name") == labels.TRAINER_CONTAINER
+            if container.get("name") == api_status.TRAINER_CONTAINER
         ]
         found.append(
             WorkerPod(
-                attempt=int(says.get(labels.ATTEMPT, 0)),
-                index=int(says.get(labels.COMPLETION_INDEX, 0)),
+                attempt=int(says.get(api_status.ATTEMPT, 0)),
+                index=int(says.get(api_status.COMPLETION_INDEX, 0)),
                 created=metadata.get("creationTimestamp") or "",
                 name=metadata["name"],
                 uid=metadata["uid"],
@@ -64,7 +65,7 @@ def chosen(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | Non
 def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
     """What the trainer's container has said so far. A pod that is gone has said nothing."""
     try:
-        yield from server.log(pod.name, container=labels.TRAINER_CONTAINER, follow=False)
+        yield from server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=False)
     except NotFound:
         return
 
@@ -77,7 +78,7 @@ def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None
         query["sinceTime"] = f"{after[0]}Z"
     elif tail is not None:
         query["tailLines"] = str(tail)
-    for line in server.log(pod.name, container=labels.TRAINER_CONTAINER, follow=True, **query):
+    for line in server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=True, **query):
         time, _, text = line.partition(" ")
         at = stamp(time)
         if at > after:

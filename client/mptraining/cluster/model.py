@@ -8,26 +8,30 @@ told to go.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
+import inspect
 import io
+import json
 import os
 import shutil
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from mptraining.cluster import pod_exec
-from mptraining.cluster.api import ApiServer
+from mptraining.cluster import api
+from mptraining.cluster.api import ApiServer, CommandFailed
 from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining.cluster.logs import WorkerPod, pods
-from mptraining.cluster.pod_exec import CommandFailed
 from mptraining_api import run_folder
-from mptraining_api.labels import TRAINER_CONTAINER
 from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, InvalidProgram
+from mptraining_api.status import TRAINER_CONTAINER
 
 _TRIES = 3
 _PAUSE_SECONDS = 1.0
@@ -103,7 +107,7 @@ def from_pod(
             say(f"warning: {problem} The model is fetched again.")
     # The container that is let go may end before the command that says so. The model is here, either way.
     with suppress(CommandFailed, Unreachable):
-        pod_exec.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
+        api.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
     return folder
 
 
@@ -117,7 +121,7 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
     with tempfile.TemporaryFile() as archive:
         digest = hashlib.sha256()
         counted = _Hashed(cast("BinaryIO", archive), digest.update)
-        told = pod_exec.run(server, pod.name, MODEL_COMMAND, container=TRAINER_CONTAINER, output=counted)
+        told = api.run(server, pod.name, MODEL_COMMAND, container=TRAINER_CONTAINER, output=counted)
         expected = told.split()[-1] if told.split() else "nothing"
         if digest.hexdigest() != expected:
             message = f"{digest.hexdigest()} arrived, {expected} was sent"
@@ -177,3 +181,131 @@ def lost(name: str, *, finished: bool) -> ClusterProblem:
             next_step="Train again with output.uri, or fetch it in time: Job.wait(), `mptj wait NAME --model FOLDER`.",
         )
     return ClusterProblem(name, "no worker keeps a model yet", next_step=f"Wait for the end: mptj wait {name}")
+
+
+_CONFIG = "config.json"
+
+# The arguments that a class takes, by its module and name; None where they cannot be known.
+Accepted = Callable[[str, str], frozenset[str] | None]
+
+
+def rewritten(source: Path, target: Path) -> tuple[str, ...]:
+    """Writes the archive `source` to `target` without the arguments that Keras here lacks; returns those.
+
+    They are named as `Dense.quantization_config`. Raises OSError, BadZipFile, KeyError or ValueError for another file.
+    """
+    left_out: dict[str, None] = {}
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        config = without_unknown(json.loads(old.read(_CONFIG)), accepted, left_out)
+        for each in old.infolist():
+            new.writestr(each, json.dumps(config) if each.filename == _CONFIG else old.read(each))
+    return tuple(left_out)
+
+
+def without_unknown(config: Any, accepted: Accepted, left_out: dict[str, None]) -> Any:
+    """Keras' serialized `config` without the unused arguments that `accepted` lacks; notes them in `left_out`."""
+    if isinstance(config, list):
+        return [without_unknown(each, accepted, left_out) for each in config]
+    if not isinstance(config, dict):
+        return config
+    inner = {key: without_unknown(value, accepted, left_out) for key, value in config.items()}
+    arguments = inner.get("config")
+    if not isinstance(arguments, dict) or not isinstance(inner.get("class_name"), str):
+        return inner
+    known = accepted(str(inner.get("module")), inner["class_name"])
+    if known is None:
+        return inner
+    unused = [key for key, value in arguments.items() if value is None and key not in known]
+    left_out.update(dict.fromkeys(f"{inner['class_name']}.{key}" for key in unused))
+    return {**inner, "config": {key: value for key, value in arguments.items() if key not in unused}}
+
+
+def accepted(module: str, name: str) -> frozenset[str] | None:
+    """What one of Keras' own classes takes, with its bases; None for all others, which are left alone."""
+    if module.split(".", maxsplit=1)[0] != "keras":
+        return None
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return None
+    if not inspect.isclass(kind):
+        return None
+    bases = [base for base in inspect.getmro(kind) if "__init__" in vars(base) and base is not object]
+    return frozenset(name for base in bases for name in inspect.signature(vars(base)["__init__"]).parameters)
+
+
+def load(folder: Path) -> Any:
+    """The keras.Model that the trainer exported to `folder`.
+
+    Raises InvalidData when there is none, InvalidProgram when this machine's Keras cannot be loaded or cannot make it.
+    """
+    try:
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        legacy = about["keras"]["generation"] == "Legacy"
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
+    keras = _keras("tf_keras" if legacy else "keras")
+    errors = []
+    for way in _ways(about, keras.__version__, folder):
+        try:
+            return _WAYS[way](keras, folder)
+        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next way may still work
+            errors.append(f"{way}: {type(error).__name__}: {error}")
+    raise InvalidProgram(
+        str(folder),
+        f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
+        next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
+        "the weights alone are in weights.npz",
+    )
+
+
+def _ways(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
+    """How to try, the likelier first. A script says no way to build its model anew."""
+    there = [name for name in (_AS_IT_IS, _BY_PROGRAM) if (folder / name).exists()]
+    if version == about["keras"]["version"]:
+        return there
+    return [*there[::-1], *([_IN_PART] if _AS_IT_IS in there else [])]
+
+
+def _opened(keras: Any, folder: Path) -> Any:
+    return _read(keras, folder / "model.keras")
+
+
+def _opened_in_part(keras: Any, folder: Path) -> Any:
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        target = Path(scratch, "model.keras")
+        if not rewritten(folder / "model.keras", target):
+            raise ValueError("all its arguments are known here")
+        return _read(keras, target)
+
+
+def _read(keras: Any, path: Path) -> Any:
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("float32")
+    try:
+        return keras.models.load_model(path, compile=False)
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+
+
+def _rebuilt(keras: Any, folder: Path) -> Any:
+    """By the folder's own program, which is the user's: it runs here as it ran in the job."""
+    del keras
+    spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load_model(folder)
+
+
+_AS_IT_IS, _BY_PROGRAM, _IN_PART = "model.keras", "rebuild.py", "model.keras without unused arguments"
+_WAYS = {_AS_IT_IS: _opened, _BY_PROGRAM: _rebuilt, _IN_PART: _opened_in_part}
+
+
+def _keras(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = "tf-keras" if name == "tf_keras" else "keras tensorflow-cpu"
+        raise InvalidProgram("", f"{name} cannot be loaded here: {error}", next_step=f"pip install {package}") from None

@@ -6,22 +6,73 @@ document ── check ──► package: ConfigMap, or archive in a bucket ─�
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining.cluster import nodes
-from mptraining.cluster.api import CONFIG_MAPS, JOBS, ApiServer, Raw
+from mptraining.cluster.api import CONFIG_MAPS, JOBS, NODES, ApiServer, Raw
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
+from mptraining.cluster.job_view import JobView, condition
 from mptraining.packaging.package import Package, too_large
+from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+
+
+def found(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Accelerator type -> number of nodes that say by their labels that they have it."""
+    labels = {each.node_label for each in catalogue().values() if each.node_label}
+    types: Counter[str] = Counter()
+    for node in nodes:
+        says = node.get("metadata", {}).get("labels") or {}
+        types.update(says[label] for label in labels if label in says)
+    return types
+
+
+def missing(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """Words about an accelerator that no node has; None for those that some node has, and for CPUs."""
+    accelerator = catalogue().get(wanted)
+    if accelerator is None or accelerator.node_label is None:
+        return None
+    types = found(nodes)
+    if types[wanted]:
+        return None
+    there = ", ".join(f"{name} ({count} node{'s' if count != 1 else ''})" for name, count in sorted(types.items()))
+    choice = f"the cluster has {there}" if there else "no node of the cluster has an accelerator"
+    return (
+        f"no node has {wanted} now: {choice}. The job waits until one comes (an autoscaler may make it), "
+        "or falls back to the CPU where the operator's settings say so"
+    )
+
+
+def lacking(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
+    """The warning for a job about to run there; none where nodes may not be listed."""
+    if job.accelerator.kind == "cpu":
+        return ()
+    try:
+        told = missing(job.accelerator.type, server.items(NODES))
+    except ClusterProblem:
+        # Most users may not list nodes; the operator says the same in the condition, a little later.
+        return ()
+    return (told,) if told else ()
+
+
+def missing_for(server: ApiServer, seen: JobView) -> str | None:
+    """The same for a job that waits for machines; None for one that does not, and where nodes may not be listed."""
+    if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
+        return None
+    try:
+        return missing(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
+    except ClusterProblem:
+        return None
+
 
 # For `resolve`, where the API server is to choose the name: as long as a name may be.
 _PLACEHOLDER = "x"
@@ -88,7 +139,7 @@ def submit(
         raise
     if config_map is not None:
         _hand_over(server, config_map, made)
-    return Job(server, made, where=where, warnings=(*checked.advice, *nodes.lacking(server, checked.resolved)))
+    return Job(server, made, where=where, warnings=(*checked.advice, *lacking(server, checked.resolved)))
 
 
 def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:

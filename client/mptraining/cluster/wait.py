@@ -10,8 +10,8 @@ from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.follow import Following, Line, Silence
 from mptraining.cluster.job_view import JobView, advice, progress_text, unseen, why
 from mptraining.cluster.logs import WorkerPod
+from mptraining.display.summary import Story, success
 from mptraining.display.text import Display, is_noise
-from mptraining.local.outcome import Story, success
 from mptraining_api import events
 from mptraining_api.events import Event, Notice, Progress
 from mptraining_api.launch import MODEL_WAITS

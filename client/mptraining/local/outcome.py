@@ -2,32 +2,79 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mptraining.display.text import duration, metrics
-from mptraining.local.verdict import End, GangEnd, Verdict
+from mptraining.display.summary import Story, success
 from mptraining_api import outcomes
-from mptraining_api.events import Event, Finished, Saved, Started
+from mptraining_api.events import Finished
 from mptraining_api.outcomes import Budget
 
 
-@dataclass
-class Story:
-    """What the workers' events amount to so far."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: `stop` from SIGTERM to SIGKILL, `peers` from the first failure until the others are told to
+    stop.
+    """
 
-    saved: int | None = None
-    finished: dict[int, Finished] = field(default_factory=dict)
+    stop: float = 20.0
+    peers: float = 15.0
 
-    def add(self, worker: int, event: Event) -> None:
-        if isinstance(event, Finished):
-            self.finished[worker] = event
-        elif isinstance(event, Saved):
-            self.saved = event.step
-        elif isinstance(event, Started) and worker == 0 and event.first_step:
-            self.saved = event.first_step
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a worker left: its exit code, or the negative number of a signal. `told`: we had asked it to."""
+
+    worker: int
+    code: int
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GangEnd:
+    """All ends, in their order, and the first signal that this program got meanwhile."""
+
+    ends: tuple[End, ...]
+    interrupted: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The exit code for the shell, and the worker that decided it (None: nobody failed, or it was
+    interrupted).
+    """
+
+    exit_code: int
+    decided_by: End | None
+
+
+def verdict(end: GangEnd) -> Verdict:
+    """What the run as a whole leaves with.
+
+    The first failure decides; 76 (a peer was lost) and whatever follows our own SIGTERM decide nothing. A
+    signal counts as a shell counts it: 128 and its number, so 130 after Ctrl-C unless every worker was done
+    by then.
+    """
+    failed = [each for each in end.ends if each.code != 0]
+    if end.interrupted is not None and failed:
+        own = [each for each in failed if not each.told and each.code != outcomes.PEER_LOST.exit_code]
+        return Verdict(128 + end.interrupted, own[0] if own else None)
+    if not failed:
+        return Verdict(0, None)
+    first = min(failed, key=lambda each: (each.told, each.code == outcomes.PEER_LOST.exit_code))
+    return Verdict(first.code if first.code > 0 else 128 - first.code, first)
+
+
+def due(
+    now: float, *, interrupts: int, failed_at: float | None, told_at: float | None, patience: Patience
+) -> signal.Signals | None:
+    """The signal that the workers should have had by `now`: SIGTERM, SIGKILL or none. Times in seconds."""
+    if interrupts > 1 or (told_at is not None and now - told_at >= patience.stop):
+        return signal.SIGKILL
+    if interrupts or (failed_at is not None and now - failed_at >= patience.peers):
+        return signal.SIGTERM
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +98,6 @@ def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder
     outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
     return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
-
-
-def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
-    """The lines after a success; `folder` is None for a job of a cluster that has no run folder."""
-    if finished is None:
-        return ("Ended without a word about the result.",)
-    first = "Succeeded"
-    if finished.step is not None:
-        first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
-    if finished.seconds is not None:
-        first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
-    if folder is None:
-        return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
-    rows.append(("run folder", folder))
-    if finished.model is not None:
-        below = "://" not in finished.model and not finished.model.startswith("/")
-        rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
-    rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
-    return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
-
-
-def _numbers(finished: Finished) -> str:
-    """Nothing when they stayed finite."""
-    times = finished.recoveries or 0
-    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
-
-
-def _data(finished: Finished) -> str:
-    """What the records cost the training, as far as somebody measured it."""
-    parts = []
-    if finished.first_record_seconds is not None:
-        parts.append(f"first batch after {duration(finished.first_record_seconds)}")
-    if finished.input_bound_percent is not None:
-        parts.append(f"waited for data {finished.input_bound_percent:.0f}% of the time")
-    return ", ".join(parts)
 
 
 def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:

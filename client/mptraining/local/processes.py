@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Literal, Self
 
 from mptraining.local import watchdog as guard
-from mptraining.local.verdict import End, GangEnd, Patience, due
+from mptraining.local.outcome import End, GangEnd, Patience, due
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[int, Stream, str], None]

@@ -1,1 +1,1 @@
-"""What is shipped to a job, and what its text says about the job."""
+"""The user's program as a package: script, folder, notebook or function, with its requirements."""

@@ -8,20 +8,63 @@ a function of a notebook        the function with what it needs, and the modules
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mptraining.packaging.functions import cut, refuse_nameless
-from mptraining.packaging.local_modules import imported_files
-from mptraining.packaging.notebook_cells import Notebook, read_notebook, running_notebook, shell
+from mptraining.packaging.notebooks import Notebook, read_notebook, running_notebook, shell
 from mptraining.packaging.notebooks import program as program_of
-from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, package
+from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, package, read_file, read_folder
 from mptraining.packaging.requirements import FILE_OPTIONS, without_never
-from mptraining.packaging.source_folder import read_file, read_folder
 from mptraining_api.problems import InvalidProgram, nearest
+
+
+def imported_files(text: str, folder: Path) -> list[SourceFile]:
+    """The files of `folder` that the program imports, directly or by way of each other; a package as a whole."""
+    files: dict[str, SourceFile] = {}
+    seen: set[str] = set()
+    waiting = list(_imported(text))
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for file in _module(name, folder):
+            files[file.path] = file
+            if file.path.endswith(".py"):
+                waiting += _imported(file.content.decode("utf-8", "replace"))
+    return sorted(files.values(), key=lambda file: file.path)
+
+
+def _module(name: str, folder: Path) -> list[SourceFile]:
+    single, package = folder / f"{name}.py", folder / name
+    if single.is_file():
+        return [read_file(single, single.name)]
+    # Without an __init__.py too; but a folder of data of that name has no module in it.
+    if package.is_dir() and any(package.rglob("*.py")):
+        inside, _ = read_folder(package)
+        return [SourceFile(f"{name}/{file.path}", file.content, file.executable) for file in inside]
+    return []
+
+
+def _imported(text: str) -> Iterator[str]:
+    """The first parts of the names of imported modules. What is no Python imports nothing."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    yield alias.name.partition(".")[0]
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+
 
 # Where requirements of several places come together.
 REQUIREMENTS = "requirements-of-the-job.txt"

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining.local.local_job import absolute
+from mptraining.local.run import absolute
 from mptraining.packaging.package import SourceFile, package
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments, checked
 from mptraining.tensorflow_cloud_compat.job import job_name

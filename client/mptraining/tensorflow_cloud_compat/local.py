@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from mptraining.local.local_job import absolute
-from mptraining.local.run import run_local
+from mptraining.local.run import absolute, run_local
 from mptraining.packaging.package import Package
 from mptraining.runs import History, Run, load_run
 from mptraining_api.problems import InvalidProgram, Problem
@@ -62,7 +61,7 @@ class LocalJob(dict[str, str | None]):
     def model(self) -> Any:
         """The trained keras.Model in this process, in float32. Raises InvalidData, InvalidProgram."""
         from mptraining.cluster import model as cluster_model
-        from mptraining.cluster.trained_model import load
+        from mptraining.cluster.model import load
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
             return load(cluster_model.from_run_folder(self.run_folder, Path(scratch, "model")))

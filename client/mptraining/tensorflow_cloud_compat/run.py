@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.packaging import program
 from mptraining.packaging.keras_choice import with_keras
-from mptraining.packaging.notebook_cells import shell
+from mptraining.packaging.notebooks import shell
 from mptraining.packaging.package import Package
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments
 from mptraining.tensorflow_cloud_compat.job import document, job_name

@@ -1,0 +1,1 @@
+"""The pure function `plan(snapshot, now) -> Plan`, which decides everything about a job."""

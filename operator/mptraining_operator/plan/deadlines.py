@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
-from mptraining_api.resolve.run_policy import ResolvedRunPolicy, resolve_run_policy
+from mptraining_api.resolve.defaults import ResolvedRunPolicy, resolve_run_policy
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot

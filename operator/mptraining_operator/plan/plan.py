@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mptraining_operator.plan import conditions, end, gone, run, start, suspend, suspend_and_cleanup
+from mptraining_operator.plan import conditions, end, run, start, suspend_and_cleanup
 from mptraining_operator.plan.actions import Announcement, Plan
 from mptraining_operator.plan.snapshot import Snapshot
 
@@ -48,7 +48,7 @@ POLICIES: tuple[Policy, ...] = (
     _ended,
     _unreadable,
     end.over,
-    suspend.suspended,
+    suspend_and_cleanup.suspended,
     start.first,
     start.following,
     start.unborn,
@@ -57,7 +57,7 @@ POLICIES: tuple[Policy, ...] = (
 
 
 def _with_leftovers(found: Plan, snapshot: Snapshot, now: float) -> Plan:
-    left = gone.leftovers(snapshot, now)
+    left = suspend_and_cleanup.leftovers(snapshot, now)
     more = tuple(
         each for each in (*left.actions, *suspend_and_cleanup.old_attempts(snapshot)) if each not in found.actions
     )

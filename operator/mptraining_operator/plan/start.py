@@ -6,18 +6,63 @@ An attempt starts when no process of any earlier one can be alive (`gone.quiet`)
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.problems import Problem
+from mptraining_api.admin_limits import refuse
+from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec_pods import PodTemplate
+from mptraining_api.spec import PodTemplate
 from mptraining_api.status import Attempt, JobStatus, Phase
-from mptraining_operator.plan import admission, backoff, conditions, waiting
+from mptraining_operator.plan import conditions, end, waiting
 from mptraining_operator.plan.actions import Announcement, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest
 from mptraining_operator.plan.end import charge, end_current
-from mptraining_operator.plan.gone import quiet
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.plan.suspend_and_cleanup import quiet
 from mptraining_operator.resources.volumes import outlives_pod
+
+# Nobody tells a job that another one of its namespace has ended.
+LOOK_FOR_ROOM = 5.0
+
+
+def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
+    """None when the next attempt may start. `status` is what it would start from."""
+    limits = snapshot.limits
+    if snapshot.job is not None:
+        try:
+            refuse(
+                snapshot.job,
+                job,
+                limits.jobs,
+                operator_namespace=limits.operator_namespace,
+                operator_account=limits.operator_account,
+            )
+        except OutsideLimits as problem:
+            outcome = outcomes.OUTSIDE_LIMITS
+            failed = conditions.finished(status, outcome, str(problem), now, snapshot.generation)
+            return Plan(status=failed, announcements=(Announcement(outcome.reason, str(problem), "Warning"),))
+    most = limits.jobs.nodes_per_namespace
+    if most is None or _has_nodes(status) or snapshot.nodes_beside + job.processes <= most:
+        return None
+    return _wait_for_room(snapshot, status, job.processes, most, now)
+
+
+def _has_nodes(status: JobStatus) -> bool:
+    """Whether it keeps those of its attempt before, which `trim.nodes` counts for the others."""
+    running = conditions.condition(status, "Running")
+    waits = running is not None and running.reason == waiting.NAMESPACE_FULL
+    return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
+
+
+def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int, now: float) -> Plan:
+    found = waiting.for_room(Phase.RESTARTING if status.current_attempt else Phase.PENDING, nodes, most)
+    before = conditions.condition(status, "Running")
+    new = before is None or before.reason != found.reason
+    if conditions.holds(status, "Suspended"):
+        status = conditions.resumed(status, now, snapshot.generation)
+    status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    said = (Announcement(found.reason, found.message),) if new else ()
+    return Plan(status=status, announcements=said, wake_at=now + LOOK_FOR_ROOM)
+
 
 # Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
 _TRY_AGAIN_SOONEST = 2.0
@@ -88,7 +133,7 @@ def following(snapshot: Snapshot, now: float) -> Plan | None:
     ending = end_current(snapshot, status)
     if ending or not quiet(snapshot):
         return Plan(actions=ending)
-    due = conditions.seconds(attempt.completion_time or conditions.stamp(now)) + backoff.delay(status, snapshot.limits)
+    due = conditions.seconds(attempt.completion_time or conditions.stamp(now)) + end.delay(status, snapshot.limits)
     if now < due:
         return Plan(wake_at=due)
     job = _frozen(snapshot)
@@ -151,7 +196,7 @@ def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
 
 
 def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
-    waiting_plan = admission.held(snapshot, status, job, now)
+    waiting_plan = held(snapshot, status, job, now)
     if waiting_plan is not None:
         return waiting_plan
     after = conditions.started(status, number, job, now, snapshot.generation)

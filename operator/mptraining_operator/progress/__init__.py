@@ -1,0 +1,1 @@
+"""The HTTPS endpoint to which workers report progress, and the writer of `status.progress`."""

@@ -16,26 +16,33 @@ import threading
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from mptraining_api.status import Progress
+from mptraining_operator import cluster as api
+from mptraining_operator.cluster import ApiProblem, Cluster
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.auth import Review
-from mptraining_operator.progress.certificate import Certificate
-from mptraining_operator.progress.progress_request import (
+from mptraining_operator.progress.auth import (
     LARGEST_BODY,
     JobForProgress,
     Refused,
+    Review,
+    TokenReviewer,
     bearer,
     check_caller,
     check_report,
     path,
 )
+from mptraining_operator.progress.certificate import Certificate, CertificateKeeper, dns_names
 from mptraining_operator.progress.status import Report
-from mptraining_operator.settings import ProgressSettings
+from mptraining_operator.progress.writer import ProgressWriter
+from mptraining_operator.settings import Identity, OperatorSettings, ProgressSettings
+from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 
@@ -298,3 +305,77 @@ def _socket(host: str | None, port: int) -> socket.socket:
     if host is None and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
     return socket.create_server((host or "", port), backlog=512)
+
+
+class ProgressEndpoint:
+    """The endpoint, its token reviews, its certificate in a Secret, and the writer behind it."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        identity: Identity,
+        cluster: Cluster,
+        cache: Cache,
+        listed: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._listed = listed
+        chosen, namespace = settings.progress, identity.namespace
+        name = f"{chosen.service}-progress"
+
+        def read() -> dict[str, Any] | None:
+            try:
+                return cluster.get(api.SECRETS, namespace, name)
+            except ApiProblem as problem:
+                if problem.status != 404:
+                    raise
+                return None
+
+        self._keeper = CertificateKeeper(
+            read,
+            lambda body: cluster.create(api.SECRETS, namespace, body),
+            lambda body: cluster.replace(api.SECRETS, namespace, name, body),
+            clock,
+            name=name,
+            names=dns_names(chosen.service, namespace),
+        )
+        self._writer = ProgressWriter(
+            lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
+            clock,
+            chosen.minimum_seconds,
+            chosen.writes_per_second,
+        )
+        reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
+        self._server = ProgressServer(chosen, self._look_up, reviewer, self._writer, self._keeper)
+        self._server.start()
+        self._writer.start()
+        self.service_port = chosen.port or self._server.port
+
+    @property
+    def certificate(self) -> str:
+        """What pods are to trust, in PEM."""
+        return self._keeper.current.ca_pem.decode()
+
+    @property
+    def alive(self) -> bool:
+        return self._server.alive
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._writer.stop(2.0)
+
+    def _look_up(self, key: Key) -> JobForProgress | None:
+        if not self._listed():
+            raise NotReady
+        job = self._cache.stored(key)
+        if job is None:
+            return None
+        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), _progress(job.progress))
+
+
+def _progress(written: bytes | None) -> Progress | None:
+    """None too where somebody wrote what cannot be read: the next report replaces it."""
+    with suppress(ValidationError):
+        return Progress.read(written) if written else None
+    return None

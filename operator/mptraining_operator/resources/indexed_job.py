@@ -22,15 +22,11 @@ from typing import Any
 from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import JobSpec
-from mptraining_api.spec_pods import PodTemplate
-from mptraining_api.spec_run import Scheduling
+from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
 from mptraining_operator.resources import names
-from mptraining_operator.resources.environment import PodSettings, init_environment, trainer_environment
-from mptraining_operator.resources.secret_sources import secret_sources
+from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.shared import JOB_FILE, Owner, metadata
-from mptraining_operator.resources.source import source_parts
-from mptraining_operator.resources.volumes import JOB_FOLDER, own_mounts, own_volumes, refuse_collisions
+from mptraining_operator.resources.volumes import JOB_FOLDER, own_mounts, own_volumes, refuse_collisions, source_parts
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"

@@ -6,7 +6,9 @@ a job's name has at most 50.
 
 from __future__ import annotations
 
-from mptraining_api.labels import (
+from mptraining_api.launch import TRAINER_PORT
+from mptraining_api.spec import GROUP
+from mptraining_api.status import (
     ATTEMPT,
     COMPLETION_INDEX,
     JOB,
@@ -15,8 +17,6 @@ from mptraining_api.labels import (
     TRAINER_CONTAINER,
     config_map,
 )
-from mptraining_api.launch import TRAINER_PORT
-from mptraining_api.spec import GROUP
 
 __all__ = [
     "ATTEMPT",

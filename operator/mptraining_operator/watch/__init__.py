@@ -1,0 +1,1 @@
+"""Watch streams of the API server, parsed into a cache of jobs; each change queues its job."""

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mptraining_operator.plan.snapshot import Findings, Key, Limits, SeenBatchJob, SeenPod, Snapshot
-from mptraining_operator.watch.parse import PodRefusal, StoredJob
-from mptraining_operator.watch.read import read_job, read_status
+from mptraining_operator.watch.parse import PodRefusal, StoredJob, read_job, read_status
 
 # What was found by asking is asked again after these.
 FINDINGS_LAST = 30.0

@@ -21,7 +21,7 @@ import kopf
 from mptraining_api.spec import GROUP, VERSION
 from mptraining_operator import cluster
 from mptraining_operator.cluster import Resource
-from mptraining_operator.watch.intake import STREAMS, Intake
+from mptraining_operator.watch.informer import STREAMS, Intake
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from mptraining_api.status import Phase
+from pydantic import ValidationError
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.resources import names
@@ -257,3 +261,42 @@ def _waiting(status: RawObject) -> RawObject:
     """Why a container does not start; empty while nothing but time is missing."""
     states = (container.get("state", {}).get("waiting") for container in _containers(status))
     return next((state for state in states if state and state.get("reason") not in (*_STARTING, None)), {})
+
+
+def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
+    """The job, and what is wrong with it in words.
+
+    With fields that only a newer version knows there are both, without a readable spec there is no job.
+    """
+    metadata = {"name": stored.key.name, "namespace": stored.key.namespace, "uid": stored.uid}
+    head = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}).encode()
+    text = head[:-1] + b',"spec":' + stored.spec + b"}"
+    try:
+        return MPTrainingJob.model_validate_json(text), ""
+    except ValidationError:
+        problem = _why(json.loads(stored.spec), metadata)
+    try:
+        return MPTrainingJob.read(text), problem
+    except ValidationError:
+        return None, problem
+
+
+def read_status(stored: StoredJob) -> tuple[JobStatus | None, str]:
+    """The status with its progress; None and the reason in words when this version cannot read it."""
+    members = [stored.status[1:-1], b'"progress":' + stored.progress if stored.progress else b""]
+    text = b"{" + b",".join(member for member in members if member) + b"}"
+    try:
+        return JobStatus.read(text), ""
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in ("status", *first["loc"]))
+        return None, f"{where}: {first['msg']}; was it written by another version?"
+
+
+def _why(spec: Any, metadata: dict[str, str]) -> str:
+    """In the words that a user gets from `mptj check`."""
+    try:
+        MPTrainingJob.parse({"metadata": metadata, "spec": spec})
+    except InvalidSpec as problem:
+        return str(problem)
+    return "spec: it cannot be read"

@@ -14,7 +14,7 @@ from tensorflow.python.framework import config
 
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import options
-from mptraining_trainer.loop.clock import graph_clock
+from mptraining_trainer.loop.train_loop import graph_clock
 
 pytestmark = pytest.mark.training
 

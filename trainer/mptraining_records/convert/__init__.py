@@ -1,0 +1,1 @@
+"""Conversion of image folders, CSV, Parquet and NumPy files to TFRecords."""

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert import shard_upload, shards, sources
-from mptraining_records.convert.shard_upload import ShardUpload
-from mptraining_records.convert.shards import ShardFolder, ShardWriter
-from mptraining_records.reading.hashing import hashed, key
+from mptraining_records.convert import shards, sources
+from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
+from mptraining_records.reading.order import hashed, key
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example, manifest
 from mptraining_records.tfrecord.manifest import Manifest
@@ -130,7 +129,7 @@ def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str,
     """Raises InvalidData where a split exists, unless it is what this conversion did not finish."""
     for split in splits:
         present = storage.matching(manifest.uri_of(destination, split)) + shards.published(destination, split)
-        unfinished = storage.is_remote(destination) and shard_upload.is_same(destination, split, arguments)
+        unfinished = storage.is_remote(destination) and shards.is_same(destination, split, arguments)
         if present and not unfinished:
             raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
 

@@ -1,0 +1,1 @@
+"""Position and length of every record of a data set, and checks of their checksums."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Literal
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.storage import storage
 from mptraining_records.tfrecord.framing import BadRecord
 
 
@@ -44,3 +48,14 @@ class BadRecords:
                 expected=f"at most data.badRecords.maxSkipped = {self.max_skipped}",
                 next_step="List them all with `mptj records verify`, repair the files or raise maxSkipped",
             )
+
+
+def save(folder: str, name: str, skipped: Sequence[BadRecord]) -> str:
+    """Writes or replaces `folder/name.json`, whole or not at all, and returns its URI.
+
+    For each record: URI, number, byte offset, length in bytes and cause. Its content is not kept. Raises Problems.
+    """
+    uri = storage.join(folder, f"{name}.json")
+    content = {"version": 1, "records": [asdict(each) for each in skipped]}
+    storage.write(uri, (json.dumps(content, indent=1) + "\n").encode())
+    return uri

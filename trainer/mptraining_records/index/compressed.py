@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.index import shard_scan
+from mptraining_records.index import scanner
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import local as storage_local
 from mptraining_records.storage import storage
-from mptraining_records.storage.ranges import Traffic
+from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.storage.windows import windows
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 
@@ -44,7 +43,7 @@ def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | No
     local = storage.stat(str(path))
     if broken and not local.size:
         raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {broken}")
-    shard = shard_scan.scan(object, expanded=local)
+    shard = scanner.scan(object, expanded=local)
     ends = [each.offset + each.length for each in shard.damaged]
     if not broken or local.size in ends:
         return shard

@@ -7,11 +7,12 @@ import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index import compressed, remote_scan, shard_scan, sidecar
+from mptraining_records.index import compressed, remote_scan, scanner, sidecar
 from mptraining_records.index.bad_records import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
@@ -19,6 +20,7 @@ from mptraining_records.storage import storage
 from mptraining_records.storage.ranges import Traffic
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.framing import BadRecord
 
 _THREADS = 16
 
@@ -118,7 +120,7 @@ def build(
 def of_local(object: StoredObject) -> ShardIndex:
     """The index of a local file."""
     try:
-        return shard_scan.scan(object)
+        return scanner.scan(object)
     except framing.CompressedFile:
         return compressed.scan(object)
 
@@ -141,3 +143,65 @@ def _common_folder(folders: list[list[str]]) -> int:
     while shared < min(len(first), len(last)) and first[shared] == last[shared]:
         shared += 1
     return shared
+
+
+State = Literal["written", "kept", "local", "compressed"]
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """One shard, and its sidecar: `written` now, `kept` since it fits, or none since it is local or compressed."""
+
+    shard: ShardIndex
+    state: State
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """Every shard that was asked for, in the order of the URIs."""
+
+    shards: tuple[Indexed, ...]
+
+    def count(self, state: State) -> int:
+        """How many shards are in this state."""
+        return sum(each.state == state for each in self.shards)
+
+    @property
+    def records(self) -> int:
+        return sum(each.shard.count for each in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the objects."""
+        return sum(each.shard.object.size for each in self.shards)
+
+    @property
+    def damaged(self) -> tuple[BadRecord, ...]:
+        """Frames that could not be followed; payloads were not read."""
+        return tuple(bad for each in self.shards for bad in each.shard.damaged)
+
+
+def publish(
+    patterns: Sequence[str],
+    *,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> IndexReport:
+    """Writes the sidecar of every remote shard that matches and has none that fits, or of every one with `force`.
+
+    `progress` gets the bytes read and those to read. Raises InvalidData when a pattern matches nothing or a file is no
+    TFRecord file, and for a bucket that may not be written to.
+    """
+    objects = find(patterns)
+    remote = [object for object in objects if storage.is_remote(object.uri)]
+    kept = {} if force else sidecar.load_all(remote)
+    found = {uri: Indexed(shard, "kept") for uri, shard in kept.items()}
+    for shard in remote_scan.scan([object for object in remote if object.uri not in kept], progress=progress):
+        if shard.expanded is None:
+            sidecar.save(shard)
+        found[shard.object.uri] = Indexed(shard, "compressed" if shard.expanded else "written")
+    for object in objects:
+        if object.uri not in found:
+            shard = of_local(object)
+            found[object.uri] = Indexed(shard, "compressed" if shard.expanded else "local")
+    return IndexReport(tuple(found[object.uri] for object in objects))

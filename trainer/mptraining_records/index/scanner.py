@@ -2,19 +2,88 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import struct
 from array import array
+from collections.abc import Callable
+from dataclasses import replace
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records.index import resync, shard_index
+from mptraining_records.index import shard_index
 from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage import storage
+from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import FOOTER, HEADER, OVERHEAD, BadRecord
+
+# Pieces that are searched at a time: the arrays of one fit into a processor's cache.
+_PIECE = 1 << 18
+
+
+def repaired_length(header: bytes) -> int | None:
+    """The payload length that a header (12 bytes) had before one of its bytes changed; None when it was not so.
+
+    Random bytes pass for such a header once in a million times, so that the answer wants confirming.
+    """
+    length, stored = framing.header_format.unpack(header)
+    crc: int = google_crc32c.value(header[:8])
+    wrong = framing.masked_crc_of(crc) ^ stored
+    if any(wrong & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
+        return int(length)
+    places = np.argwhere(_tables() == crc ^ framing.unmasked_crc(stored))
+    if len(places) != 1:
+        return None
+    byte, bits = places[0]
+    return int(length) ^ (int(bits) << 8 * int(byte))
+
+
+def first_header(content: NDArray[np.uint8], room: int) -> int | None:
+    """The first place in `content` where a header with the right checksum begins whose record fits.
+
+    `room` is the number of bytes from the beginning of `content` to the end of the object.
+    """
+    places = len(content) - framing.HEADER + 1
+    for begin in range(0, places, _PIECE):
+        piece = content[begin : min(begin + _PIECE, places) + framing.HEADER - 1]
+        found = _headers(piece, room - begin)
+        if len(found):
+            return begin + int(found[0])
+    return None
+
+
+def _headers(content: NDArray[np.uint8], room: int) -> NDArray[np.int64]:
+    count = len(content) - framing.HEADER + 1
+    # A number at every byte, which no other view of an array gives.
+    lengths: NDArray[np.uint64] = np.ndarray(count, "<u8", content, strides=(1,))
+    stored: NDArray[np.uint32] = np.ndarray(count, "<u4", content, offset=8, strides=(1,))
+    places = np.flatnonzero(lengths <= np.uint64(max(0, room - framing.OVERHEAD)))
+    fitting = lengths[places].astype(np.int64) + places + framing.OVERHEAD <= room
+    places = places[fitting]
+    crcs = np.full(len(places), google_crc32c.value(bytes(8)), np.uint32)
+    for byte, table in enumerate(_tables()):
+        crcs ^= table[content[places + byte]]
+    masked: NDArray[np.uint32] = ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(framing.MASK_DELTA)
+    found: NDArray[np.int64] = places[masked == stored[places]]
+    return found
+
+
+@functools.cache
+def _tables() -> NDArray[np.uint32]:
+    """Shape [8, 256]: by what the CRC32C of 8 bytes changes when byte i changes by the bits v."""
+    zero = google_crc32c.value(bytes(8))
+    return np.array(
+        [
+            [google_crc32c.value(bytes(byte) + bytes([bits]) + bytes(7 - byte)) ^ zero for bits in range(256)]
+            for byte in range(8)
+        ],
+        np.uint32,
+    )
+
 
 Content = bytes | bytearray | memoryview | mmap.mmap
 
@@ -110,7 +179,7 @@ class FrameWalk:
 
     def _repaired(self, header: bytes, at: int) -> tuple[int, int] | None:
         """Beginning and end of the frame at `at` when one byte of its header is wrong."""
-        length = resync.repaired_length(header)
+        length = repaired_length(header)
         if length is None or at + OVERHEAD + length > self.object.size:
             return None
         return at, at + OVERHEAD + length
@@ -167,7 +236,7 @@ class FrameWalk:
         while True:
             if self._candidate is None:
                 last = min(end, LOOKAHEAD) if self._doubted else end
-                found = resync.first_header(view[self._search - start : last - start], size - self._search)
+                found = first_header(view[self._search - start : last - start], size - self._search)
                 if found is None:
                     self._search = max(self._search, last - HEADER + 1)
                     if self._doubted and last == min(size, LOOKAHEAD):
@@ -229,3 +298,29 @@ def _is_confirmed(view: NDArray[np.uint8], begin: int, following: int) -> bool:
     return framing.masked_crc_of(google_crc32c.value(view[begin + HEADER : footer])) == int.from_bytes(
         view[footer:following].tobytes(), "little"
     )
+
+
+def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
+    """The index of one object; a local file is mapped, a remote one streamed.
+
+    `expanded` is the local file with the content of an object that is compressed. Raises InvalidData for what is no
+    TFRecord file or was replaced, CompressedFile for a compressed one.
+    """
+    content = expanded or object
+    walk = FrameWalk(replace(content, uri=object.uri))
+    feed(walk, content)
+    return replace(walk.finish(), object=object, expanded=expanded)
+
+
+def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
+    """Feeds a whole object to a walk; of a remote one `progress` gets the bytes fed so far."""
+    if not content.size:
+        return
+    if not storage.is_remote(content.uri):
+        with storage.mapped(content) as whole:
+            walk.feed(whole)
+        return
+    for _, start, window in windows([content], Traffic()):
+        walk.feed(window)
+        if progress:
+            progress(start + len(window))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mptraining_records.index import compressed, dataset_index, shard_scan
+from mptraining_records.index import compressed, dataset_index, scanner
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage.storage import StoredObject
@@ -56,9 +56,9 @@ def _walked(object: StoredObject, progress: Callable[[int], None]) -> tuple[Shar
     """The index of one object, and its records with a damaged payload."""
     try:
         walk, shard = FrameWalk(object, check_payloads=True), None
-        shard_scan.feed(walk, object, progress)
+        scanner.feed(walk, object, progress)
     except framing.CompressedFile:
         shard = compressed.scan(object)
         walk = FrameWalk(replace(shard.readable, uri=object.uri), check_payloads=True)
-        shard_scan.feed(walk, shard.readable)
+        scanner.feed(walk, shard.readable)
     return shard or walk.finish(), walk.bad_payloads

@@ -1,0 +1,1 @@
+"""Records in training order: deterministic shuffling, byte ranges and prefetching."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from mptraining_records.index.read_plan import RangeRead, cut_by_bytes
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.loaded import Loaded
+from mptraining_records.reading.byte_source import Loaded
 from mptraining_records.reading.reader import Load, RecordReader
 from mptraining_records.storage.ranges import STREAMS
 from mptraining_records.tfrecord.framing import OVERHEAD

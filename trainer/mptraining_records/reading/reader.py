@@ -14,8 +14,7 @@ from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.byte_source import ShardBytes
-from mptraining_records.reading.loaded import Buffer, Buffers, Loaded
+from mptraining_records.reading.byte_source import Buffer, Buffers, Loaded, ShardBytes
 from mptraining_records.storage import storage
 from mptraining_records.storage.ranges import STREAMS, Figures, Traffic
 from mptraining_records.tfrecord.framing import BadRecord

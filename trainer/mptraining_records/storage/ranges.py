@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import secrets
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import google_crc32c
 import numpy as np
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records.storage import gcs, gcs_clients
 from mptraining_records.storage.retry import contact
+from mptraining_records.storage.storage import StoredObject
 
 if TYPE_CHECKING:
     from obstore.store import GCSStore
+
 
 # One stream of Google Cloud Storage gives some 20 to 100 MB/s, whatever the machine: many short ranges at once, each
 # long enough (2 MiB are 0.1 s at 20 MB/s) that the 30 to 50 ms before its first byte are not the most of it.
@@ -176,3 +181,46 @@ def _store(uri: str) -> GCSStore:
 def _wait(state: RetryCallState) -> float:
     longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
     return longest * secrets.randbelow(1001) / 1000
+
+
+def windows(
+    objects: Sequence[StoredObject], traffic: Traffic, done_with: set[str] | None = None
+) -> Iterator[tuple[StoredObject, int, bytes]]:
+    """(object, first byte, content) for every window of every object, one object after the other.
+
+    At most `STREAMS` windows of `RANGE` bytes are fetched or wait to be taken. Of an object whose URI is put into
+    `done_with` no more is fetched. Raises InvalidData and StorageUnavailable as `fetch`, the latter also when a whole
+    object differs from its CRC32C.
+    """
+    left = set() if done_with is None else done_with
+
+    def todo() -> Iterator[tuple[StoredObject, int]]:
+        for object in objects:
+            for start in range(0, object.size, RANGE):
+                if object.uri in left:
+                    break
+                yield object, start
+
+    def begin(object: StoredObject, start: int) -> Future[memoryview]:
+        length = min(RANGE, object.size - start)
+        return pool.submit(fetch, object.uri, start, length, version=object.version, traffic=traffic)
+
+    ahead: deque[tuple[StoredObject, int, Future[memoryview]]] = deque()
+    wanted = todo()
+    crc = 0
+    with ThreadPoolExecutor(STREAMS, thread_name_prefix="windows") as pool:
+        try:
+            while True:
+                while len(ahead) < STREAMS and (following := next(wanted, None)):
+                    ahead.append((*following, begin(*following)))
+                if not ahead:
+                    return
+                object, start, load = ahead.popleft()
+                content = bytes(load.result())
+                crc = google_crc32c.extend(crc if start else 0, content)
+                if start + len(content) == object.size and object.crc32c not in (None, crc):
+                    raise StorageUnavailable(object.uri, "what arrived differs from the object's CRC32C")
+                if object.uri not in left:
+                    yield object, start, content
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,1 @@
+"""TFRecord framing, tf.train.Example, features and the manifest of a data set."""

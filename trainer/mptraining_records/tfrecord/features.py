@@ -135,3 +135,20 @@ def images(name: str, kinds: set[Decode], shapes: set[tuple[int, int, int]]) -> 
         ),
         decode="jpeg" if kinds == {"jpeg"} else "png",
     )
+
+
+LABELS = ("label", "labels", "y", "target", "class")
+
+
+def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
+    """The label's name: the one asked for, else one of LABELS where there is one."""
+    if label is None:
+        return next((name for name in LABELS if name in names), None)
+    if label not in names:
+        raise InvalidData(
+            uri,
+            f"no {label!r} in it",
+            expected="one of " + ", ".join(map(repr, names[:20])),
+            next_step=nearest(label, names),
+        )
+    return label

@@ -1,0 +1,1 @@
+"""Checkpoints: state, files, and which attempt may write them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, JsonValue
 
-from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
+from mptraining_api.events import ExcludedRecord, Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob

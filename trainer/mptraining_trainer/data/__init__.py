@@ -1,1 +1,1 @@
-"""Records of a data set on their way to the batches of a replica."""
+"""From records to batches: schema, decoding, preprocessing, caching and splits."""

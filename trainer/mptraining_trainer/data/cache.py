@@ -15,9 +15,8 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_trainer.data.decode import bytes_per_example, decoder
 from mptraining_trainer.data.generator import from_generator
-from mptraining_trainer.data.pipeline import Split, explaining, options, threads
+from mptraining_trainer.data.pipeline import Split, bytes_per_example, decoder, explaining, options, threads
 from mptraining_trainer.host import available_disk, available_memory
 
 Mode = Literal["Auto", "Memory", "Disk", "None"]

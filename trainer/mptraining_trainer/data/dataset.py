@@ -2,22 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.index import dataset_index
+import numpy as np
+
+from mptraining_api import run_folder
+from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
+from mptraining_api.resolved_job import ResolvedData
+from mptraining_records.index import bad_records, dataset_index
+from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.storage.storage import StoredObject
+from mptraining_records.tfrecord import manifest as records_manifest
+from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_trainer.data import cache as data_cache
-from mptraining_trainer.data.batching import Share
+from mptraining_trainer.data import schema as data_columns
+from mptraining_trainer.data.batching import ALONE, Share
 from mptraining_trainer.data.input_stats import InputMeter
-from mptraining_trainer.data.open_data import open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess, check
 from mptraining_trainer.data.schema import Columns
 from mptraining_trainer.source.user_code import import_entry_point
 from mptraining_trainer.worker import Worker
+
+# Records that are looked at before training: enough to infer features and to find a missing one.
+_FIRST_RECORDS = 16
+_SAY_EVERY = 10.0
+
+
+def open_data(
+    patterns: Sequence[str],
+    data: ResolvedData,
+    *,
+    like: Columns | None,
+    notice: Callable[..., None],
+    now: Callable[[], float],
+    objects: Sequence[StoredObject] | None = None,
+    share: Share = ALONE,
+    meter: InputMeter | None = None,
+    cache: DiskCache | None = None,
+) -> Split:
+    """Finds, indexes and looks into the files of `patterns`; `like` are the training data's columns for validation.
+
+    `objects` are what `index.find` found, where it was asked already.
+
+    What has no index yet is read, each of the workers its `share`, and goes into `cache`. Raises InvalidSpec and
+    InvalidData for what cannot be read as the job says, StorageUnavailable.
+    """
+    meter = meter or InputMeter()
+    bad_records = BadRecords(data.bad_records, data.max_skipped)
+    dataset = dataset_index.build(
+        patterns,
+        objects=objects,
+        bad_records=bad_records,
+        worker=share.worker,
+        workers=share.workers,
+        cache=cache,
+        traffic=meter.traffic,
+        progress=_progress(notice, now),
+        notice=lambda text: notice("Index", text),
+    )
+    meter.remote = meter.remote or any(storage.is_remote(shard.readable.uri) for shard in dataset.shards)
+    # A cache that the index pass filled; an empty one stays so until it is decided where records are kept.
+    filled = None if cache is None or cache.is_empty else cache
+    reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic, cache=filled)
+    first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
+    manifest = records_manifest.find(patterns)
+    columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))
+    if like is not None:
+        data_columns.check_records(columns.columns, first)
+    return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
+
+
+def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable[[int, int], None]:
+    """Says every ten seconds how far the index is."""
+    began = said = now()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said
+        if now() - said < _SAY_EVERY:
+            return
+        said = now()
+        left = (said - began) * (total - done) / done
+        time = f"{left:.0f} s" if left < 100 else f"{left / 60:,.0f} min"
+        # A topic of its own: it moves, where the other lines about an index are to stay.
+        notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {time} left")
+
+    return progress
 
 
 class Reserved(NamedTuple):
@@ -82,3 +158,62 @@ def _in_field(field: str) -> Iterator[None]:
         raise type(problem)(
             where, problem.found, expected=problem.expected, next_step=problem.next_step
         ) from problem.__cause__
+
+
+class SkippedRecords:
+    """What the readers of one worker skipped so far."""
+
+    def __init__(self, worker: Worker, readers: Sequence[RecordReader]) -> None:
+        self._worker = worker
+        self._readers = tuple(readers)
+        self._excluded: list[BadRecord] = []
+        self._saved = 0
+        self._said = 0
+
+    @property
+    def all(self) -> tuple[BadRecord, ...]:
+        """The damaged ones, then those that are left out for their values."""
+        return (*self._damaged, *self._excluded)
+
+    @property
+    def manifest(self) -> str:
+        """The URI of what `publish` writes."""
+        seat = self._worker.seat
+        folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
+        return f"{folder}/{run_folder.quarantine_name(seat.attempt, seat.incarnation, seat.index)}.json"
+
+    @property
+    def _damaged(self) -> tuple[BadRecord, ...]:
+        return tuple(bad for reader in self._readers for bad in reader.skipped)
+
+    def exclude(self, records: Sequence[BadRecord]) -> None:
+        """Records that every worker leaves out for their values; the chief alone writes them down."""
+        if self._worker.seat.is_chief:
+            self._excluded += records
+
+    def publish(self, *, last: bool = False) -> None:
+        """Writes the manifest anew when more were skipped since. They are told at the first time and the last."""
+        skipped = self.all
+        seat = self._worker.seat
+        name = run_folder.quarantine_name(seat.attempt, seat.incarnation, seat.index)
+        folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
+        if len(skipped) > self._saved:
+            bad_records.save(folder, name, skipped)
+            self._saved = len(skipped)
+        damaged = self._damaged
+        if len(damaged) > self._said and (last or not self._said):
+            self._said = len(damaged)
+            counted = "1 damaged record" if len(damaged) == 1 else f"{len(damaged)} damaged records"
+            text = f"{counted} left out, the first in {damaged[0].uri}; all are named in {self.manifest}"
+            self._worker.telemetry.notice("BadRecordsSkipped", text, level="Warning")
+
+    @contextmanager
+    def published(self) -> Iterator[None]:
+        """Publishes at the end of the block, and after an error too: it may be that there were too many."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Problem):
+                self.publish(last=True)
+            raise
+        self.publish(last=True)

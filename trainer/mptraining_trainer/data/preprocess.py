@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
 _FIELD = "spec.data.preprocess"
 

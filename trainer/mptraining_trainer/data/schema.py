@@ -9,10 +9,37 @@ from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_records.tfrecord import example as records_example
 from mptraining_records.tfrecord import features as records_features
-from mptraining_records.tfrecord.features import Feature
-from mptraining_records.tfrecord.labels import LABELS
+from mptraining_records.tfrecord.features import LABELS, Feature
 from mptraining_records.tfrecord.manifest import Manifest
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of an example, without the batch dimension; None is a size that varies."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class ExampleSpec:
+    """`inputs` in the order of the features, `labels` in the order of the job; `classes` are the manifest's names.
+
+    A model with one input gets that tensor, a model with several a dict by name or, where its inputs are a list, a
+    tuple; so do losses with the labels.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    labels: tuple[TensorSpec, ...]
+    classes: tuple[str, ...] | None = None
+    weighted: bool = False
+
+    @property
+    def label(self) -> TensorSpec | None:
+        """The only label; None where there are none or several."""
+        return self.labels[0] if len(self.labels) == 1 else None
+
 
 # What numbers become in tf.train.Example, by what they are in the tensor.
 _INTEGERS = frozenset({"uint8", "int32", "int64", "bool"})

@@ -1,0 +1,1 @@
+"""Devices, the tf.distribute strategy, and coordination with the other workers."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from mptraining_api.launch import Seat, tf_config
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 
 # By lower-case proxy variables gRPC sends the workers' own traffic to the proxy, which hangs. Buckets may need it.

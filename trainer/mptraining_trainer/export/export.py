@@ -19,6 +19,7 @@ import io
 import json
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,13 +28,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.data.example_spec import ExampleSpec
+from mptraining_records.storage import storage, transfers
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.export.float32_model import rebuilt, switched_to_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
 from mptraining_trainer.model.program import Program
+from mptraining_trainer.worker import Worker
 
 VERSION = 1
 _LARGEST_SOURCE = 1 << 20
@@ -273,3 +277,32 @@ def _is_source(path: Path, root: Path) -> bool:
     """Whether it is of the program itself: a virtual environment may stand in the same folder."""
     below = path.relative_to(root).parts
     return "site-packages" not in below and not any(part.startswith(".") for part in below)
+
+
+def publish(
+    worker: Worker,
+    program: Program,
+    keras: Keras,
+    example: ExampleSpec | None,
+    step: int,
+    metrics: Mapping[str, float],
+    weights: Sequence[Any],
+) -> str:
+    """Exports the model with these weights (arrays as `model.get_weights` gives them); its path in the run folder.
+
+    Raises Superseded, and writes nothing, when a newer attempt has the folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        folder = Path(scratch, run_folder.MODEL)
+        export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights)
+        to = {
+            path: storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        last = folder / "model.json"
+        if worker.fence is not None:
+            worker.fence.check()
+        transfers.upload({path: uri for path, uri in to.items() if path != last})
+        storage.upload(last, to[last])
+    return run_folder.MODEL

@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.model.metrics import updated_by
+from mptraining_trainer.model.compiled import updated_by
 
 _current = threading.local()
 

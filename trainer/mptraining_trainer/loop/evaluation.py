@@ -11,11 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import kept_apart
-from mptraining_trainer.distribution.replicas import Speakers
+from mptraining_trainer.distribution.replica_variables import Speakers, kept_apart
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs
-from mptraining_trainer.loop.running_sum import local_sum
-from mptraining_trainer.loop.step import Batch, ReplicaStep
+from mptraining_trainer.loop.step import Batch, ReplicaStep, local_sum
 from mptraining_trainer.loop.steps_per_execution import Pace
 from mptraining_trainer.model.compiled import CompiledModel
 

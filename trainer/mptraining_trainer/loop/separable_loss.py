@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.distribution.replicas import run_eagerly
+from mptraining_trainer.distribution.replica_variables import run_eagerly
 from mptraining_trainer.loop.batch_reduction import Part, part_of, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 

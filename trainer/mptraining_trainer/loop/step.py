@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.distribution.replica_variables import all_finite
+from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, alone, part_of, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 
@@ -245,3 +247,93 @@ def _divide(gradient: Any, scale: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)
     return gradient / scale
+
+
+def with_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
+    """This replica's batch with every row that is not kept replaced by its row `filler`; in replica context.
+
+    `keep` is a bool vector over the rows of all replicas, in the order of the data: worker r of n has those that are r
+    modulo n, and deals them to its replicas in equal pieces. All tensors of `batch` have the rows as their first axis.
+    """
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync // workers
+    size = keep.shape[0] // context.num_replicas_in_sync
+    worker, replica = context.replica_id_in_sync_group // replicas, context.replica_id_in_sync_group % replicas
+    kept = tf.gather(keep, (replica * size + tf.range(size)) * workers + worker)
+
+    def replaced(tensor: Any) -> Any:
+        return tf.where(tf.reshape(kept, [size] + [1] * (len(tensor.shape) - 1)), tensor, tensor[filler])
+
+    return tf.nest.map_structure(replaced, batch)
+
+
+class RunningSum:
+    """A float32 sum with its rounding error kept beside it; made inside the strategy's scope.
+
+    Kahan, Further remarks on reducing truncation errors (Communications of the ACM 8, 1965): both together have some 48
+    bits while the sum is larger than what is added, at the price of four operations, and on devices without float64.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._sum, self._error = local_sum(f"{name}_sum"), local_sum(f"{name}_error")
+
+    @property
+    def variables(self) -> tuple[Any, ...]:
+        """What belongs into a checkpoint."""
+        return self._sum, self._error
+
+    def add(self, value: Any) -> None:
+        """Adds a float32 scalar, in replica context."""
+        before = self._sum.read_value()
+        value += self._error.read_value()
+        after = before + value
+        self._error.assign(value - (after - before))
+        self._sum.assign(after)
+
+    def reset(self) -> None:
+        for each in self.variables:
+            each.assign(0.0)
+
+    def readings(self) -> list[Any]:
+        """Two float32 scalars, in cross-replica context; the sum is what they add up to in double precision."""
+        return [each.read_value() for each in self.variables]
+
+    def numpy(self) -> float:
+        """The sum over all replicas; every worker must ask."""
+        return sum(float(each.numpy()) for each in self.variables)
+
+
+def local_sum(name: str) -> Any:
+    """A float32 scalar that each replica keeps apart and a read adds up."""
+    return tf.Variable(
+        0.0,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+        name=name,
+    )
+
+
+class MovingStatistics:
+    """The moving statistics of one model; all methods are for replica context."""
+
+    def __init__(self, keras: Keras, model: Any) -> None:
+        self._variables = keras.moving_statistics(model)
+
+    def read(self) -> list[Any]:
+        """As they are now on this replica."""
+        return [variable.read_value() for variable in self._variables]
+
+    def finite(self) -> Any:
+        """Whether every one of them is finite on this replica, a bool scalar."""
+        return all_finite(self.read())
+
+    def agree(self) -> None:
+        """Every replica goes on with the mean of all."""
+        context = tf.distribute.get_replica_context()
+        if self._variables and context.num_replicas_in_sync > 1:
+            self.assign(context.all_reduce(tf.distribute.ReduceOp.MEAN, self.read()))
+
+    def assign(self, values: list[Any]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)

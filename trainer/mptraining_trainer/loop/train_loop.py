@@ -13,24 +13,41 @@ a `strategy.run` of its own.)
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replicas import Speakers, all_finite, assign, norm_of, run_eagerly, summed
+from mptraining_trainer.distribution.replica_variables import Speakers, all_finite, assign, norm_of, run_eagerly, summed
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.clock import graph_clock
 from mptraining_trainer.loop.evaluation import Evaluation
-from mptraining_trainer.loop.execution import Execution
-from mptraining_trainer.loop.moving_statistics import MovingStatistics
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
-from mptraining_trainer.loop.running_sum import RunningSum
-from mptraining_trainer.loop.step import Batch, ReplicaStep
-from mptraining_trainer.loop.step_rows import with_rows
-from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.metrics import LoggedMetric
+from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, RunningSum, with_rows
+from mptraining_trainer.loop.steps_per_execution import Execution
+from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
+
+
+def graph_clock() -> Callable[[], Any]:
+    """A function that adds an operation to a graph: seconds as a float64 scalar, when it runs.
+
+    Under op determinism `tf.timestamp` raises FailedPreconditionError, since its result is another one each time. No
+    number of the training depends on these readings, so Python's clock is asked instead, which takes some 20
+    microseconds more.
+    """
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:
+        return _python_clock
+    return tf.timestamp  # type: ignore[no-any-return]
+
+
+def _python_clock() -> Any:
+    now = tf.numpy_function(lambda: np.float64(time.perf_counter()), [], tf.float64)
+    return tf.ensure_shape(now, [])
+
 
 # Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
 # scale, skipped twice, asked to stop, seconds, broken, waited.

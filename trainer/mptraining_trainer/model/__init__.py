@@ -1,1 +1,1 @@
-"""The model that is trained: how it is compiled, and how Keras' own loss and metrics are called."""
+"""The model and its compilation: program, losses, metrics, optimizer, and checks before training."""

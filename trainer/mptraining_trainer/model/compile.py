@@ -7,15 +7,87 @@ from their config.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
-from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.data.example_spec import ExampleSpec
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
+from mptraining_api.resolved_job import LearningRate, ResolvedJob
+from mptraining_api.spec import KerasObject
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.keras_objects import Kind, classes, keras_object, plain
+
+Kind = Literal["optimizers", "losses", "metrics"]
+_ONE: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}
+
+
+def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> Any:
+    """The optimizer, loss or metric that Keras' serialization names, of this generation of Keras.
+
+    Nested objects such as learning rate schedules may say `class_name` or `className`; a function's name
+    (`sparse_categorical_crossentropy`) stands for its class. Raises InvalidSpec naming `where`.
+    """
+    known = classes(keras, kind)
+    cls = known.get(wanted.class_name) or keras.module.saving.get_registered_object(wanted.class_name)
+    if cls is None:
+        by_function = {plain(name): known[name] for name in known}
+        cls = by_function.get(plain(wanted.class_name)) if wanted.class_name.islower() else None
+    if cls is None:
+        hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
+        raise InvalidSpec(where, f"there is no {_ONE[kind]} {wanted.class_name!r} in {keras.version}", next_step=hint)
+    return _construct(cls, _nested(keras, wanted.config or {}, where), where)
+
+
+def classes(keras: Keras, kind: Kind) -> dict[str, Any]:
+    """The classes of that kind that this generation of Keras has, by name."""
+    base = {"optimizers": "Optimizer", "losses": "Loss", "metrics": "Metric"}[kind]
+    module = getattr(keras.module, kind)
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isclass(value)
+        and issubclass(value, getattr(module, base))
+        and name not in (base, "LossScaleOptimizer")
+    }
+
+
+def plain(name: str) -> str:
+    """One spelling of a class and of its function: `MeanSquaredError`, `mean_squared_error`."""
+    return name.replace("_", "").lower()
+
+
+def _nested(keras: Keras, value: Any, where: str) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_nested(keras, one, where) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("class_name", value.get("className"))
+    if name is None or not set(value) <= {"class_name", "className", "config", "module", "registered_name"}:
+        return {key: _nested(keras, one, where) for key, one in value.items()}
+    schedules = keras.module.optimizers.schedules
+    known = {key: cls for key, cls in vars(schedules).items() if inspect.isclass(cls)}
+    for kind in ("losses", "metrics", "optimizers"):
+        known |= {key: cls for key, cls in classes(keras, kind).items() if key not in known}
+    cls = known.get(name) or keras.module.saving.get_registered_object(name)
+    if cls is None:
+        raise InvalidSpec(where, f"there is no {name!r} in {keras.version}", next_step=nearest(str(name), known))
+    return _construct(cls, _nested(keras, value.get("config") or {}, where), f"{where} ({name})")
+
+
+def _construct(cls: Any, config: Mapping[str, Any], where: str) -> Any:
+    try:
+        return cls(**config)
+    except (TypeError, ValueError, AttributeError) as error:
+        signature = ", ".join(name for name in inspect.signature(cls).parameters if name not in ("args", "kwargs"))
+        raise InvalidSpec(
+            f"{where}.config", f"{cls.__name__}: {error}", expected=f"arguments of {cls.__name__}({signature})"
+        ) from None
+
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
 
@@ -280,3 +352,57 @@ def _shown(value: Any) -> str:
         key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config
     }
     return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"
+
+
+def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRate) -> Any:
+    """The optimizer with its rate r(step) replaced by factor * r(step) * min(1, (step + 1) / warmup_steps).
+
+    `step` counts from 0 the optimizer's iterations, that is updates, not batches under gradient accumulation. The
+    gradual warm-up is that of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2, here from zero.
+    Returns the same object when there is nothing to change, else a new one: call it inside `strategy.scope()` and
+    before the optimizer has slots.
+    """
+    if learning_rate.factor == 1.0 and learning_rate.warmup_steps == 0:
+        return optimizer
+    config = optimizer.get_config()
+    base = config["learning_rate"]
+    if isinstance(base, dict):
+        base = keras.module.optimizers.schedules.deserialize(base)
+    if learning_rate.warmup_steps == 0 and not callable(base):
+        rate = float(base) * learning_rate.factor
+    else:
+        rate = scaled_schedule(keras.module)(base, learning_rate.factor, learning_rate.warmup_steps)
+    return type(optimizer).from_config({**config, "learning_rate": rate})
+
+
+@functools.cache
+def scaled_schedule(module: ModuleType) -> Any:
+    """The LearningRateSchedule of this generation of Keras (`keras` or `tf_keras`) that scales and warms up."""
+
+    @module.saving.register_keras_serializable(package="mptraining")
+    class ScaledLearningRate(module.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined, misc]
+        """`base` is a rate or another schedule."""
+
+        def __init__(self, base: Any, factor: float, warmup_steps: int) -> None:
+            super().__init__()
+            self.base = base if callable(base) else float(base)
+            self.factor = float(factor)
+            self.warmup_steps = int(warmup_steps)
+
+        def __call__(self, step: Any) -> Any:
+            rate = tf.cast(self.base(step) if callable(self.base) else self.base, tf.float32)
+            done = tf.cast(step, tf.float32) + 1.0
+            return rate * self.factor * tf.minimum(1.0, done / max(self.warmup_steps, 1))
+
+        def get_config(self) -> dict[str, Any]:
+            base = module.optimizers.schedules.serialize(self.base) if callable(self.base) else self.base
+            return {"base": base, "factor": self.factor, "warmup_steps": self.warmup_steps}
+
+        @classmethod
+        def from_config(cls, config: dict[str, Any]) -> Any:
+            base = config["base"]
+            if isinstance(base, dict):
+                base = module.optimizers.schedules.deserialize(base)
+            return cls(base, config["factor"], config["warmup_steps"])
+
+    return ScaledLearningRate

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.cpu import native_bfloat16
+from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.facts import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
+from mptraining_trainer.model.preflight import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
 
 # Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later one that
 # is not finite is left to `onNonFinite`.

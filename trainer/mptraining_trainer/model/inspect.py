@@ -6,31 +6,183 @@ made, which takes their memory. Nothing is read of the data when the job names i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.inspected import ModelFacts, PolicyFacts
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.model_report import mixed_policy
+from mptraining_api.model_report import LayerFacts, ModelFacts, PolicyFacts, mixed_policy
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest as records_manifest
 from mptraining_trainer.data import schema
-from mptraining_trainer.data.example_spec import ExampleSpec
-from mptraining_trainer.data.open_data import open_data
+from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model import program
-from mptraining_trainer.model.layer_calls import layer_facts, recorded
 from mptraining_trainer.model.program import Program
-from mptraining_trainer.model.saved_tensors import saved_bytes
 from mptraining_trainer.source.user_code import import_entry_point
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """A call of a layer (or of an operation of a functional model) that called no other: `outputs` are its tensors.
+
+    `path` names the layers that it stands in.
+    """
+
+    layer: Any
+    path: str
+    outputs: tuple[Any, ...]
+
+
+@contextlib.contextmanager
+def recorded(keras: Keras) -> Iterator[list[LayerCall]]:
+    """Notes every innermost call while the block traces a model."""
+    base = keras.module.layers.Layer
+    # In Keras 3 the operations of a functional model are no layers, but are called in the same place.
+    called = next((cls for cls in base.__mro__ if cls.__name__ == "Operation"), base)
+    original = called.__call__
+    calls: list[LayerCall] = []
+    # For each call under way: its name, whether it called another that counts, and the layer.
+    around: list[list[Any]] = []
+
+    def call(layer: Any, *arguments: Any, **named: Any) -> Any:
+        for each in around:
+            # A recurrent layer is one layer: its cell is called in a loop, and to learn what it gives.
+            each[1] = not isinstance(each[2], keras.module.layers.RNN)
+        around.append([layer.name, False, layer])
+        try:
+            result = original(layer, *arguments, **named)
+        finally:
+            names = [each[0] for each in around]
+            _, inner, _ = around.pop()
+        outputs = tuple(each for each in tf.nest.flatten(result) if tf.is_tensor(each))
+        inside_loop = any(isinstance(each[2], keras.module.layers.RNN) for each in around)
+        if not inner and not inside_loop and outputs and not _passes_on(layer):
+            # The model itself goes without saying.
+            calls.append(LayerCall(layer, "/".join(names[1:] or names), outputs))
+        return result
+
+    called.__call__ = call
+    try:
+        yield calls
+    finally:
+        called.__call__ = original
+
+
+def layer_facts(call: LayerCall, *, batch: int) -> LayerFacts:
+    """The facts of one call that was traced with `batch` examples."""
+    layer, output = call.layer, call.outputs[0]
+    shape = tuple(output.shape[1:]) if output.shape.rank and output.shape[0] == batch else tuple(output.shape)
+    weights = getattr(layer, "weights", None) or []
+    inputs, outputs, multiply_adds = _multiplication(layer, output)
+    activation = getattr(getattr(layer, "activation", None), "__name__", "")
+    return LayerFacts(
+        name=call.path,
+        kind=type(layer).__name__,
+        compute=str(getattr(layer, "compute_dtype", None) or output.dtype.name),
+        variables=str(tf.as_dtype(weights[0].dtype).name) if weights else None,
+        output=output.dtype.name,
+        output_shape=shape,
+        parameters=sum(math.prod(one.shape) for one in weights),
+        inputs=inputs,
+        outputs=outputs,
+        multiply_adds=multiply_adds,
+        softmax=activation == "softmax" or type(layer).__name__ == "Softmax",
+    )
+
+
+def _passes_on(layer: Any) -> bool:
+    return type(layer).__name__ in ("InputLayer", "Identity", "Flatten", "Reshape", "Dropout") and not layer.weights
+
+
+def _multiplication(layer: Any, output: Any) -> tuple[int | None, int | None, int]:
+    """Widths and multiplications of an example, for the layers whose kernel meets the matrix units."""
+    kernel = getattr(layer, "kernel", None)
+    if kernel is None or not hasattr(kernel, "shape"):
+        return None, None, 0
+    shape, kind = tuple(int(size) for size in kernel.shape), type(layer).__name__
+    positions = math.prod(int(size) for size in output.shape[1:-1] if size is not None)
+    if kind == "EinsumDense":
+        # The kernel's dimensions that the output has not are summed over.
+        summed = _summed(layer.equation)
+        width = math.prod(size for size, gone in zip(shape, summed, strict=True) if gone)
+        units = math.prod(shape) // max(width, 1)
+        tokens = math.prod(int(size) for size in output.shape[1:] if size is not None) // max(units, 1)
+        return width, units, math.prod(shape) * max(tokens, 1)
+    if "Depthwise" in kind or "Separable" in kind:
+        # Each channel by itself: nothing that a matrix unit would be filled by.
+        return None, None, math.prod(shape) * positions
+    if "Transpose" in kind:
+        units, width = shape[-2:]
+        return width, units, math.prod(shape) * positions // max(1, math.prod(layer.strides))
+    if len(shape) < 2:
+        return None, None, 0
+    return shape[-2], shape[-1], math.prod(shape) * positions
+
+
+def _summed(equation: str) -> list[bool]:
+    """For each dimension of an EinsumDense's kernel whether it is summed over."""
+    inputs, _, result = equation.replace("...", "").partition("->")
+    return [letter not in result for letter in inputs.split(",")[1]]
+
+
+# Another view of the same memory.
+_VIEWS = frozenset({"Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "PreventGradient", "Snapshot"})
+# Values that a step does not have to keep: the variables themselves, and what is in the program.
+_THERE = frozenset({"ReadVariableOp", "Const", "Placeholder", "VarHandleOp", "Shape", "ResourceGather"})
+
+
+def saved_bytes(graph: Any, forward: Collection[Any], inputs: Sequence[Any], *, batch: int) -> tuple[int, int]:
+    """(bytes for each example, bytes once) of the tensors that operations outside `forward` take from it.
+
+    A tensor belongs to the examples when it depends on `inputs` and its size is a multiple of `batch`, a prime that no
+    layer's width is a multiple of. Tensors of unknown shape, and what loops stack up, are not counted.
+    """
+    dependent = _reached(graph, inputs)
+    given = {id(each) for each in inputs}
+    each_example = once = 0
+    for tensor in _saved(graph, forward):
+        count = math.prod(tensor.shape) if tensor.shape.is_fully_defined() else 0
+        size = count * tensor.dtype.size
+        if id(tensor) in given or (tensor.op.name in dependent and count % batch == 0):
+            each_example += size // batch
+        elif tensor.op.type not in _THERE:
+            once += size
+    return each_example, once
+
+
+def _saved(graph: Any, forward: Collection[Any]) -> list[Any]:
+    """The tensors of the forward pass that the backward pass takes, each memory once."""
+    found: dict[int, Any] = {}
+    for operation in graph.get_operations():
+        if operation in forward or operation.type == "Shape":
+            continue
+        for tensor in operation.inputs:
+            while tensor.op.type in _VIEWS and tensor.op in forward:
+                tensor = tensor.op.inputs[0]  # noqa: PLW2901 - the memory behind the view
+            if tensor.op in forward and tensor.dtype.name not in ("resource", "variant"):
+                found[id(tensor)] = tensor
+    return list(found.values())
+
+
+def _reached(graph: Any, inputs: Sequence[Any]) -> set[str]:
+    """Names of the operations that depend on the inputs."""
+    reached = {each.op.name for each in inputs}
+    for operation in graph.get_operations():
+        if any(tensor.op.name in reached for tensor in operation.inputs):
+            reached.add(operation.name)
+    return reached
+
 
 Notices = Callable[..., None]
 # Larger than a layer's kernel and a prime: a tensor whose size is a multiple of it has one part an example.

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec_program import Function
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
+from mptraining_api.spec import Function
 from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model

@@ -1,0 +1,1 @@
+"""Loss scaling, and the change of precision after non-finite values."""

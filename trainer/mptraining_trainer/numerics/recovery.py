@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from mptraining_api.evidence import ExcludedRecord, Recovery, Trial
+from mptraining_api.events import ExcludedRecord, Recovery, Trial
 from mptraining_api.problems import Diverged
 from mptraining_api.resolved_job import ResolvedJob
 

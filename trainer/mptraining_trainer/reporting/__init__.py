@@ -1,0 +1,1 @@
+"""Events, progress reports and error messages of a worker."""

@@ -6,13 +6,14 @@ Every clock of the trainer is read here or handed in from here.
 from __future__ import annotations
 
 import bisect
+import io
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import Seat
@@ -20,7 +21,81 @@ from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records.storage import storage
 from mptraining_trainer.reporting.secrets import SecretValues
-from mptraining_trainer.reporting.whole_lines import of
+
+# What a thread writes without a newline is passed on at this length, in characters.
+_LONGEST = 8192
+
+
+class WholeLines(io.TextIOBase):
+    """Writes to `out` what each thread has finished of its line; what is flushed before goes at once."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.RLock()
+        self._begun: dict[int, str] = {}
+        # Whether the last character that went out ended a line.
+        self._at_start = True
+
+    def write(self, text: str) -> int:
+        """As of any text stream: the number of characters."""
+        with self._lock:
+            me = threading.get_ident()
+            whole, newline, begun = (self._begun.pop(me, "") + text).rpartition("\n")
+            if newline:
+                self._pass_on(whole + newline)
+            if len(begun) > _LONGEST:
+                self._pass_on(begun)
+            elif begun:
+                self._begun[me] = begun
+        return len(text)
+
+    def flush(self) -> None:
+        """Passes on what this thread has begun, a progress bar perhaps, and what threads left that are gone."""
+        with self._lock:
+            others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+            for thread in self._begun.keys() - others:
+                self._pass_on(self._begun.pop(thread))
+            self._out.flush()
+
+    def line(self, text: str) -> None:
+        """A line of its own, at once; a line that was flushed before its end is ended first."""
+        with self._lock:
+            if not self._at_start:
+                self._pass_on("\n")
+            self._pass_on(text + "\n")
+            self._out.flush()
+
+    def isatty(self) -> bool:
+        """Whether people look on."""
+        return self._out.isatty()
+
+    def fileno(self) -> int:
+        """The file descriptor below."""
+        return self._out.fileno()
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream below."""
+        return self._out.encoding
+
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """The bytes below, for those that ask a text stream for them."""
+        return self._out.buffer  # type: ignore[return-value]
+
+    def _pass_on(self, text: str) -> None:
+        self._out.write(text)
+        self._at_start = text.endswith("\n")
+
+
+def of(out: TextIO | WholeLines) -> WholeLines:
+    """The stream itself if it is one already."""
+    return out if isinstance(out, WholeLines) else WholeLines(out)
+
 
 # A bucket cannot be appended to: events gather this long and become the next part.
 _PART_SECONDS = 30.0
@@ -194,3 +269,9 @@ def peak_memory_bytes() -> int:
     """The most memory this process has had resident, as the kernel counts it (ru_maxrss is in KiB on Linux)."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Notify(Protocol):
+    """Reports `message` once for each topic and message."""
+
+    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None: ...

@@ -1,1 +1,1 @@
-"""What is set up around a training script, so that it runs here as it runs in Keras."""
+"""Programs that call `fit` themselves: our policy, strategy, telemetry and checkpoints around them."""

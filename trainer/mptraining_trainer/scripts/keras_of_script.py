@@ -15,7 +15,7 @@ from mptraining_api.keras_2.source_code import read
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.resolve.precision import ASKED_FOR
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.reporting.notice import Notify
+from mptraining_trainer.reporting.telemetry import Notify
 from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 

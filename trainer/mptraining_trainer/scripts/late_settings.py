@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.reporting.notice import Notify
+from mptraining_trainer.reporting.telemetry import Notify
 
 _TOO_LATE = ("after initialization", "after being initialized", "have been initialized")
 

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.reporting.notice import Notify
+from mptraining_trainer.reporting.telemetry import Notify
 
 TOPIC = "LossScaled"
 _as_it_is = tf.autograph.experimental.do_not_convert

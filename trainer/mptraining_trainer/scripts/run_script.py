@@ -17,17 +17,15 @@ from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUn
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Loaded
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState
-from mptraining_trainer.distribution.parting import part
+from mptraining_trainer.distribution.coordination import part
 from mptraining_trainer.distribution.strategy import ground
-from mptraining_trainer.export.publish import publish
+from mptraining_trainer.export.export import publish
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.reporting.errors import of_a_peer
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
-from mptraining_trainer.scripts.fit_wrapper import run_script
-from mptraining_trainer.scripts.fits import Added
-from mptraining_trainer.training.device_meter import DeviceMeter
-from mptraining_trainer.training.profiling import Profiling
+from mptraining_trainer.scripts.fit_wrapper import Added, run_script
+from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.training_result import Trained
 from mptraining_trainer.worker import Worker
 

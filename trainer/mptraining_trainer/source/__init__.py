@@ -1,0 +1,1 @@
+"""The user's code: fetched, unpacked, installed and imported before training."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec_program import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
+from mptraining_api.spec import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
 from mptraining_records.storage import local as storage_local
 from mptraining_records.storage import storage
-from mptraining_trainer.source import package_cache
+from mptraining_trainer.source import requirements
 from mptraining_trainer.source.archive import MOST_ARCHIVE_BYTES, unpack
 from mptraining_trainer.source.requirements import install
 
@@ -35,7 +35,7 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
         mounted = Path(_needed(environment, CONFIG_MAP_FOLDER))
         said.append(_take(source.config_map, mounted, _target(environment)))
     if source.requirements is not None:
-        packages, cache = Path(_needed(environment, PACKAGES_FOLDER)), environment.get(package_cache.FOLDER)
+        packages, cache = Path(_needed(environment, PACKAGES_FOLDER)), environment.get(requirements.FOLDER)
         taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
         said.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
     return "; ".join(said) or "nothing to do"

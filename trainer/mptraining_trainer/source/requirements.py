@@ -7,20 +7,91 @@ called (`tensorflow-cpu`, `tensorflow-tpu`).
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_records.storage import local
 from mptraining_trainer.reporting.secrets import SecretValues
-from mptraining_trainer.source import package_cache
+
+# The folder, a setting for people: podTemplate.env, with a volume mounted there.
+FOLDER = "MPTRAINING_PACKAGES_CACHE"
+
+_FILE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
+
+
+def place(folder: Path, requirements: Path, constraints: str) -> Path | None:
+    """Where these requirements are, or would be, kept; None for those whose text does not say what they are.
+
+    Such are paths in the source, since the files there may change under the same name.
+    """
+    digest = hashlib.sha256()
+    for text in (sys.version, platform.machine(), constraints):
+        digest.update(f"{text}\0".encode())
+    try:
+        for line in _lines(requirements, seen=set()):
+            if _is_local(line):
+                return None
+            digest.update(f"{line}\n".encode())
+    except (OSError, UnicodeDecodeError):
+        # pip says it better.
+        return None
+    return folder / digest.hexdigest()
+
+
+def keep(packages: Path, kept: Path) -> None:
+    """Copies installed packages there. What goes wrong is said on stderr alone: the job has what it needs."""
+    unfinished = kept.with_name(f".{kept.name}.{socket.gethostname()}-{os.getpid()}.part")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(packages, unfinished)
+        unfinished.rename(kept)
+    except OSError as error:
+        # Another worker that was quicker is no mishap.
+        if not kept.is_dir():
+            sys.stderr.write(f"{FOLDER}: the packages could not be kept: {error}\n")
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _lines(file: Path, seen: set[Path]) -> Iterator[str]:
+    """The lines that pip would read, those of files that are named in the file too."""
+    seen.add(file.resolve())
+    for raw in file.read_text(encoding="utf-8").splitlines():
+        line = raw.partition(" #")[0].strip()
+        if not line or line.startswith("#"):
+            continue
+        yield line
+        option, _, name = line.replace("=", " ", 1).partition(" ")
+        if option in _FILE_OPTIONS and "://" not in name:
+            inner = file.parent / name.strip()
+            if inner.resolve() not in seen:
+                yield from _lines(inner, seen)
+
+
+def _is_local(line: str) -> bool:
+    option, _, rest = line.replace("=", " ", 1).partition(" ")
+    if option in _FILE_OPTIONS:
+        return False
+    if option in ("-e", "--editable"):
+        return "://" not in rest or "file:" in rest
+    if option in ("-f", "--find-links"):
+        return "://" not in rest or rest.strip().startswith("file:")
+    if "://" in line:
+        return "file:" in line
+    return "/" in line or line.startswith(".")
+
 
 _WHERE = "spec.source.requirements"
 _TENSORFLOW = "tensorflow"
@@ -39,7 +110,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
         hint = nearest(requirements, known) or f"The source has {', '.join(known) or 'no .txt files'}."
         raise InvalidSpec(_WHERE, f"no file {requirements!r} in the source", next_step=hint)
     known_here = _versions()
-    kept = package_cache.place(cache, file, _constraints(known_here)) if cache is not None else None
+    kept = place(cache, file, _constraints(known_here)) if cache is not None else None
     local.delete_folder(packages)
     if kept is not None and kept.is_dir():
         with local.explained(kept):
@@ -53,7 +124,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
         for found in sorted(prefix.glob("lib*/python*/site-packages/*")):
             shutil.move(found, packages / found.name)
     if kept is not None:
-        package_cache.keep(packages, kept)
+        keep(packages, kept)
     return False
 
 

@@ -59,7 +59,7 @@ def raised(what: str, error: Exception) -> str:
 
 def _user_frame(error: BaseException) -> str:
     """`file:line` of the innermost frame that is the user's own code, else an empty string."""
-    ours = (str(Path(__file__).parent), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
+    ours = (str(Path(__file__).parents[1]), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = frame.filename
         if not path.startswith(("<", *ours)) and "site-packages" not in path:

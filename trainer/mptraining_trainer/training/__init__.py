@@ -1,1 +1,1 @@
-"""The training loop: Keras' own loss and metrics in every replica, and what keeps the numbers finite."""
+"""The fit loop on the host: build, callbacks, non-finite values, profiling."""

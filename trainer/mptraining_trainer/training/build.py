@@ -6,6 +6,7 @@ Whatever was built before, the same job under the same policy begins with the sa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -17,27 +18,79 @@ from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTraining
 from mptraining_records.reading.order import Order, Position
 from mptraining_trainer.checkpoints.provenance import Origin
-from mptraining_trainer.cpu import native_bfloat16
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import Opened
-from mptraining_trainer.data.example_spec import ExampleSpec, TensorSpec
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.distribution.replica_variables import ReplicaValues
+from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.separable_loss import needs_sums
 from mptraining_trainer.loop.train_loop import Loop, feed
 from mptraining_trainer.model import preflight, program
-from mptraining_trainer.model.facts import Facts
+from mptraining_trainer.model.compile import scale_learning_rate
 from mptraining_trainer.model.first_look import CHECKED, LOOKED_AT, first_examples, gather
-from mptraining_trainer.model.optimizer import scale_learning_rate
-from mptraining_trainer.model.preflight import Finding
+from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
 from mptraining_trainer.numerics.recovery import job_under, policies, safer
 from mptraining_trainer.source.user_code import raised
-from mptraining_trainer.training.xla import compiles, leave_out, sums_over_replicas
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
+
+
+def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
+    """Whether to compile. Raises InvalidProgram when the job says Always and the model has what XLA cannot take.
+
+    Synchronized BatchNormalization talks to the other replicas in mid-pass, which a compiled function cannot.
+    """
+    if job.jit_compile == "Never":
+        return False
+    talking = [layer.name for layer in keras.layers(model) if getattr(layer, "synchronized", False)]
+    if not talking or job.replicas == 1:
+        return True
+    layer = f"synchronized BatchNormalization ({talking[0]})"
+    _refuse_always(
+        job, f"{layer} on {job.replicas} replicas", "Set jitCompile: Auto, or BatchNormalization(synchronized=False)."
+    )
+    notice("NotCompiled", f"XLA is off: {layer} cannot be compiled")
+    return False
+
+
+def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
+    """Reports that a loss which counts over the replicas (a mask, a sum of weights) cannot be compiled.
+
+    Raises InvalidProgram when the job says Always.
+    """
+    what = f"a loss that divides by a count over {job.replicas} replicas (a mask, or a sum of sample weights)"
+    _refuse_always(job, what, "Set jitCompile: Auto.")
+    notice("NotCompiled", f"XLA is off: {what} cannot be compiled")
+
+
+def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
+    """Whether XLA has to be left out for an operation of the model's that it has no kernel for.
+
+    `said` is what XLA said against the step, None for nothing. What is not about operations is left to the first step,
+    which meets it again. Raises InvalidProgram when the job says Always.
+    """
+    if said is None or "unsupported operations" not in said:
+        return False
+    found = sorted({name for match in _NO_KERNEL.findall(said) for name in match if name})
+    operations = ", ".join(found) or said.partition("\n")[0][:200]
+    _refuse_always(
+        job,
+        f"a model in which XLA has no kernel for: {operations}",
+        "Set jitCompile: Auto, or move that part of the model into the map function of the data.",
+    )
+    notice("NotCompiled", f"XLA is off: it has no kernel for {operations}")
+    return True
+
+
+def _refuse_always(job: ResolvedJob, what: str, next_step: str) -> None:
+    if job.jit_compile == "Always":
+        raise InvalidProgram("spec.jitCompile", f"'Always' with {what}", next_step=next_step)
 
 
 @dataclass(frozen=True)

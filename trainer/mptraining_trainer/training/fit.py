@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,22 +15,87 @@ from mptraining_records.reading.order import Position
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.data.batching import Batching
-from mptraining_trainer.data.input_stats import InputMeter
-from mptraining_trainer.data.skipped import SkippedRecords
-from mptraining_trainer.distribution.parting import part
-from mptraining_trainer.loop.execution import Execution
-from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
+from mptraining_trainer.data.dataset import SkippedRecords
+from mptraining_trainer.data.input_stats import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
+from mptraining_trainer.distribution.coordination import part
+from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, Pace
 from mptraining_trainer.loop.train_loop import Loop
 from mptraining_trainer.numerics.loss_scaling import LossScaler
 from mptraining_trainer.numerics.recovery import NonFinite, Numbers
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.training.bad_rows import RecordExclusion
-from mptraining_trainer.training.device_meter import DeviceMeter
 from mptraining_trainer.training.hooks import Hooks
 from mptraining_trainer.training.non_finite import Watch
-from mptraining_trainer.training.profiling import Profiling
-from mptraining_trainer.training.speed import Speed
+from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.worker import Worker
+
+# Executions that the time of a step is taken from.
+_RECENT = 1000
+
+
+class Speed:
+    """Told of every execution. The first one traces and compiles; what it took says nothing about a step."""
+
+    def __init__(self, meter: InputMeter, now: Callable[[], float]) -> None:
+        self._meter = meter
+        self._now = now
+        self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
+        # When and at which step the first execution was over.
+        self._warm_since: tuple[float, int] | None = None
+        # Since the last Progress; since the first execution.
+        self.recent = InputSince()
+        self._steady = InputSince()
+        self._advised = False
+
+    def add(self, took: float, waited: float | None, steps: int, step: int) -> float | None:
+        """An execution of `steps` steps that ended with step `step`: the seconds of one, None for the first execution.
+
+        `took` and `waited` (for data, None where nobody measured it) are in seconds.
+        """
+        if self._warm_since is None:
+            self._warm_since = self._now(), step
+            self.recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
+            return None
+        self.recent.add(took, waited)
+        self._steady.add(took, waited)
+        self._step_seconds.append((took / steps, steps))
+        return took / steps
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median over the last executions, weighted by their steps."""
+        ordered = sorted(self._step_seconds)
+        half = sum(steps for _, steps in ordered) / 2
+        for seconds, steps in ordered:
+            half -= steps
+            if half <= 0:
+                return seconds
+        return None
+
+    @property
+    def input_bound_percent(self) -> float | None:
+        """The share of the time in which the device waited for data."""
+        return self._steady.bound_percent
+
+    def said(self) -> None:
+        """A Progress was said: `recent` begins anew."""
+        self.recent = InputSince.begin(self._meter)
+
+    def advice(self) -> str | None:
+        """What to do about waiting for data, once, when it is worth saying."""
+        percent = self._steady.bound_percent
+        if self._advised or percent is None or self._steady.seconds <= STEADY or percent < WORTH_SAYING:
+            return None
+        self._advised = True
+        return advice(self._steady, self._meter)
+
+    def remaining_seconds(self, step: int, total_steps: int) -> float | None:
+        """At the pace so far, validation and saving included, which a step's own time leaves out."""
+        if self._warm_since is None or step <= self._warm_since[1]:
+            return None
+        began, first = self._warm_since
+        return round((self._now() - began) / (step - first) * (total_steps - step), 1)
+
 
 # An iterator for the loop, from a position on, over so many steps.
 Feed = Callable[[Position, int], Any]

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from mptraining_api.run_folder import Best
 from mptraining_trainer.checkpoints.state import CheckpointState
-from mptraining_trainer.distribution.agreement import sum_over_workers
+from mptraining_trainer.distribution.coordination import sum_over_workers
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.training.best_weights import BestWeights, best_weights

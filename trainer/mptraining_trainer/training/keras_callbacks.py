@@ -15,6 +15,7 @@ Keras' own by an explicit list of attributes (`callback_kinds`), of the user's w
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,61 @@ from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks as kinds
 from mptraining_trainer.source.user_code import raised
-from mptraining_trainer.training import callback_state
+from mptraining_trainer.training.best_weights import known, mode_of
 from mptraining_trainer.training.callback_files import CallbackFiles
-from mptraining_trainer.training.monitor import known, mode_of
+
+_PAIRS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
+# Objects with one of these keys stand for what JSON has no value for.
+_ARRAY, _NUMBER = "$array", "$number"
+# What safetensors stores: booleans, integers, floating numbers.
+_KINDS = "biuf"
+
+
+def methods(callback: Any) -> tuple[str, str] | None:
+    """The names of the methods by which it declares its state; None when it declares none."""
+    for pair in _PAIRS:
+        if all(callable(getattr(callback, name, None)) for name in pair):
+            return pair
+    return None
+
+
+def packed(state: Any) -> tuple[JsonValue, list[np.ndarray]]:
+    """The state as a JSON value, and the arrays in it. Raises TypeError that names the place of anything else."""
+    arrays: list[np.ndarray] = []
+    return _packed(state, "state", arrays), arrays
+
+
+def unpacked(value: JsonValue, arrays: Sequence[np.ndarray]) -> Any:
+    """The inverse of `packed`; tuples come back as lists, tensors as arrays."""
+    if isinstance(value, list):
+        return [unpacked(each, arrays) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) == {_ARRAY}:
+        return arrays[int(str(value[_ARRAY]))]
+    if set(value) == {_NUMBER}:
+        return float(str(value[_NUMBER]))
+    return {name: unpacked(each, arrays) for name, each in value.items()}
+
+
+def _packed(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str) or name in (_ARRAY, _NUMBER):
+                raise TypeError(f"{where} has the key {name!r}, which is no name")
+        return {name: _packed(each, f"{where}[{name!r}]", arrays) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_packed(each, f"{where}[{number}]", arrays) for number, each in enumerate(value)]
+    if type(value) in (int, float):
+        return value if math.isfinite(value) else {_NUMBER: str(value)}
+    array = np.array(value) if hasattr(value, "__array__") else None
+    if array is None or array.dtype.kind not in _KINDS:
+        raise TypeError(f"{where} is of {type(value).__name__}, neither a JSON value nor an array of numbers")
+    arrays.append(array)
+    return {_ARRAY: len(arrays) - 1}
+
 
 _RATE = "learning_rate"
 # Behind a callback's name: what it declares.
@@ -138,7 +191,7 @@ class Callbacks:
         }
         self._declared = {}
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            if (declared := callback_state.methods(callback)) is not None:
+            if (declared := methods(callback)) is not None:
                 found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._packed(callback, declared[0])
         setters = [one for one in self._callbacks if kinds.own(one) or _kind(one) in kinds.RATE_SETTERS]
         if self._job_rate is not None and setters:
@@ -211,7 +264,7 @@ class Callbacks:
 
     def _packed(self, callback: Any, getter: str) -> tuple[JsonValue, list[np.ndarray]]:
         try:
-            return callback_state.packed(self._call(getter, only=[callback]))
+            return packed(self._call(getter, only=[callback]))
         except TypeError as error:
             where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
             raise InvalidProgram(
@@ -223,10 +276,10 @@ class Callbacks:
     def _restore_declared(
         self, name: str, callback: Any, state: Mapping[str, JsonValue], weights: Mapping[str, Sequence[np.ndarray]]
     ) -> None:
-        key, declared = f"{name}{_DECLARED}", callback_state.methods(callback)
+        key, declared = f"{name}{_DECLARED}", methods(callback)
         if declared is not None:
             if key in state:
-                found = callback_state.unpacked(state[key], weights.get(key, ()))
+                found = unpacked(state[key], weights.get(key, ()))
                 self._call(declared[1], found, only=[callback])
         elif kinds.own(callback) and kinds.keeps_something(callback):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_records.reading.order import Position
-from mptraining_trainer.distribution.agreement import gathered
+from mptraining_trainer.distribution.coordination import gathered
 from mptraining_trainer.loop.step import ReplicaStep
 from mptraining_trainer.numerics.recovery import NonFinite
 from mptraining_trainer.training.bad_rows import described, located, suspects

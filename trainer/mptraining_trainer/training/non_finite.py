@@ -11,7 +11,7 @@ from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, Numbers, saf
 
 if TYPE_CHECKING:
     from mptraining_records.reading.order import Position
-    from mptraining_trainer.loop.execution import Execution
+    from mptraining_trainer.loop.steps_per_execution import Execution
 
 # The loss scale falls from 32768 to its floor in 15 bad steps: what is still bad after this many is no matter of it.
 PERSISTENT = 100

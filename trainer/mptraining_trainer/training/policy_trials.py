@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from mptraining_api.evidence import Trial
-from mptraining_trainer.distribution.agreement import mean_over_workers
+from mptraining_api.events import Trial
+from mptraining_trainer.distribution.coordination import mean_over_workers
 from mptraining_trainer.numerics.recovery import Numbers
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.training.build import Assembled, Ground, assemble

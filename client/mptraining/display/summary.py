@@ -1,0 +1,61 @@
+"""The last lines about a run that succeeded, on a cluster or on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+from mptraining.display.text import duration, metrics
+from mptraining_api.events import Event, Finished, Saved, Started
+
+
+@dataclass
+class Story:
+    """What the workers' events amount to so far."""
+
+    saved: int | None = None
+    finished: dict[int, Finished] = field(default_factory=dict)
+
+    def add(self, worker: int, event: Event) -> None:
+        if isinstance(event, Finished):
+            self.finished[worker] = event
+        elif isinstance(event, Saved):
+            self.saved = event.step
+        elif isinstance(event, Started) and worker == 0 and event.first_step:
+            self.saved = event.first_step
+
+
+def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
+    """The lines after a success; `folder` is None for a job of a cluster that has no run folder."""
+    if finished is None:
+        return ("Ended without a word about the result.",)
+    first = "Succeeded"
+    if finished.step is not None:
+        first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
+    if finished.seconds is not None:
+        first += f" in {duration(finished.seconds)}"
+    rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
+    if folder is None:
+        return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+    rows.append(("run folder", folder))
+    if finished.model is not None:
+        below = "://" not in finished.model and not finished.model.startswith("/")
+        rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
+    rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
+    return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
+
+
+def _numbers(finished: Finished) -> str:
+    """Nothing when they stayed finite."""
+    times = finished.recoveries or 0
+    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
+
+
+def _data(finished: Finished) -> str:
+    """What the records cost the training, as far as somebody measured it."""
+    parts = []
+    if finished.first_record_seconds is not None:
+        parts.append(f"first batch after {duration(finished.first_record_seconds)}")
+    if finished.input_bound_percent is not None:
+        parts.append(f"waited for data {finished.input_bound_percent:.0f}% of the time")
+    return ", ".join(parts)
