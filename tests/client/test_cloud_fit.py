@@ -132,7 +132,7 @@ import tensorflow as tf
 import mptraining.colab
 mptraining.colab.run_here()
 from tensorflow_cloud.tuner import cloud_fit_client as client
-import mptraining.run_program
+import mptraining.tensorflow_cloud_compat.run
 
 x, y = np.load("x.npy"), np.load("y.npy")
 

@@ -143,8 +143,8 @@ def test_workers_end_when_the_starter_is_killed() -> None:
     """Also one that ignores SIGTERM, and its own children."""
     code = """
 import os, sys
-from mptraining.gang import Worker, run_gang
-from mptraining.verdict import Patience
+from mptraining.local.processes import Worker, run_gang
+from mptraining.local.outcome import Patience
 child = "import os,signal,subprocess,time; signal.signal(15, signal.SIG_IGN)\\n"
 child += "print(os.getpid(), subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
 run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],

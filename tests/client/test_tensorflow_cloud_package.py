@@ -76,7 +76,7 @@ for case in cases["jobs"]:
 
 # After: its run makes jobs.
 import mptraining.tensorflow_cloud as ours
-from mptraining import submission
+from mptraining.cluster import submit as submission
 from mptraining_api.problems import Problem
 made = []
 

@@ -287,7 +287,7 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
 
 
 def test_the_guide_names_every_reason_to_wait() -> None:
-    source = (ROOT / "operator" / "mptraining_operator" / "waiting.py").read_text(encoding="utf-8")
+    source = (ROOT / "operator" / "mptraining_operator" / "plan" / "waiting.py").read_text(encoding="utf-8")
     known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source), NAMESPACE_FULL}
     told = {row[0].strip("`") for row in _table("docs/guide.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
@@ -301,7 +301,7 @@ def test_the_guide_names_every_phase() -> None:
 def test_the_guide_names_every_condition_with_its_reasons() -> None:
     rows = {row[0].strip("`"): row for row in _table("docs/guide.md", "### Phases and conditions", 1)}
     assert rows.keys() == set(get_args(Condition.model_fields["type"].annotation))
-    source = (ROOT / "operator" / "mptraining_operator" / "standing.py").read_text(encoding="utf-8")
+    source = (ROOT / "operator" / "mptraining_operator" / "plan" / "conditions.py").read_text(encoding="utf-8")
     written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
     assert written
     for condition, value, reason in written:

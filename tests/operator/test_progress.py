@@ -447,8 +447,8 @@ def test_connections_end_with_the_answer_when_half_of_them_are_taken(tmp_path: P
 
 HELD = """
 import sys, time
-from mptraining_operator.certificate import issue
-from mptraining_operator.progress import ProgressServer
+from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.settings import ProgressSettings
 
 class Keeper:

@@ -40,7 +40,7 @@ quiet("Keras3")
 from parity import trainer_run
 from parity.program import Program
 from parity.trial import attempt
-from mptraining_trainer.keras_generation import Keras
+from mptraining_trainer.keras_backend import Keras
 
 trainer_run.prepare()
 apply = Keras.apply_gradients

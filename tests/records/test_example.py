@@ -80,7 +80,7 @@ def test_what_is_no_example_is_refused() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_it_lives_beside_tensorflow_in_one_process(first: str) -> None:
-    ours = "from mptraining_records import example; record = example.encode({'x': [1, 2]})"
+    ours = "from mptraining_records.tfrecord import example; record = example.encode({'x': [1, 2]})"
     theirs = "import tensorflow as tf"
     lines = [ours, theirs] if first == "ours" else [theirs, ours]
     lines.append("assert tf.train.Example.FromString(record).features.feature['x'].int64_list.value == [1, 2]")

@@ -38,7 +38,7 @@ DIRECT = f"principal://{POOLS}/{PROJECT}.svc.id.goog/subject/ns/team-a/sa"
 ASK = """
 import json, os, pathlib, sys
 from mptraining_api.problems import Problem
-from mptraining_records import connections, fetch, storage
+from mptraining_records.storage import gcs_clients as connections, ranges as fetch, storage
 
 def said(ask):
     try:

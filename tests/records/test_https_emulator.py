@@ -24,7 +24,7 @@ from mptraining_records.storage import storage
 
 # Certificates are read when a process first asks; so each way of asking has a process of its own.
 ASK = """
-from mptraining_records import storage
+from mptraining_records.storage import storage
 print(storage.read_range("gs://bucket/object", 0, 4), storage.stat("gs://bucket/object").version)
 """
 

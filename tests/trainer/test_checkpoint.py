@@ -313,10 +313,10 @@ class Test_an_older_attempt_that_still_runs:
 ENDLESS = """
 import itertools, sys
 from mptraining_api.launch import Seat
-from mptraining_trainer.checkpoint import Checkpointer, Contents
-from mptraining_trainer.checkpoint_state import CheckpointState
-from mptraining_trainer.keras_generation import load
-from mptraining_trainer.telemetry import Telemetry
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.state import CheckpointState
+from mptraining_trainer.keras_backend import load
+from mptraining_trainer.reporting.telemetry import Telemetry
 keras = load("Keras3")
 model = keras.module.Sequential([keras.module.layers.Input((1000,)), keras.module.layers.Dense(1000)])
 optimizer = keras.module.optimizers.SGD()

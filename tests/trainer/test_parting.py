@@ -19,8 +19,8 @@ WORKER = """
 import sys, time
 import tensorflow as tf
 from mptraining_api.launch import Seat
-from mptraining_trainer import parting
-from mptraining_trainer.parting import part
+from mptraining_trainer.distribution import coordination as parting
+from mptraining_trainer.distribution.coordination import part
 
 parting._SECONDS = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -13,7 +13,7 @@ import pytest
 # What each program does after it watches; 75 is what the watchdog leaves with.
 WATCH = """
 import os, sys, threading
-from mptraining_trainer.preemption import Preemption
+from mptraining_trainer.distribution.preemption import Preemption
 preemption = Preemption(lambda: os._exit(75), grace=float(sys.argv[1]))
 preemption.watch()
 print("ready", flush=True)

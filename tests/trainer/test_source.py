@@ -258,8 +258,8 @@ def test_the_last_words_repeat_no_secret(tmp_path: Path) -> None:
 def test_the_process_leaves_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(resolved(configMap={"name": "code"}).to_json())
     program = (
-        "import sys, time; from mptraining_trainer import source, __main__ as main;"
-        "source.prepare = lambda *_: (print('ready', flush=True), time.sleep(600));"
+        "import sys, time; from mptraining_trainer import __main__ as main; from mptraining_trainer.source import prepare;"
+        "prepare.prepare = lambda *_: (print('ready', flush=True), time.sleep(600));"
         "sys.exit(main.main(['source']))"
     )
     environment = {**os.environ, launch.JOB_FILE: str(tmp_path / "job.json")}
