@@ -12,6 +12,10 @@ from parity.program import Program
 _ADAPTIVE = frozenset({"Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "Nadam", "Adafactor", "Adagrad", "Ftrl"})
 
 
+# A few last digits of float32: what a comparison of bits finds is no instability of the program.
+NOISE = 1e-6
+
+
 @dataclass(frozen=True)
 class Variant:
     """Where a program is trained: `replicas` on logical CPU devices, or one on each of `workers` processes."""
@@ -53,6 +57,20 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         Bound(None, None, "each replica normalizes by its own rows, as under any strategy; plain fit has one replica"),
     ),
     (
+        lambda p, _: (
+            p.accumulation > 1
+            and p.inputs.startswith("tokens")
+            and p.generation == "Keras3"
+            and p.optimizer in _ADAPTIVE
+        ),
+        Bound(
+            None,
+            None,
+            "Keras 3 squares the gradients of a token that a batch has twice one by one; over accumulated batches, "
+            "here as with its own gradient_accumulation_steps (equal to the bit), their sum",
+        ),
+    ),
+    (
         lambda p, v: v != ONE and p.optimizer == "Lion",
         Bound(2e-2, 2e-2, "steps by the sign of a gradient, which the order of additions may turn"),
     ),
@@ -87,6 +105,10 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
     (
         _reordered,
         Bound(2e-6, 5e-6, "float32, sums in another order"),
+    ),
+    (
+        lambda p, _: {"batchnorm", "dropout"} <= {*p.extras},
+        Bound(2e-7, 1e-6, "TensorFlow's graph optimizer fuses them by what is around; equal to the bit without it"),
     ),
     (
         lambda p, _: p.outputs == "one" and p.ema == "none" and not {"l2", "activity", "add_loss"} & {*p.extras},

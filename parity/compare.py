@@ -78,6 +78,15 @@ def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: N
     return verdict, what
 
 
+def apart(one: Numbers, other: Numbers) -> tuple[float, float]:
+    """How far two trainings of the same program are apart: weights, metrics; infinite where they have other shapes."""
+    weights, (metrics, _) = _weights_apart(one.weights, other.weights), _metrics_apart(one.epochs, other.epochs)
+    return (
+        weights if isinstance(weights, float) else math.inf,
+        metrics if isinstance(metrics, float) else math.inf,
+    )
+
+
 def reason(refusal: str) -> str:
     """A refusal without the names and numbers of this program, so that equal reasons count as one."""
     plain = re.sub(r"parity_[0-9a-f]+", "PROGRAM", refusal)

@@ -16,8 +16,13 @@ from parity.source import fit_arguments
 INITIAL_SCALE = 2.0**15
 
 
-def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arrays | None) -> Numbers:
-    """Trains as the program's own `__main__` does. What Keras raises is `failed`."""
+def train(
+    program: Program, module: ModuleType, arrays: Arrays, validation: Arrays | None, *, nudged: bool = False
+) -> Numbers:
+    """Trains as the program's own `__main__` does. What Keras raises is `failed`.
+
+    `nudged`: from weights that differ in the last digit.
+    """
     began = time.monotonic()
     keras = module.keras
     keras.backend.clear_session()
@@ -26,6 +31,8 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
     try:
         built = module.build()
         model, callbacks = (built["model"], built["callbacks"]) if isinstance(built, dict) else (built, [])
+        if nudged:
+            _nudge(model)
         x, y, *weights = module.split(arrays)
         arguments = fit_arguments(program)
         every = 2 if program.validation == "second" else 1
@@ -44,6 +51,13 @@ def train(program: Program, module: ModuleType, arrays: Arrays, validation: Arra
         skipped,
         time.monotonic() - began,
     )
+
+
+def _nudge(model: Any) -> None:
+    random = np.random.default_rng(SEED)
+    for variable in model.trainable_variables:
+        first = np.asarray(variable)
+        variable.assign(first * (1 + np.finfo(first.dtype).eps * random.choice([-1, 1], size=first.shape)))
 
 
 def _scale(optimizer: Any) -> float:

@@ -132,7 +132,13 @@ class Keras:
             raise InvalidSpec(
                 "spec.training.classWeight", f"{dict(weights)}: {error}", expected='class numbers, such as {"0": 1.0}'
             ) from None
-        return mapped
+
+        def weighed(inputs: Any, labels: Any) -> Any:
+            # Keras rounds labels to class numbers; TensorFlow rounds no booleans.
+            numbers = tf.cast(labels, tf.int32) if tf.is_tensor(labels) and labels.dtype == tf.bool else labels
+            return mapped(inputs, numbers)
+
+        return weighed
 
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """What `fit` does with the weights at its end: an optimizer with `use_ema` overwrites them by the average."""

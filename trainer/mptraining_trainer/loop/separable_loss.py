@@ -52,7 +52,7 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     if rows == 0:
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
-    batch = _by_labels(batch)
+    batch = _ordered(batch)
     inputs, labels, weights = batch
     if not isinstance(weights, tuple):
         # Two halves must not weigh the same by chance.
@@ -83,12 +83,14 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     return sums
 
 
-def _by_labels(batch: Batch) -> Batch:
-    """The rows in the order of their first labels: two halves must not have the same mean by chance."""
-    labels = tf.nest.flatten(batch[1])
-    if not labels:
-        return batch
-    order = np.argsort(labels[0].reshape(len(labels[0]), -1).mean(axis=1), kind="stable")
+def _ordered(batch: Batch) -> Batch:
+    """The rows in the order of their labels and inputs: two halves must not have the same mean by chance.
+
+    The rows of a small data set are there several times.
+    """
+    inputs, labels, _ = batch
+    keys = [array.reshape(len(array), -1) for array in tf.nest.flatten((inputs, labels)) if array.dtype.kind in "biuf"]
+    order = np.lexsort([key.mean(axis=1) for key in keys])
     ordered: Batch = tf.nest.map_structure(lambda array: array[order], batch)
     return ordered
 
