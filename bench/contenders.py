@@ -16,7 +16,7 @@ from bench import tasks
 from bench.jobs import trainers_strategy
 from bench.tasks import Task
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.loop.steps_per_execution import Pace
+from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
 from mptraining_trainer.loop.train_loop import Loop, feed
 from mptraining_trainer.model.compiled import CompiledModel
 
@@ -120,7 +120,7 @@ class LoopContender:
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         self._loop, _, _, self._iterator = make_loop(keras, strategy, tasks.TASKS[setting.task])
-        self._pace = Pace.begin(setting.fused)
+        self._pace = StepsPerExecution.begin(setting.fused)
         self._loop.execute(self._iterator, 1)
 
     def train(self, steps: int) -> Measured:

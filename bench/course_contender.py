@@ -24,12 +24,12 @@ from mptraining_trainer.data.dataset import SkippedRecords
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import load
-from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
-from mptraining_trainer.numerics.recovery import Numbers
+from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
+from mptraining_trainer.numerics.recovery import PrecisionState
 from mptraining_trainer.reporting.telemetry import Telemetry
-from mptraining_trainer.training.fit import Course
+from mptraining_trainer.training.fit import FitLoop
 from mptraining_trainer.training.hooks import Hooks
-from mptraining_trainer.training.non_finite import Watch
+from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.worker import Worker
 
 # The trainer's default: what MPTRAINING_PROGRESS_SECONDS is when nobody sets it.
@@ -68,7 +68,7 @@ class CourseContender:
             checkpointer.wait()
             return watch.stop(steps)
 
-    def _course(self, folder: str, steps: int) -> tuple[Course, Checkpointer]:
+    def _course(self, folder: str, steps: int) -> tuple[FitLoop, Checkpointer]:
         keeps, training = self._setting.keeps, self._job.training
         assert training is not None
         telemetry = Telemetry(SEAT, folder) if keeps else _Silent(SEAT, None)
@@ -87,8 +87,8 @@ class CourseContender:
             validation_every=None,
             checkpoint_every=self._setting.epoch,
         )
-        numbers = Numbers(asked="float32", policy="float32")
-        course = Course(
+        numbers = PrecisionState(asked="float32", policy="float32")
+        course = FitLoop(
             worker,
             self._loop,
             None,
@@ -96,11 +96,11 @@ class CourseContender:
             skipped=SkippedRecords(worker, []),
             batching=self._batching,
             boundaries=boundaries,
-            pace=Pace.begin(training.steps_per_execution),
+            pace=StepsPerExecution.begin(training.steps_per_execution),
             meter=InputMeter(),
             hooks=Hooks(),
             numbers=numbers,
-            watch=Watch(numbers, (), telemetry.notice),
+            watch=NonFiniteMonitor(numbers, (), telemetry.notice),
         )
         return course, checkpointer
 

@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 from bench.document import document
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.distribution.strategy import make_strategy
 
-SEAT = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="bench")
+SEAT = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="bench")
 
 
 def resolved(*, batch: int, replicas: int, steps_per_execution: int | None) -> ResolvedJob:

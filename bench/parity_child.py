@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import RESULT, Result
 from mptraining_api.spec import MPTrainingJob
@@ -35,9 +35,9 @@ def main(folder: str, net: str, width: str, policy: str, epochs: str, *seeds: st
             "output": {"uri": str(output)},
         }
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "parity"}, "spec": spec}), ClusterSettings())
-        seat = Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
+        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
         began = time.monotonic()
-        outcome = run(job, seat, str(output), Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "60"})
+        outcome = run(job, identity, str(output), Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "60"})
         if outcome.exit_code:
             sys.exit(f"{net} under {policy}, seed {seed}: {outcome.reason}")
         result = Result.read((output / RESULT).read_bytes())

@@ -22,7 +22,7 @@ import tensorflow as tf
 import mptraining_trainer.train as trainer_session
 import mptraining_trainer.train as trainer_train
 from mptraining_api import events
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
@@ -40,7 +40,7 @@ _strategies: dict[tuple[str, int], Any] = {}
 _published: list[Any] = []
 
 
-def _strategy(job: ResolvedJob, seat: Seat, environment: Any) -> Any:
+def _strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Any) -> Any:
     """One strategy of each kind in a process: TensorFlow numbers the collectives of each from the same base."""
     kind = (job.strategy, job.replicas)
     if kind not in _strategies:
@@ -49,7 +49,7 @@ def _strategy(job: ResolvedJob, seat: Seat, environment: Any) -> Any:
         elif job.strategy == "Mirrored":
             _strategies[kind] = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(job.replicas)])
         else:
-            _strategies[kind] = _make_strategy(job, seat, environment)
+            _strategies[kind] = _make_strategy(job, identity, environment)
     return _strategies[kind]
 
 
@@ -146,22 +146,22 @@ def train(
     *,
     records: Path,
     replicas: int,
-    seat: Seat | None = None,
+    identity: WorkerIdentity | None = None,
     output: str | None = None,
 ) -> Numbers:
-    """Trains it as a job; `seat` is this worker's where there are several, which share the folder `output`."""
+    """Trains it as a job; `identity` is this worker's where there are several, which share the folder `output`."""
     began = time.monotonic()
     said: list[Any] = []
     _published.clear()
-    nodes = len(seat.hosts) if seat else 1
+    nodes = len(identity.hosts) if identity else 1
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch, ExitStack() as ends:
         folder = output or scratch
         try:
             job = job_of(program, arrays, validation, records, folder, replicas=replicas, nodes=nodes)
-            seat = seat or Seat(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
-            telemetry = Telemetry(seat, None, stream=io.StringIO())
+            identity = identity or WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
+            telemetry = Telemetry(identity, None, stream=io.StringIO())
             telemetry.listener = said.append
-            worker = Worker(job, seat, telemetry, Preemption(lambda: None), folder, 0.0, ends)
+            worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 0.0, ends)
             # TensorFlow finds the other workers by TF_CONFIG, which the trainer sets.
             trainer_train.train(worker, os.environ if nodes > 1 else {})
         except Exception as error:  # noqa: BLE001 - any program may fail in any way

@@ -24,7 +24,7 @@ def main(generation: str, folder: str, index: str, *hosts: str) -> None:
 
     warnings.simplefilter("ignore")
     import mptraining_trainer.train as trainer_train
-    from mptraining_api.launch import Seat
+    from mptraining_api.launch import WorkerIdentity
     from parity import trainer_run
     from parity.bounds import WORKERS
     from parity.compare import compare
@@ -34,9 +34,9 @@ def main(generation: str, folder: str, index: str, *hosts: str) -> None:
     trainer_run.replace_edges()
     for number, line in enumerate(sys.stdin):
         program = Program.from_json(line)
-        seat = Seat(index=int(index), hosts=hosts, attempt=1, incarnation="parity")
+        identity = WorkerIdentity(index=int(index), hosts=hosts, attempt=1, incarnation="parity")
         output = Path(folder, "runs", f"{generation}-{program.key}")
-        if seat.is_chief:
+        if identity.is_chief:
             shutil.rmtree(output, ignore_errors=True)
         if number:
             # TensorFlow has the ports now, and both workers are there.
@@ -50,11 +50,11 @@ def main(generation: str, folder: str, index: str, *hosts: str) -> None:
                 validation,
                 records=Path(folder, "records"),
                 replicas=1,
-                seat=seat,
+                identity=identity,
                 output=str(output),
             )
         answer: dict[str, Any] = {"key": program.key, "failed": ours.failed, "refused": ours.refused}
-        if seat.is_chief:
+        if identity.is_chief:
             reference = reference_of(Path(folder), program.key) or Numbers(failed="no reference")
             answer["compared"] = [compare(program, WORKERS, reference, ours).to_document()]
         print(json.dumps(answer), file=answers)

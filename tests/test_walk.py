@@ -13,7 +13,7 @@ import pytest
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
-from mptraining_api.launch import Launch, Seat
+from mptraining_api.launch import Launch, WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -125,8 +125,8 @@ def test_one_job_from_yaml_to_model(data: Path, tmp_path: Path) -> None:
     job_file.write_text(started.job_file)
     assert ResolvedJob.read(started.job_file) == resolved
     environment = {**os.environ, **started.environment, launch.INDEX: "0", launch.INCARNATION: "walk"}
-    seat = Seat.from_environment(environment)
-    assert (seat.index, seat.attempt, seat.incarnation, seat.is_chief) == (0, 1, "walk", True)
+    identity = WorkerIdentity.from_environment(environment)
+    assert (identity.index, identity.attempt, identity.incarnation, identity.is_chief) == (0, 1, "walk", True)
 
     # What it says while it works.
     done = subprocess.run(started.command, env=environment, capture_output=True, text=True, check=False)

@@ -83,7 +83,7 @@ def launch(
     return Launch(command=tuple(command), environment=environment, job_file=job.to_json(), hosts=tuple(hosts))
 
 
-class Seat(Model):
+class WorkerIdentity(Model):
     """Which of the launched processes this one is."""
 
     index: int
@@ -117,6 +117,8 @@ class Seat(Model):
         )
 
 
-def tf_config(seat: Seat) -> str:
+def tf_config(identity: WorkerIdentity) -> str:
     """TF_CONFIG as MultiWorkerMirroredStrategy reads it: every process a worker, worker 0 the chief."""
-    return json.dumps({"cluster": {"worker": list(seat.hosts)}, "task": {"type": "worker", "index": seat.index}})
+    return json.dumps(
+        {"cluster": {"worker": list(identity.hosts)}, "task": {"type": "worker", "index": identity.index}}
+    )

@@ -24,10 +24,10 @@ from mptraining_operator import cluster as api
 from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
 from mptraining_operator.plan.actions import (
     Action,
-    Announcement,
     DeleteJob,
     DeletePod,
     EndAttempt,
+    EventRecord,
     FailPod,
     ForgetAttempt,
     Plan,
@@ -166,7 +166,7 @@ _ANOTHER = {
     422: ("metadata.uid: Invalid value",),
 }
 
-Announce = Callable[[Snapshot, Announcement], None]
+Announce = Callable[[Snapshot, EventRecord], None]
 
 
 class Applier:
@@ -200,12 +200,12 @@ class Applier:
                 return True
             snapshot = dataclasses.replace(snapshot, status=status)
         self._written(plan)
-        for announcement in plan.announcements:
+        for announcement in plan.event_records:
             self._say(announcement, plan, snapshot)
         learnt = [self._carry_out(action, snapshot) for action in plan.actions]
         return any(learnt)
 
-    def _say(self, announcement: Announcement, plan: Plan, snapshot: Snapshot) -> None:
+    def _say(self, announcement: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
         status = plan.status or snapshot.status
         attempt = status.current_attempt if status else None
         level = logging.WARNING if announcement.type == "Warning" else logging.INFO

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mptraining_operator.apply import Announce, NotCreated
 from mptraining_operator.cluster import ApiProblem
-from mptraining_operator.plan.actions import Announcement, Plan, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache, Seen
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -155,4 +155,4 @@ class Reconciler:
             snapshot = self._cache.snapshot(key, self._limits)
             if snapshot is not None:
                 said = f"the operator cannot go on with this job and keeps trying: {problem}"
-                self._announce(snapshot, Announcement("OperatorProblem", said[:1000], "Warning"))
+                self._announce(snapshot, EventRecord("OperatorProblem", said[:1000], "Warning"))

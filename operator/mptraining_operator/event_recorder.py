@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_operator.cluster import EVENTS, ApiProblem, Raw, Resource
-from mptraining_operator.plan.actions import Announcement
+from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Snapshot
 from mptraining_operator.resources.names import OPERATOR
 
@@ -46,7 +46,7 @@ class Events(Protocol):
 class _Said:
     key: Key
     uid: str
-    announcement: Announcement
+    announcement: EventRecord
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class Announcer:
             return
         self._thread.join(seconds)
 
-    def announce(self, snapshot: Snapshot, announcement: Announcement) -> None:
+    def announce(self, snapshot: Snapshot, announcement: EventRecord) -> None:
         """Says it soon, or never when too much is waiting."""
         try:
             self._waiting.put_nowait(_Said(snapshot.key, snapshot.uid, announcement))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.launch import ATTEMPT, HOSTS, INCARNATION, INDEX, JOB_FILE, Seat, launch, tf_config
+from mptraining_api.launch import ATTEMPT, HOSTS, INCARNATION, INDEX, JOB_FILE, WorkerIdentity, launch, tf_config
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
@@ -46,17 +46,17 @@ def test_hosts_and_processes_agree() -> None:
 
 def test_a_seat_is_read_from_the_environment() -> None:
     environment = {HOSTS: ",".join(TWO_HOSTS), ATTEMPT: "2", INCARNATION: "uid", INDEX: "1"}
-    seat = Seat.from_environment(environment)
-    assert (seat.index, seat.is_chief, seat.attempt, seat.incarnation) == (1, False, 2, "uid")
-    config = json.loads(tf_config(seat))
+    identity = WorkerIdentity.from_environment(environment)
+    assert (identity.index, identity.is_chief, identity.attempt, identity.incarnation) == (1, False, 2, "uid")
+    config = json.loads(tf_config(identity))
     assert config == {"cluster": {"worker": list(TWO_HOSTS)}, "task": {"type": "worker", "index": 1}}
 
 
 def test_alone_without_an_environment() -> None:
-    assert Seat.from_environment({}).is_chief
+    assert WorkerIdentity.from_environment({}).is_chief
 
 
 @pytest.mark.parametrize(("index", "said"), [("2", "at most 1"), ("one", "'one' is not a number")])
 def test_a_seat_that_does_not_exist_is_refused(index: str, said: str) -> None:
     with pytest.raises(InvalidSpec, match=said):
-        Seat.from_environment({HOSTS: ",".join(TWO_HOSTS), INDEX: index})
+        WorkerIdentity.from_environment({HOSTS: ",".join(TWO_HOSTS), INDEX: index})

@@ -103,7 +103,7 @@ def run_in(tmp_path: Path) -> Callable[..., Path]:
         job = resolve(MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")), ClusterSettings())
         (folder / run_folder.JOB).write_text(job.to_json())
         (folder / run_folder.events_file(1, "a-b", 0, 0)).write_text(
-            "\n".join(event.to_json() for event in story(steps=steps)) + "\n"
+            "\n".join(event.to_json() for event in summary(steps=steps)) + "\n"
         )
         if done:
             told = Result(**(RESULT | {"step": steps} | (result or {})))
@@ -124,7 +124,7 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def story(*, steps: int, first: int = 0, attempt: int = 1, begin: float = 1000.0) -> list[Event]:
+def summary(*, steps: int, first: int = 0, attempt: int = 1, begin: float = 1000.0) -> list[Event]:
     """An attempt's events: Started at `begin`, then a step a second."""
     common: dict[str, Any] = {"attempt": attempt, "incarnation": "a-b", "worker": 0}
     started = Started(
@@ -142,4 +142,4 @@ def story(*, steps: int, first: int = 0, attempt: int = 1, begin: float = 1000.0
 
 @pytest.fixture
 def attempt_events() -> Callable[..., list[Event]]:
-    return story
+    return summary

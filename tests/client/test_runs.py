@@ -37,10 +37,10 @@ def test_an_unfinished_run_is_what_its_events_say(run_in: RunIn) -> None:
 def test_a_resumed_run_is_one_curve_without_the_pause(attempt_events: AttemptEvents) -> None:
     first = attempt_events(steps=8)
     second = attempt_events(steps=10, first=5, attempt=2, begin=5000.0)
-    story = history([first, second])
-    assert [(point.step, point.seconds) for point in story.points][3:7] == [(4, 4), (5, 5), (6, 9), (7, 10)]
-    assert story.attempts == 2
-    assert story.seconds == 13
+    summary = history([first, second])
+    assert [(point.step, point.seconds) for point in summary.points][3:7] == [(4, 4), (5, 5), (6, 9), (7, 10)]
+    assert summary.attempts == 2
+    assert summary.seconds == 13
 
 
 def test_a_recovery_forgets_what_was_trained_again(attempt_events: AttemptEvents) -> None:

@@ -14,6 +14,7 @@ import mptraining
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
 MOST_LINES = 500
+MOST_MODULES = 15
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 # Written in two halves, so that this file does not find itself.
 FORBIDDEN = (
@@ -66,13 +67,18 @@ def test_names_say_what_a_module_is_about() -> None:
     assert [path for path in modules() if path.stem in SAYS_NOTHING] == []
 
 
-@pytest.mark.parametrize("package", packages(), ids=lambda path: path.name)
-def test_a_package_says_how_to_read_it(package: Path) -> None:
-    assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+def folders() -> list[Path]:
+    return sorted({path.parent for path in modules()})
 
 
-def test_a_module_fits_on_a_few_screens() -> None:
-    long = {path.name: lines for path in modules() if (lines := path.read_text("utf-8").count("\n")) > MOST_LINES}
+@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_folder_has_few_modules_and_says_what_it_is_for(folder: Path) -> None:
+    assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MOST_MODULES
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_a_module_has_at_most_500_lines() -> None:
+    long = {str(path): lines for path in modules() if (lines := path.read_text("utf-8").count("\n")) > MOST_LINES}
     assert long == {}
 
 

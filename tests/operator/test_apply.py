@@ -14,10 +14,10 @@ from mptraining_operator import cluster as api_server
 from mptraining_operator.apply import Applier, NotCreated, digest, status_changes
 from mptraining_operator.cluster import ApiProblem
 from mptraining_operator.plan.actions import (
-    Announcement,
     DeleteJob,
     DeletePod,
     EndAttempt,
+    EventRecord,
     FailPod,
     ForgetAttempt,
     Plan,
@@ -25,7 +25,7 @@ from mptraining_operator.plan.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Findings, Key, Limits, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
 from mptraining_operator.resources import shared
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
@@ -72,7 +72,7 @@ class Bench:
         return self.seen.snapshot
 
     @property
-    def findings(self) -> Findings:
+    def findings(self) -> Lookups:
         return self.snapshot.findings
 
     @property
@@ -103,8 +103,8 @@ ONCE += [("create", "networkpolicies", "flowers-workers")]
 
 
 def test_status_stands_before_anything_is_created(bench: Bench) -> None:
-    said = (Announcement("Started", "attempt 1"),)
-    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), announcements=said)
+    said = (EventRecord("Started", "attempt 1"),)
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=said)
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
@@ -119,7 +119,7 @@ def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
     raw = bench.api.get(api_server.JOBS, "team", "flowers")
     bench.api.put(api_server.JOBS, {**raw, "status": {"phase": "Suspended"}})
     bench.api.calls.clear()
-    plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), announcements=(Announcement("Started", ""),))
+    plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=(EventRecord("Started", ""),))
     assert bench.applier.apply(plan, seen)
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), ("get", "mptrainingjobs", "flowers")]
     assert (bench.said, bench.counted) == ([], [])
@@ -154,7 +154,7 @@ def test_only_what_changes_is_written_and_never_progress() -> None:
 def test_an_equal_status_is_not_written(bench: Bench) -> None:
     bench.apply(status=STARTED)
     bench.api.calls.clear()
-    assert not bench.apply(status=STARTED, announcements=(Announcement("Said", ""),))
+    assert not bench.apply(status=STARTED, event_records=(EventRecord("Said", ""),))
     assert bench.api.calls == []
     assert bench.said == ["Said"]
 

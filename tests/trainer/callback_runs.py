@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mptraining_api import events
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
@@ -111,8 +111,8 @@ def train(
         } | sections
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
         capsys.readouterr()
-        seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
-        outcome = run(job, seat, whole, Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "0"})
+        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+        outcome = run(job, identity, whole, Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "0"})
         said = [event for line in capsys.readouterr().out.splitlines() if (event := events.parse(line))]
         return Run(outcome, whole, said)
 

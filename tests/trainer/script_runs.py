@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mptraining_api import events
 from mptraining_api.events import Event
-from mptraining_api.launch import SOURCE_FOLDER, Seat
+from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
@@ -126,11 +126,11 @@ def through_us(
         monkeypatch.setattr(train, "make_strategy", lambda *_: strategy)
     elif replicas > 1:
         monkeypatch.setattr(train, "make_strategy", lambda *_: tf.distribute.get_strategy())
-    seat = Seat(index=0, hosts=("localhost:0",), attempt=attempt, incarnation="a")
+    identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=attempt, incarnation="a")
     environment = dict(os.environ) | {SOURCE_FOLDER: str(source)}
     capsys.readouterr()
     with _tf_keras_of(load(job.keras), "float32"):
-        outcome = run(job, seat, str(folder / "run"), preemption or InProcess(), environment)
+        outcome = run(job, identity, str(folder / "run"), preemption or InProcess(), environment)
     return ScriptRun(outcome, folder / "run", attempt, capsys.readouterr().out)
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mptraining_api import events, outcomes
-from mptraining_api.launch import SECRET_VARIABLES, Seat
+from mptraining_api.launch import SECRET_VARIABLES, WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage.retry import contact
@@ -103,9 +103,9 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
             **sections,
         }
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
-        seat = Seat(index=0, hosts=("localhost:0",), attempt=next(attempts), incarnation="a")
-        outcome = run(job, seat, f"{tmp_path}/run", Preemption(lambda: None), environment or {})
-        return Rejected(tmp_path / "run", seat.attempt, outcome.exit_code)
+        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=next(attempts), incarnation="a")
+        outcome = run(job, identity, f"{tmp_path}/run", Preemption(lambda: None), environment or {})
+        return Rejected(tmp_path / "run", identity.attempt, outcome.exit_code)
 
     return run_one
 

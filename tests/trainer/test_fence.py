@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import SUPERSEDED, by_reason
 from mptraining_api.problems import Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer import fence
 
 
-def seat(attempt: int, incarnation: str = "a") -> Seat:
-    return Seat(index=0, hosts=("localhost:0",), attempt=attempt, incarnation=incarnation)
+def identity(attempt: int, incarnation: str = "a") -> WorkerIdentity:
+    return WorkerIdentity(index=0, hosts=("localhost:0",), attempt=attempt, incarnation=incarnation)
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -25,14 +25,14 @@ def folder(request: pytest.FixtureRequest) -> str:
 
 
 def test_an_attempt_that_has_the_folder_may_write(folder: str) -> None:
-    mine = fence.claim(folder, seat(1))
+    mine = fence.claim(folder, identity(1))
     mine.check()
     assert json.loads(storage.read(f"{folder}/fence.json")) == {"version": 1, "attempt": 1, "incarnation": "a"}
 
 
 def test_a_newer_attempt_takes_it_from_an_older_one(folder: str) -> None:
-    older = fence.claim(folder, seat(1))
-    newer = fence.claim(folder, seat(2, "b"))
+    older = fence.claim(folder, identity(1))
+    newer = fence.claim(folder, identity(2, "b"))
     with pytest.raises(
         Superseded, match=r"fence\.json: attempt 2 has taken over this run folder from attempt 1"
     ) as said:
@@ -42,22 +42,22 @@ def test_a_newer_attempt_takes_it_from_an_older_one(folder: str) -> None:
 
 
 def test_an_older_attempt_cannot_take_it_back(folder: str) -> None:
-    newer = fence.claim(folder, seat(2))
+    newer = fence.claim(folder, identity(2))
     with pytest.raises(Superseded, match="attempt 2 has taken over"):
-        fence.claim(folder, seat(1))
+        fence.claim(folder, identity(1))
     newer.check()
 
 
 def test_of_two_launches_of_one_attempt_the_later_has_it(folder: str) -> None:
-    first = fence.claim(folder, seat(1, "a"))
-    second = fence.claim(folder, seat(1, "b"))
+    first = fence.claim(folder, identity(1, "a"))
+    second = fence.claim(folder, identity(1, "b"))
     with pytest.raises(Superseded, match="another launch has taken over"):
         first.check()
     second.check()
 
 
 def test_a_folder_that_was_deleted_is_nobodys(folder: str) -> None:
-    mine = fence.claim(folder, seat(1))
+    mine = fence.claim(folder, identity(1))
     storage.delete(f"{folder}/fence.json")
     with pytest.raises(Superseded):
         mine.check()
@@ -65,13 +65,13 @@ def test_a_folder_that_was_deleted_is_nobodys(folder: str) -> None:
 
 def test_a_damaged_fence_is_replaced(folder: str) -> None:
     storage.write(f"{folder}/fence.json", b"{")
-    fence.claim(folder, seat(1)).check()
+    fence.claim(folder, identity(1)).check()
 
 
 def test_one_that_changes_hands_between_look_and_write_is_looked_at_again(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, others = storage.find, [seat(3, "c")]
+    look, others = storage.find, [identity(3, "c")]
 
     def find(uri: str) -> storage.StoredObject | None:
         found = look(uri)
@@ -81,4 +81,4 @@ def test_one_that_changes_hands_between_look_and_write_is_looked_at_again(
 
     monkeypatch.setattr(storage, "find", find)
     with pytest.raises(Superseded, match="attempt 3"):
-        fence.claim(folder, seat(2))
+        fence.claim(folder, identity(2))

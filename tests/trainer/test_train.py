@@ -16,7 +16,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from mptraining_api import events, outcomes
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
@@ -119,10 +119,10 @@ def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
         spec["training"] = {"batchSize": {"global": BATCH}, "epochs": 2, "seed": 7} | training
         spec["training"] = {name: value for name, value in spec["training"].items() if value is not None}
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
-        seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
         environment = {"MPTRAINING_PROGRESS_SECONDS": "0"}
         preemption = preemption or Preemption(lambda: None)
-        outcome = run(job, seat, str(tmp_path / folder), preemption, environment)
+        outcome = run(job, identity, str(tmp_path / folder), preemption, environment)
         return Run(outcome, tmp_path / folder, number)
 
     yield attempt

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer import train
@@ -74,10 +74,10 @@ def main(setting: dict[str, Any]) -> None:
                 "output": {"uri": str(folder / name)},
             }
             parsed = MPTrainingJob.parse({"metadata": {"name": name.replace("_", "-")}, "spec": spec})
-            seat = Seat(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
+            identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
             os.environ["MPTRAINING_SOURCE_FOLDER"] = str(source)
             print(f"{name}, attempt {number}", file=sys.stderr, flush=True)
-            run(resolve(parsed, ClusterSettings()), seat, str(folder / name), Taken(epochs), os.environ)
+            run(resolve(parsed, ClusterSettings()), identity, str(folder / name), Taken(epochs), os.environ)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def _train(environment: MutableMapping[str, str]) -> int:
     try:
-        job, seat = _job(environment.get(launch.JOB_FILE)), launch.Seat.from_environment(environment)
+        job, identity = _job(environment.get(launch.JOB_FILE)), launch.WorkerIdentity.from_environment(environment)
     except Problem as problem:
         return _failed(environment, problem).exit_code
 
@@ -63,8 +63,8 @@ def _train(environment: MutableMapping[str, str]) -> int:
     # Before a script prints anything.
     sys.stdout = of(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
-    outcome = run.run(job, seat, folder, preemption, environment)
-    wait = model_server.seconds(job, seat, environment) if outcome == outcomes.SUCCEEDED else 0.0
+    outcome = run.run(job, identity, folder, preemption, environment)
+    wait = model_server.seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
         model_server.keep(folder, wait)
     _leave(outcome, several=job.processes > 1)
@@ -93,7 +93,7 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
     from mptraining_trainer.reporting.errors import explained
     from mptraining_trainer.reporting.telemetry import Telemetry
 
-    telemetry = Telemetry(launch.Seat.from_environment({}), None)
+    telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
     try:
         facts = inspect.inspect(job, environment, telemetry.notice, telemetry.now)
     except Exception as error:
@@ -147,10 +147,10 @@ def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
     secrets = SecretValues.from_environment(environment)
     print(f"error: {secrets.hide(str(problem))}", file=sys.stderr)
     try:
-        seat = launch.Seat.from_environment(environment)
+        identity = launch.WorkerIdentity.from_environment(environment)
     except Problem:
-        seat = launch.Seat.from_environment({})
-    telemetry = Telemetry(seat, None, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets)
+        identity = launch.WorkerIdentity.from_environment({})
+    telemetry = Telemetry(identity, None, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets)
     outcome = outcomes.by_reason(problem.reason)
     telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
     return outcome

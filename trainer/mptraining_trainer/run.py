@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
@@ -32,35 +32,39 @@ if TYPE_CHECKING:
 
 
 def run(
-    job: ResolvedJob, seat: Seat, folder: str, preemption: Preemption, environment: MutableMapping[str, str]
+    job: ResolvedJob,
+    identity: WorkerIdentity,
+    folder: str,
+    preemption: Preemption,
+    environment: MutableMapping[str, str],
 ) -> Outcome:
     """Trains and says how it ended; only what ends the interpreter escapes."""
     telemetry = Telemetry(
-        seat,
+        identity,
         folder,
         termination_log=environment.get(launch.TERMINATION_LOG),
         secrets=SecretValues.from_environment(environment),
     )
-    reporter = _reporter(seat, telemetry, environment)
+    reporter = _reporter(identity, telemetry, environment)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     StorageWatch(telemetry)
     ends = ExitStack()
-    worker = Worker(job, seat, telemetry, preemption, folder, seconds, ends)
+    worker = Worker(job, identity, telemetry, preemption, folder, seconds, ends)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
-        wait = model_server.seconds(job, seat, environment)
+        wait = model_server.seconds(job, identity, environment)
         refuse_foreign_folder(worker)
         _say_what_has_no_effect(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if trained.model is not None and wait:
             model_server.announce(telemetry, job, wait)
-        if seat.is_chief:
+        if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
-        problem = judged(error if isinstance(error, Problem) else explained(error, job), seat)
+        problem = judged(error if isinstance(error, Problem) else explained(error, job), identity)
         if storage.is_remote(folder) and not contact.answered:
             # What did not answer will not take the events either.
             telemetry.forget_output()
@@ -91,9 +95,9 @@ def run(
     return outcome
 
 
-def _reporter(seat: Seat, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:
+def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:
     """Worker 0 speaks for all, where an operator listens."""
-    if not seat.is_chief or not environment.get(launch.PROGRESS_URL):
+    if not identity.is_chief or not environment.get(launch.PROGRESS_URL):
         return None
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
@@ -121,7 +125,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         reason=outcome.reason,
         exit_code=outcome.exit_code,
         message=message,
-        attempt=worker.seat.attempt,
+        attempt=worker.identity.attempt,
         step=trained.step,
         metrics=trained.metrics,
         strategy=job.strategy,

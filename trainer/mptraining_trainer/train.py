@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api import events, run_folder
-from mptraining_api.launch import SOURCE_FOLDER, Seat
+from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
 from mptraining_api.problems import InvalidData, ResumeRefused
 from mptraining_api.resolve.batch_size import suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
@@ -33,28 +33,27 @@ from mptraining_trainer.data.dataset import SkippedRecords, open_splits
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.distribution.coordination import (
+    barrier,
+    exit_barrier,
     mean_over_workers,
-    meet,
-    part,
     require_agreement,
     wait_for_peers,
 )
-from mptraining_trainer.distribution.strategy import ground as ground_facts
-from mptraining_trainer.distribution.strategy import make_strategy
+from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.export.export import publish
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
-from mptraining_trainer.loop.steps_per_execution import Boundaries, Pace
+from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
 from mptraining_trainer.loop.train_loop import feed
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
-from mptraining_trainer.numerics.recovery import BROKEN, GoBack, NonFinite, Numbers, policies, way_back
+from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, PrecisionState, Rollback, policies, way_back
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
-from mptraining_trainer.training.build import Assembled, Ground, assemble
-from mptraining_trainer.training.fit import Course
+from mptraining_trainer.training.build import BuildResult, RunContext, assemble
+from mptraining_trainer.training.fit import FitLoop
 from mptraining_trainer.training.hooks import Hooks, hooks_of
-from mptraining_trainer.training.nan_locator import named
-from mptraining_trainer.training.non_finite import Watch
+from mptraining_trainer.training.nan_locator import locate_nan
+from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.training.policy_trials import measured
 from mptraining_trainer.training.profiling import pauses
 from mptraining_trainer.training_result import Trained
@@ -63,22 +62,22 @@ from mptraining_trainer.worker import Worker
 
 def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker,
-    built: Assembled,
+    built: BuildResult,
     hooks: Hooks,
-    numbers: Numbers,
+    numbers: PrecisionState,
     available: Sequence[str],
-    back: GoBack | None,
+    back: Rollback | None,
     spent: float,
-) -> Trained | GoBack:
+) -> Trained | Rollback:
     """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
 
     `hooks` are those of the built model; what they remember comes from the checkpoint. `back` says why a session
     before this one ended, `spent` how many seconds were trained until then.
     """
-    ground, loop, scaler = built.ground, built.loop, built.scaler
-    strategy, keras, opened = ground.strategy, ground.keras, ground.opened
-    share, batching = ground.share, ground.batching
-    data, validation = opened.training, opened.validation
+    context, loop, scaler = built.context, built.loop, built.scaler
+    strategy, keras, datasets = context.strategy, context.keras, context.datasets
+    share, batching = context.share, context.batching
+    data, validation = datasets.training, datasets.validation
     job, telemetry = built.job, worker.telemetry
     worker = replace(worker, job=job)
     for finding in built.findings:
@@ -97,16 +96,16 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             more_optimizers=loop.more_optimizers,
         ),
         max_to_keep=job.checkpoint.max_to_keep,
-        chief=worker.seat.is_chief,
+        chief=worker.identity.is_chief,
         telemetry=telemetry,
         fence=worker.fence,
         strategy=strategy,
-        origin=ground.origin,
+        origin=context.origin,
     )
-    first = ground.first
+    first = context.first
     if back is not None:
         # The chief has waited for its last save.
-        meet(strategy)
+        barrier(strategy)
     state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
@@ -116,7 +115,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         if scaler is not None:
             _restore_scaler(scaler, state, job.precision.policy)
         loop.restored()
-    boundaries = _boundaries(job, ground.training, batching, step, position, with_validation=validation is not None)
+    boundaries = _boundaries(job, context.training, batching, step, position, with_validation=validation is not None)
 
     if job.processes > 1:
         require_agreement(
@@ -129,18 +128,18 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     if back is None:
         telemetry.say(
             events.Started,
-            **ground_facts(job, keras, strategy),
+            **started_fields(job, keras, strategy),
             global_batch_size=job.global_batch_size,
             total_steps=boundaries.total_steps,
             steps_per_epoch=boundaries.steps_per_epoch,
             first_step=step,
-            steps_per_execution=ground.training.steps_per_execution,
+            steps_per_execution=context.training.steps_per_execution,
             train_examples=data.count,
             validation_examples=validation.count if validation else None,
             parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
             features=data.columns.describe(),
-            cache=opened.meter.cache,
-            first_record_seconds=opened.meter.first_record_seconds,
+            cache=datasets.meter.cache,
+            first_record_seconds=datasets.meter.first_record_seconds,
             measured=numbers.measured,
         )
     elif back.locate:
@@ -153,9 +152,9 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Training
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    fails = ground.training.on_non_finite == "Fail"
+    fails = context.training.on_non_finite == "Fail"
     exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
-    course = Course(
+    course = FitLoop(
         worker,
         loop,
         scaler,
@@ -163,12 +162,12 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped=skipped,
         batching=batching,
         boundaries=boundaries,
-        pace=Pace.begin(ground.training.steps_per_execution),
-        meter=opened.meter,
+        pace=StepsPerExecution.begin(context.training.steps_per_execution),
+        meter=datasets.meter,
         hooks=hooks,
         numbers=numbers,
         exclusion=exclusion,
-        watch=Watch(
+        watch=NonFiniteMonitor(
             numbers,
             available,
             telemetry.notice,
@@ -192,7 +191,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         hooks.abandon()
         spent += course.training_seconds
         built = exclusion.built if exclusion else built
-        return _after(worker.seat, incident, built, course.numbers, available, checkpointer, spent)
+        return _after(worker.identity, incident, built, course.numbers, available, checkpointer, spent)
 
     # Only now is this surely the end. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
@@ -200,8 +199,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
 
     # The model, for people. Reading variables that are kept per replica takes every worker.
     chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
-    part(worker.seat)
-    exported = publish(worker, built.program, keras, ground.example, *chosen) if worker.seat.is_chief else None
+    exit_barrier(worker.identity)
+    exported = publish(worker, built.program, keras, context.example, *chosen) if worker.identity.is_chief else None
     return Trained(
         step=course.last_step,
         metrics=metrics,
@@ -213,40 +212,40 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         gradient_norm=course.gradient_norm,
         numbers=course.numbers,
         input_bound_percent=course.input_bound_percent,
-        input=opened.meter,
+        input=datasets.meter,
         skipped_records=len(skipped.all),
         message=hooks.ended(first_step=step, last_step=course.last_step),
         best=hooks.chosen,
     )
 
 
-def _say_batch_size(state: CheckpointState, built: Assembled, notice: Callable[..., None]) -> None:
+def _say_batch_size(state: CheckpointState, built: BuildResult, notice: Callable[..., None]) -> None:
     """A rate that fitted the updates before fits others no more, unless the job scales it."""
-    before, now = state.examples_per_step, built.ground.batching.examples_per_step
+    before, now = state.examples_per_step, built.context.batching.examples_per_step
     if before is None or before == now or built.job.learning_rate.factor != 1.0:
         return
-    per_epoch = built.ground.batching.steps_per_pass
+    per_epoch = built.context.batching.steps_per_pass
     written = suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
     said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
     notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
 
 
 def _after(
-    seat: Seat,
+    identity: WorkerIdentity,
     incident: NonFinite,
-    built: Assembled,
-    numbers: Numbers,
+    built: BuildResult,
+    numbers: PrecisionState,
     available: Sequence[str],
     checkpointer: Checkpointer,
     spent: float,
-) -> GoBack:
+) -> Rollback:
     """The way back, once the last save is over. Raises Diverged, which says where it began, when there is none."""
     with suppress(NonFinite):
         checkpointer.wait()
-    back = way_back(numbers, incident, available, built.ground.training.on_non_finite)
+    back = way_back(numbers, incident, available, built.context.training.on_non_finite)
     if back is None:
-        said = named(built, incident)
-        part(seat)
+        said = locate_nan(built, incident)
+        exit_barrier(identity)
         raise said from None
     return replace(back, seconds=spent)
 
@@ -337,7 +336,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
 
     if job.processes > 1:
         wait_for_peers(
-            worker.seat,
+            worker.identity,
             now=telemetry.now,
             wait=worker.preemption.wait,
             notice=telemetry.notice,
@@ -346,7 +345,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
         )
 
     # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
-    strategy = make_strategy(job, worker.seat, environment)
+    strategy = make_strategy(job, worker.identity, environment)
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
@@ -359,29 +358,29 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     keras.set_seed(job.training.seed)
 
     # Data
-    share = Share(worker.seat.index, job.processes)
-    opened = open_splits(worker, share)
+    share = Share(worker.identity.index, job.processes)
+    datasets = open_splits(worker, share)
     accumulation = job.training.gradient_accumulation_steps
-    batching = Batching(opened.training.count, job.global_batch_size * accumulation, job.data.remainder)
+    batching = Batching(datasets.training.count, job.global_batch_size * accumulation, job.data.remainder)
     if batching.steps_per_pass == 0:
         raise InvalidData(
             "spec.training.batchSize",
-            f"{batching.examples_per_step} examples a step, {opened.training.count} in the training data: zero steps",
+            f"{batching.examples_per_step} examples a step, {datasets.training.count} in the training data: zero steps",
             next_step="Lower the batch size, or set data.remainder: PadAndMask.",
         )
     versions = {"tensorflow": tf.__version__, "keras": keras.version}
     came_of = origin(job, environment.get(SOURCE_FOLDER), versions=versions)
-    ground = Ground(job, strategy, keras, opened, share, batching, came_of, telemetry.notice)
+    context = RunContext(job, strategy, keras, datasets, share, batching, came_of, telemetry.notice)
 
     # Numbers: what an earlier attempt found out, what the device is fastest with, or what the job says.
     available = policies(job, native_bfloat16=native_bfloat16())
     kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
     kept_state = None if job.training.resume == "Never" else newest_state(kept)
-    numbers = resumed(job, kept_state, fingerprint=opened.training.dataset.fingerprint)
+    numbers = resumed(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
     if numbers is None and job.precision.policy == "Measure":
-        numbers = measured(ground, available, telemetry)
-    numbers = numbers or Numbers(asked=job.precision.policy, policy=job.precision.policy)
-    built, numbers = _built(ground, numbers)
+        numbers = measured(context, available, telemetry)
+    numbers = numbers or PrecisionState(asked=job.precision.policy, policy=job.precision.policy)
+    built, numbers = _built(context, numbers)
     hooks = hooks_of(worker, built)
     # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
     worker = claim_folder(worker)
@@ -394,12 +393,12 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             return ended
         del built, hooks
         numbers, back, spent = ended.numbers, ended, ended.seconds
-        built, numbers = _built(ground, numbers)
+        built, numbers = _built(context, numbers)
         hooks = hooks_of(worker, built)
 
 
-def _built(ground: Ground, numbers: Numbers) -> tuple[Assembled, Numbers]:
+def _built(context: RunContext, numbers: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Everything under these numbers, and the numbers with the policy that the model could be built under."""
     excluded = frozenset(each.record for each in numbers.excluded)
-    built = assemble(replace(ground, excluded=excluded), numbers.policy, checked=numbers.checked)
+    built = assemble(replace(context, excluded=excluded), numbers.policy, checked=numbers.checked)
     return built, replace(numbers, policy=built.job.precision.policy)

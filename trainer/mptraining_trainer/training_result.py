@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mptraining_api.run_folder import Best
 from mptraining_trainer.data.input_stats import InputMeter
-from mptraining_trainer.numerics.recovery import Numbers
+from mptraining_trainer.numerics.recovery import PrecisionState
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Trained:
     skipped_records: int
     message: str
     # None for a script, which has its own loop and reads its own data.
-    numbers: Numbers | None = None
+    numbers: PrecisionState | None = None
     loss_scale: float | None = None
     gradient_norm: float | None = None
     input_bound_percent: float | None = None

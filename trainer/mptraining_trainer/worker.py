@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.fence import Fence
@@ -20,7 +20,7 @@ class Worker:
     """
 
     job: ResolvedJob
-    seat: Seat
+    identity: WorkerIdentity
     telemetry: Telemetry
     preemption: Preemption
     folder: str

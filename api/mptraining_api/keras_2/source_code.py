@@ -1,7 +1,7 @@
 """Recognition of code for Keras 2 (TensorFlow up to 2.15), which needs tf_keras: `keras: Legacy`.
 
-Each sign is something that Keras 3 refuses and tf_keras 2.21 does; tests/trainer/test_keras_2_code.py runs them under
-both. Nothing is imported and nothing is executed: the text is parsed.
+Each sign is something that Keras 3 refuses and tf_keras 2.21 does; tests/trainer/scripts/test_keras_of_script.py runs
+them under both. Nothing is imported and nothing is executed: the text is parsed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import is_noise, size
-from mptraining.local.run import at_home, source_folder
+from mptraining.local.run import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder
 from mptraining_api.launch import DEBUG, JOB_FILE, SOURCE_FOLDER
 from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, LayerReport, Memory, ModelFacts, Report, report
@@ -43,7 +43,9 @@ def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] 
         raise InvalidProgram("--deep", "TensorFlow is not installed here", next_step=step)
     folder = Path(path).absolute().parent
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:
-        at_hand = at_home(MPTrainingJob.load(Path(path)), folder=folder, output=str(Path(temporary) / "run"))
+        at_hand = with_absolute_paths(
+            MPTrainingJob.load(Path(path)), folder=folder, output=str(Path(temporary) / "run")
+        )
         job = resolve(at_hand, ClusterSettings())
         job_file = Path(temporary) / run_folder.JOB
         job_file.write_text(job.to_json(), encoding="utf-8")

@@ -290,7 +290,7 @@ class Job(dict[str, str | None]):
         if here.exists():
             return
         try:
-            cluster_model.from_pod(self.server, pod, here, patience=MODEL_SECONDS, say=display.say)
+            cluster_model.from_pod(self.server, pod, here, timeouts=MODEL_SECONDS, say=display.say)
         except ClusterProblem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:

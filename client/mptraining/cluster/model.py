@@ -81,12 +81,12 @@ def from_pod(
     pod: WorkerPod,
     folder: Path,
     *,
-    patience: float = 0.0,
+    timeouts: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Fetches the model that `pod` keeps to `folder`, and lets the pod go.
 
-    `patience` is how many seconds the pod may take until it has the model ready. Raises CommandFailed when it has
+    `timeouts` is how many seconds the pod may take until it has the model ready. Raises CommandFailed when it has
     none, another ClusterProblem when it cannot be asked.
     """
     broken = 0
@@ -95,9 +95,9 @@ def from_pod(
             _receive(server, pod, folder)
             break
         except CommandFailed:
-            if patience <= 0:
+            if timeouts <= 0:
                 raise
-            patience -= _PAUSE_SECONDS
+            timeouts -= _PAUSE_SECONDS
             threading.Event().wait(_PAUSE_SECONDS)
         except Unreachable as problem:
             # A connection that breaks in mid-transfer; the pod still has it all.

@@ -10,7 +10,7 @@ from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.follow import Following, Line, Silence
 from mptraining.cluster.job_view import JobView, advice, progress_text, unseen, why
 from mptraining.cluster.logs import WorkerPod
-from mptraining.display.summary import Story, success
+from mptraining.display.summary import RunSummary, success
 from mptraining.display.text import Display, is_noise
 from mptraining_api import events
 from mptraining_api.events import Event, Notice, Progress
@@ -66,7 +66,7 @@ def wait(
     if last is None:
         raise StillRunning(name, "nothing is known of it")
     display.close()
-    for text in ending(last, shown.story):
+    for text in ending(last, shown.summary):
         display.say(text)
     return last
 
@@ -75,7 +75,7 @@ class Shown:
     """Decides what of the updates is drawn, each thing once."""
 
     def __init__(self, display: Display, wall: Callable[[], float]) -> None:
-        self.story = Story()
+        self.summary = RunSummary()
         self._display = display
         self._wall = wall
         self._said = ""
@@ -104,7 +104,7 @@ class Shown:
             if not is_noise("stderr", line.text):
                 self._display.line(line.pod.index, "stdout", line.text)
             return None
-        self.story.add(line.pod.index, event)
+        self.summary.add(line.pod.index, event)
         if line.pod.index == 0:
             self._attempt_heard = line.pod.attempt
         self._display.event(line.pod.index, event)
@@ -138,10 +138,10 @@ def of_status(seen: JobView) -> Progress:
     )
 
 
-def ending(seen: JobView, story: Story) -> list[str]:
+def ending(seen: JobView, summary: RunSummary) -> list[str]:
     """The last lines a person reads."""
     if seen.succeeded:
-        told = story.finished.get(0)
+        told = summary.finished.get(0)
         if told is not None:
             return list(success(told, seen.output))
         return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]

@@ -10,7 +10,7 @@ from mptraining_api.events import Event, Finished, Saved, Started
 
 
 @dataclass
-class Story:
+class RunSummary:
     """What the workers' events amount to so far."""
 
     saved: int | None = None

@@ -6,14 +6,14 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mptraining.display.summary import Story, success
+from mptraining.display.summary import RunSummary, success
 from mptraining_api import outcomes
 from mptraining_api.events import Finished
 from mptraining_api.outcomes import Budget
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Seconds: `stop` from SIGTERM to SIGKILL, `peers` from the first failure until the others are told to
     stop.
     """
@@ -67,12 +67,12 @@ def verdict(end: GangEnd) -> Verdict:
 
 
 def due(
-    now: float, *, interrupts: int, failed_at: float | None, told_at: float | None, patience: Patience
+    now: float, *, interrupts: int, failed_at: float | None, told_at: float | None, timeouts: Timeouts
 ) -> signal.Signals | None:
     """The signal that the workers should have had by `now`: SIGTERM, SIGKILL or none. Times in seconds."""
-    if interrupts > 1 or (told_at is not None and now - told_at >= patience.stop):
+    if interrupts > 1 or (told_at is not None and now - told_at >= timeouts.stop):
         return signal.SIGKILL
-    if interrupts or (failed_at is not None and now - failed_at >= patience.peers):
+    if interrupts or (failed_at is not None and now - failed_at >= timeouts.peers):
         return signal.SIGTERM
     return None
 
@@ -85,17 +85,17 @@ class Words:
     error: str | None = None
 
 
-def ending(story: Story, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
+def ending(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
     """`command` is what starts the same run again; `folder` is the run folder as the user may type it."""
     if verdict.exit_code == 0:
-        return Words(success(story.finished.get(0), folder))
-    where = f"`{command}` goes on from step {story.saved}" if story.saved else f"`{command}` starts anew"
+        return Words(success(summary.finished.get(0), folder))
+    where = f"`{command}` goes on from step {summary.saved}" if summary.saved else f"`{command}` starts anew"
     if verdict.decided_by is None:
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
         # The one step that matters is the saved one, which may be behind or ahead of the last that was shown.
         return Words((f"Stopped{late}. {where}.",))
-    outcome, message = _cause(verdict.decided_by, story.finished, many=len(end.ends) > 1)
+    outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
     return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
 

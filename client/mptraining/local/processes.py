@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Literal, Self
 
 from mptraining.local import watchdog as guard
-from mptraining.local.outcome import End, GangEnd, Patience, due
+from mptraining.local.outcome import End, GangEnd, Timeouts, due
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[int, Stream, str], None]
@@ -111,7 +111,7 @@ class _Signals:
 @dataclass
 class _Gang:
     on_line: OnLine
-    patience: Patience
+    timeouts: Timeouts
     clock: Callable[[], float]
     guard: IO[bytes]
     selector: selectors.BaseSelector
@@ -166,7 +166,7 @@ class _Gang:
             interrupts=interrupts,
             failed_at=self.failed_at,
             told_at=self.told_at,
-            patience=self.patience,
+            timeouts=self.timeouts,
         )
         if number is signal.SIGKILL or (number is not None and self.told_at is None):
             self.tell(number)
@@ -206,23 +206,23 @@ def run_gang(
     *,
     on_line: OnLine,
     on_stop: Callable[[int], None],
-    patience: Patience,
+    timeouts: Timeouts,
     clock: Callable[[], float] = time.monotonic,
 ) -> GangEnd:
     """Starts the workers and returns when all have ended; none outlives this call, whatever happens.
 
     `on_line` gets (worker, stream, line without its end) of everything they print; `on_stop` is called with
     the number of a signal this program gets (SIGINT, SIGTERM, SIGHUP): the first is passed on as SIGTERM,
-    with SIGKILL after `patience.stop` seconds, the second kills at once.
+    with SIGKILL after `timeouts.stop` seconds, the second kills at once.
     """
     watching = subprocess.Popen(  # noqa: S603 - our own file
-        [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(patience.stop)],
+        [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(timeouts.stop)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
     assert watching.stdin
     with _Signals() as signals, selectors.DefaultSelector() as selector, watching, watching.stdin:
-        gang = _Gang(on_line, patience, clock, watching.stdin, selector)
+        gang = _Gang(on_line, timeouts, clock, watching.stdin, selector)
         told = 0
         try:
             for worker in workers:

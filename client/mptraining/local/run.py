@@ -22,9 +22,9 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from mptraining.display.summary import Story
+from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, PlainDisplay, header, is_noise
-from mptraining.local.outcome import Patience, ending, verdict
+from mptraining.local.outcome import Timeouts, ending, verdict
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api import events, run_folder
@@ -47,7 +47,7 @@ def absolute(path: str, folder: Path) -> str:
     return path if _SCHEME.match(path) else os.path.normpath(folder / path)
 
 
-def at_home(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
+def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
     """The same job with every path absolute. `folder` is the job file's, `output` the run folder where the
     job names none; both absolute.
     """
@@ -173,7 +173,7 @@ def run_local(
     output: str | None = None,
     display: Display | None = None,
     command: Sequence[str] = TRAINER,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     machine: Machine | None = None,
     incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
     again: str | None = None,
@@ -202,7 +202,7 @@ def run_local(
     folder = _as_typed(job.output or "", Path.cwd())
     for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
         display.say(text)
-    story = Story()
+    summary = RunSummary()
     debug = bool(os.environ.get(DEBUG))
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
@@ -212,7 +212,7 @@ def run_local(
             if debug or not is_noise(stream, text):
                 display.line(worker, stream, text)
         else:
-            story.add(worker, event)
+            summary.add(worker, event)
             display.event(worker, event)
 
     said: list[int] = []
@@ -234,9 +234,9 @@ def run_local(
             command=command,
             incarnation=incarnation(),
         )
-        end = run_gang(workers, on_line=on_line, on_stop=on_stop, patience=patience or Patience())
+        end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
     decided = verdict(end)
-    words = ending(story, end, decided, command=again, folder=folder)
+    words = ending(summary, end, decided, command=again, folder=folder)
     for text in words.said:
         display.say(text)
     if words.error is not None:
@@ -255,7 +255,7 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[Resol
     if decided != document:
         job = MPTrainingJob.parse(decided)
     here = Path.cwd()
-    job = at_home(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
+    job = with_absolute_paths(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
         job = with_output(job, absolute(output, here))
     # An unknown accelerator is for `resolve` to refuse.

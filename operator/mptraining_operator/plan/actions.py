@@ -81,7 +81,7 @@ Action = StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | Delet
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class EventRecord:
     """A Kubernetes event about the job, said once its status is written."""
 
     reason: str
@@ -107,7 +107,7 @@ class Plan:
 
     status: JobStatus | None = None
     actions: tuple[Action, ...] = ()
-    announcements: tuple[Announcement, ...] = ()
+    event_records: tuple[EventRecord, ...] = ()
     wake_at: float | None = None
     # The cause of a restart that begins with this plan, for the metrics.
     restart: str = ""

@@ -9,7 +9,7 @@ from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import Action, Announcement, EndAttempt, Plan
+from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
 from mptraining_operator.plan.deadlines import policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
@@ -133,7 +133,7 @@ _NEWS_WITHIN = 30.0
 _SAID_WITHIN = 60.0
 
 
-def over(snapshot: Snapshot, now: float) -> Plan | None:
+def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     """The current attempt has ended by itself: the job is done, or the attempt is charged to a budget."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
@@ -154,7 +154,7 @@ def over(snapshot: Snapshot, now: float) -> Plan | None:
         if _keeps_nothing(snapshot):
             message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = conditions.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
-        return Plan(status=status, announcements=(Announcement("Succeeded", message),))
+        return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
     if batch_job.ended == "Failed" or silent:
         return _failed(snapshot, status, batch_job, now)
     return None
@@ -222,7 +222,7 @@ def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str
         return Plan(
             status=status,
             actions=end_current(snapshot, status),
-            announcements=(Announcement(outcome.reason, message, "Warning"),),
+            event_records=(EventRecord(outcome.reason, message, "Warning"),),
         )
     field, limit, name = counts[outcome.budget]
     used = (getattr(status, field) or 0) + 1
@@ -233,18 +233,18 @@ def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str
         return Plan(
             status=status,
             actions=end_current(snapshot, status),
-            announcements=(Announcement(outcome.reason, message, "Warning"),),
+            event_records=(EventRecord(outcome.reason, message, "Warning"),),
         )
     status = conditions.attempt_over(status, outcome, message, now)
     status = conditions.waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
-    said = Announcement(
+    said = EventRecord(
         "Restarting", f"{_sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
     )
     wake = now + delay(status, snapshot.limits)
     return Plan(
         status=status,
         actions=end_current(snapshot, status),
-        announcements=(said,),
+        event_records=(said,),
         wake_at=wake,
         restart=outcome.reason,
     )

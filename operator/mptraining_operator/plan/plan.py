@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_operator.plan import conditions, end, run, start, suspend_and_cleanup
-from mptraining_operator.plan.actions import Announcement, Plan
+from mptraining_operator.plan.actions import EventRecord, Plan
 from mptraining_operator.plan.snapshot import Snapshot
 
 Policy = Callable[[Snapshot, float], Plan | None]
@@ -22,14 +22,14 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         # Owner references take the children along.
         return Plan()
     if snapshot.status is None:
-        return Plan(announcements=(Announcement("StatusUnreadable", snapshot.problem, "Warning"),))
+        return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
     found = next((answer for policy in POLICIES if (answer := policy(snapshot, now)) is not None), Plan())
     if found.status == snapshot.status:
         found = replace(found, status=None)
     return _with_leftovers(found, snapshot, now)
 
 
-def _ended(snapshot: Snapshot, now: float) -> Plan | None:
+def _finished(snapshot: Snapshot, now: float) -> Plan | None:
     """A job that was refused and has been edited since gets another chance; every other end is final."""
     status = snapshot.status
     if status and not status.current_attempt and snapshot.generation > (status.observed_generation or 0):
@@ -37,27 +37,27 @@ def _ended(snapshot: Snapshot, now: float) -> Plan | None:
     return suspend_and_cleanup.ended(snapshot, now)
 
 
-def _unreadable(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: ARG001 - every policy is called alike
+def _unreadable_spec(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: ARG001 - every policy is called alike
     """A running job whose spec this version cannot read is left as it is."""
     if snapshot.job is not None or snapshot.status is None or conditions.current(snapshot.status) is None:
         return None
-    return Plan(announcements=(Announcement("SpecUnreadable", snapshot.problem, "Warning"),))
+    return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))
 
 
 POLICIES: tuple[Policy, ...] = (
-    _ended,
-    _unreadable,
-    end.over,
+    _finished,
+    _unreadable_spec,
+    end.attempt_ended,
     suspend_and_cleanup.suspended,
-    start.first,
-    start.following,
-    start.unborn,
-    run.under_way,
+    start.first_attempt,
+    start.next_attempt,
+    start.recreate_missing_job,
+    run.running_attempt,
 )
 
 
 def _with_leftovers(found: Plan, snapshot: Snapshot, now: float) -> Plan:
-    left = suspend_and_cleanup.leftovers(snapshot, now)
+    left = suspend_and_cleanup.orphans(snapshot, now)
     more = tuple(
         each for each in (*left.actions, *suspend_and_cleanup.old_attempts(snapshot)) if each not in found.actions
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mptraining_api import outcomes
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import Announcement, Loss, Plan
+from mptraining_operator.plan.actions import EventRecord, Loss, Plan
 from mptraining_operator.plan.deadlines import earliest
 from mptraining_operator.plan.end import charge, end_is_due
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
-def under_way(snapshot: Snapshot, now: float) -> Plan | None:
+def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """The attempt's pods wait or run: says which, and keeps its deadlines."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
@@ -20,7 +20,7 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     status = _since_admission(snapshot, status, batch_job)
     generation = snapshot.generation
-    said: tuple[Announcement, ...] = ()
+    said: tuple[EventRecord, ...] = ()
     losses: tuple[Loss, ...] = ()
     why = ""
     # What its queue took back is ready for a moment more.
@@ -32,19 +32,19 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
         message = f"attempt {attempt.number}: {workers}"
         after = conditions.running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
-        said = (Announcement("Running", message),)
+        said = (EventRecord("Running", message),)
     else:
         found = waiting.wait(snapshot, batch_job, now)
         why = f"{found.reason}: {found.message}"
         after = conditions.waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
-            said = (Announcement(found.reason, found.message, "Warning"),)
+            said = (EventRecord(found.reason, found.message, "Warning"),)
         if batch_job.suspended:
             # No clock runs until the queue gives the machines: again, with the same Job, or to an attempt after others.
             after = after.model_copy(update={"start_time": None})
         if took_back:
-            said = (Announcement(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
+            said = (EventRecord(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
     deadline = earliest(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, after, deadline.outcome, deadline.message, now)
@@ -52,7 +52,7 @@ def under_way(snapshot: Snapshot, now: float) -> Plan | None:
     wakes = [each for each in due if each and each > now]
     return Plan(
         status=None if after == snapshot.status else after,
-        announcements=said,
+        event_records=said,
         wake_at=min(wakes, default=None),
         losses=losses,
     )

@@ -108,7 +108,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class Lookups:
     """What had to be asked for or was learnt by trying: in memory only, found again after a restart."""
 
     # The frozen job of attempt 1; None when it was not read yet.
@@ -156,7 +156,7 @@ class Snapshot:
     predecessors: tuple[SeenPod, ...] = ()
     # Why the controller manager could not create pods of an Indexed Job, by the Job's uid.
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
-    findings: Findings = field(default_factory=Findings)
+    findings: Lookups = field(default_factory=Lookups)
     limits: Limits = field(default_factory=Limits)
     # Since when reports of progress are sure to be heard: an outage before is no worker's silence. None: not at all.
     reports_since: float | None = None

@@ -1,6 +1,6 @@
 """How an attempt begins: the intent in the status first, then its Indexed Job, and never beside an earlier one.
 
-An attempt starts when no process of any earlier one can be alive (`gone.quiet`), the next after its backoff.
+An attempt starts when no process of any earlier one can be alive (`no_live_pods`), the next after its backoff.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.plan import conditions, end, waiting
-from mptraining_operator.plan.actions import Announcement, Plan, ReadJobFile, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest
 from mptraining_operator.plan.end import charge, end_current
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
-from mptraining_operator.plan.suspend_and_cleanup import quiet
+from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Nobody tells a job that another one of its namespace has ended.
@@ -39,7 +39,7 @@ def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) ->
         except OutsideLimits as problem:
             outcome = outcomes.OUTSIDE_LIMITS
             failed = conditions.finished(status, outcome, str(problem), now, snapshot.generation)
-            return Plan(status=failed, announcements=(Announcement(outcome.reason, str(problem), "Warning"),))
+            return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
     if most is None or _has_nodes(status) or snapshot.nodes_beside + job.processes <= most:
         return None
@@ -60,8 +60,8 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int,
     if conditions.holds(status, "Suspended"):
         status = conditions.resumed(status, now, snapshot.generation)
     status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    said = (Announcement(found.reason, found.message),) if new else ()
-    return Plan(status=status, announcements=said, wake_at=now + LOOK_FOR_ROOM)
+    said = (EventRecord(found.reason, found.message),) if new else ()
+    return Plan(status=status, event_records=said, wake_at=now + LOOK_FOR_ROOM)
 
 
 # Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
@@ -69,7 +69,7 @@ _TRY_AGAIN_SOONEST = 2.0
 _TRY_AGAIN_LATEST = 60.0
 
 
-def first(snapshot: Snapshot, now: float) -> Plan | None:
+def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """Starts a job that has no attempt yet, or fails it when it can never work as it is written."""
     status = snapshot.status
     if status is None or conditions.current(status) is not None:
@@ -84,7 +84,7 @@ def first(snapshot: Snapshot, now: float) -> Plan | None:
         return _invalid(snapshot, str(problem), now)
     # A spec that was refused and then mended starts with a clean slate.
     clean = JobStatus(progress=status.progress) if conditions.holds(status, "Finished") else status
-    if not quiet(snapshot):
+    if not no_live_pods(snapshot):
         return _held_back(snapshot, clean, now)
     return _start(snapshot, clean, 1, job, now)
 
@@ -97,15 +97,15 @@ def _held_back(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     if conditions.holds(status, "Suspended"):
         status = conditions.resumed(status, now, snapshot.generation)
     status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    return Plan(status=status, announcements=(Announcement(found.reason, found.message),) if new else ())
+    return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if new else ())
 
 
 def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
     status = conditions.finished(
         snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation
     )
-    said = Announcement(outcomes.INVALID_SPEC.reason, message, "Warning")
-    return Plan(status=status, announcements=(said,))
+    said = EventRecord(outcomes.INVALID_SPEC.reason, message, "Warning")
+    return Plan(status=status, event_records=(said,))
 
 
 def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
@@ -121,17 +121,17 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     status = status.model_copy(update=update)
     message = f"somebody edited the status; going on with attempt {number}"
     status = conditions.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
-    return Plan(status=status, announcements=(Announcement("StatusRebuilt", message, "Warning"),))
+    return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
-def following(snapshot: Snapshot, now: float) -> Plan | None:
+def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """Starts the attempt after one that has ended: when all of it is gone, and not before its backoff is over."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is None:
         return None
     ending = end_current(snapshot, status)
-    if ending or not quiet(snapshot):
+    if ending or not no_live_pods(snapshot):
         return Plan(actions=ending)
     due = conditions.seconds(attempt.completion_time or conditions.stamp(now)) + end.delay(status, snapshot.limits)
     if now < due:
@@ -142,7 +142,7 @@ def following(snapshot: Snapshot, now: float) -> Plan | None:
     return _start(snapshot, status, attempt.number + 1, job, now)
 
 
-def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
+def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
     """Creates the Indexed Job that the status announces and nobody has seen: the operator was stopped between the
     two, or the API server refused a child.
     """
@@ -167,24 +167,24 @@ def unborn(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a 
         return charge(snapshot, status, deadline.outcome, deadline.message, now)
     written = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     new = written != status and (refusal or snapshot.predecessors)
-    said = (Announcement(found.reason, found.message, "Warning"),) if new else ()
+    said = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
     again = _try_again(refusal, attempt, now)
     if now < again:
-        return Plan(status=written, announcements=said, wake_at=min(again, wake or again))
-    if not quiet(snapshot):
-        return Plan(status=written, announcements=said, wake_at=wake)
+        return Plan(status=written, event_records=said, wake_at=min(again, wake or again))
+    if not no_live_pods(snapshot):
+        return Plan(status=written, event_records=said, wake_at=wake)
     # Of attempt 1, too: the ConfigMap may be there, by a process of another version that was stopped.
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), announcements=said, wake_at=wake)
+    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), event_records=said, wake_at=wake)
 
 
 def _nobody_held_it_up(snapshot: Snapshot, found: waiting.Wait) -> bool:
     """Neither now, nor when it was last looked at: nobody refused a child, and no earlier pods were there."""
     before = conditions.condition(snapshot.status, "Running") if snapshot.status else None
-    return quiet(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
+    return no_live_pods(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
 
 
 def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
@@ -204,13 +204,13 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     how = f"{job.strategy} over {replicas}, {job.precision.policy}"
-    said = [Announcement("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    said = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}")]
     if number == 1 and (lost := _goes_with_the_pods(snapshot, job)):
-        said.append(Announcement("NothingKept", lost, "Warning"))
+        said.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:
         # A field of a newer version: the job is trained without it, and the user is told.
-        said.append(Announcement("UnknownField", snapshot.problem, "Warning"))
-    return Plan(status=after, actions=(StartAttempt(number, job),), announcements=tuple(said))
+        said.append(EventRecord("UnknownField", snapshot.problem, "Warning"))
+    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=tuple(said))
 
 
 def _goes_with_the_pods(snapshot: Snapshot, job: ResolvedJob) -> str:
@@ -240,8 +240,8 @@ def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
     try:
         return resolve(snapshot.job, snapshot.limits.cluster)
     except Problem as problem:
-        return Plan(announcements=(Announcement("OperatorProblem", str(problem), "Warning"),))
+        return Plan(event_records=(EventRecord("OperatorProblem", str(problem), "Warning"),))
 
 
 def _unreadable(snapshot: Snapshot) -> Plan:
-    return Plan(announcements=(Announcement("SpecUnreadable", snapshot.problem, "Warning"),))
+    return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))

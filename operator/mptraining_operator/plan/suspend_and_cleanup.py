@@ -8,10 +8,10 @@ from mptraining_api.outcomes import SUSPENDED
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
-    Announcement,
     DeleteJob,
     DeletePod,
     EndAttempt,
+    EventRecord,
     FailPod,
     ForgetAttempt,
     Plan,
@@ -69,8 +69,8 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     # A Job that its queue holds has none, or those that it had leave already.
     works = any(not each.suspended for each in running) or any(not pod.over for pod in snapshot.pods)
     leave = "the workers save a checkpoint and leave" if works else "no worker runs"
-    said = Announcement("Suspended", f"{leave}; set spec.runPolicy.suspend to false to go on")
-    return Plan(status=status, actions=actions, announcements=(said,))
+    said = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to go on")
+    return Plan(status=status, actions=actions, event_records=(said,))
 
 
 # A node is asked about again after this long (`apply` forgets its answer by then).
@@ -78,12 +78,12 @@ _ASK_AGAIN = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class Orphans:
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
 
 
-def leftovers(snapshot: Snapshot, now: float) -> Leftovers:
+def orphans(snapshot: Snapshot, now: float) -> Orphans:
     """What must go, whatever else the plan is."""
     actions: list[Action] = []
     wakes: list[float] = []
@@ -108,7 +108,7 @@ def leftovers(snapshot: Snapshot, now: float) -> Leftovers:
         else:
             actions.extend(_stuck(snapshot, pod))
             wakes.append(now + _ASK_AGAIN)
-    return Leftovers(tuple(actions), min(wakes, default=None))
+    return Orphans(tuple(actions), min(wakes, default=None))
 
 
 def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
@@ -121,7 +121,7 @@ def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
     return (FailPod(pod.name, pod.uid, pod.node),) if lost else ()
 
 
-def quiet(snapshot: Snapshot) -> bool:
+def no_live_pods(snapshot: Snapshot) -> bool:
     """Whether no process of any attempt, or of an earlier job of this name, can be alive: every Indexed Job has ended,
     every pod is over.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mptraining_operator.plan.snapshot import Findings, Key, Limits, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, Snapshot
 from mptraining_operator.watch.parse import PodRefusal, StoredJob, read_job, read_status
 
 # What was found by asking is asked again after these.
@@ -29,7 +29,7 @@ class _Record:
     pods: dict[str, tuple[int, SeenPod]] = field(default_factory=dict)
     # By the uid of the Job that could not create its pods.
     refusals: dict[str, tuple[int, PodRefusal]] = field(default_factory=dict)
-    findings: Findings | None = None
+    findings: Lookups | None = None
     # When a finding stops being believed, by node; "" stands for the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
 
@@ -146,7 +146,7 @@ class Cache:
             record = self._records.get(key)
             if record is None or record.job is None or record.job.uid != uid:
                 return False
-            before = record.findings or Findings()
+            before = record.findings or Lookups()
             record.findings = replace(before, **changes)
             until = self._clock() + FINDINGS_LAST
             if changes.get("job_file_missing"):
@@ -171,7 +171,7 @@ class Cache:
                 return None
             stored = record.job
             self._expire(record)
-            findings = record.findings or Findings()
+            findings = record.findings or Lookups()
             batch_jobs = tuple(job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid)
             pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
             earlier = (pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.over)

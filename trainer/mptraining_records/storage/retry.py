@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class Contact:
+class RetryListener:
     """`answered` is true once the service gave any answer, be it a refusal."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Contact:
             self.on_retry(" ".join(f"{uri}: {cause}; trying again".split()))
 
 
-contact = Contact()
+contact = RetryListener()
 
 
 def is_temporary(status: int) -> bool:

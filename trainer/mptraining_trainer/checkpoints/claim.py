@@ -32,10 +32,10 @@ def claim_folder(worker: Worker) -> Worker:
 
     Returns the worker with its fence. Raises Superseded when a newer attempt has the folder.
     """
-    if not worker.seat.is_chief:
+    if not worker.identity.is_chief:
         return worker
     kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
-    claimed = fence.claim(kept, worker.seat)
+    claimed = fence.claim(kept, worker.identity)
     storage.write(storage.join(worker.folder, run_folder.JOB), worker.job.to_json().encode())
     if worker.job.training and worker.job.training.resume == "Never":
         if checkpoints(kept):

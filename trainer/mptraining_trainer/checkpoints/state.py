@@ -11,7 +11,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.files import FileState
 from mptraining_trainer.checkpoints.provenance import Origin
-from mptraining_trainer.numerics.recovery import Numbers
+from mptraining_trainer.numerics.recovery import PrecisionState
 
 STATE = "state.json"
 _VERSION = 1
@@ -79,7 +79,7 @@ def newest_state(folder: str) -> CheckpointState | None:
     return None
 
 
-def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> Numbers | None:
+def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> PrecisionState | None:
     """The numbers that a checkpoint of this very job goes on with; None to begin as the job says.
 
     What an attempt found out holds for the next ones until the user asks for another policy, and which records are
@@ -89,7 +89,7 @@ def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str
         return None
     # A run that is to fail at the first bad batch must not leave it out.
     fails = job.training is not None and job.training.on_non_finite == "Fail"
-    return Numbers(
+    return PrecisionState(
         asked=state.asked_policy,
         policy=state.policy,
         checked=state.checked and not fails,

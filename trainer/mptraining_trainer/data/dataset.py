@@ -104,7 +104,7 @@ class Reserved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opened:
+class Datasets:
     """The data, what reading it costs, and the job's own preprocessing."""
 
     training: Split
@@ -113,7 +113,7 @@ class Opened:
     preprocess: Preprocess
 
 
-def open_splits(worker: Worker, share: Share) -> Opened:
+def open_splits(worker: Worker, share: Share) -> Datasets:
     """Finds, indexes and caches the job's data.
 
     Raises InvalidSpec, InvalidData, InvalidProgram and StorageUnavailable, naming the field.
@@ -123,7 +123,7 @@ def open_splits(worker: Worker, share: Share) -> Opened:
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
 
-    def opened(patterns: Sequence[str], like: Columns | None, reserved: Reserved) -> tuple[Split, str, Reserved]:
+    def datasets(patterns: Sequence[str], like: Columns | None, reserved: Reserved) -> tuple[Split, str, Reserved]:
         objects = dataset_index.find(patterns)
         cache, on_disk = data_cache.disk_cache(objects, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
@@ -137,15 +137,15 @@ def open_splits(worker: Worker, share: Share) -> Opened:
         return cached, name, Reserved(in_memory, on_disk if name == "Disk" else 0)
 
     with _in_field("spec.data.train"):
-        training, meter.cache, taken = opened(data.train, None, Reserved(0, 0))
+        training, meter.cache, taken = datasets(data.train, None, Reserved(0, 0))
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):
-            validation, _, _ = opened(data.validation, training.columns, taken)
+            validation, _, _ = datasets(data.validation, training.columns, taken)
     function = None
     if data.preprocess not in ("auto", "none"):
         function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
-    return Opened(training, validation, meter, Preprocess(per_example=function))
+    return Datasets(training, validation, meter, Preprocess(per_example=function))
 
 
 @contextmanager
@@ -178,9 +178,9 @@ class SkippedRecords:
     @property
     def manifest(self) -> str:
         """The URI of what `publish` writes."""
-        seat = self._worker.seat
+        identity = self._worker.identity
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
-        return f"{folder}/{run_folder.quarantine_name(seat.attempt, seat.incarnation, seat.index)}.json"
+        return f"{folder}/{run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)}.json"
 
     @property
     def _damaged(self) -> tuple[BadRecord, ...]:
@@ -188,14 +188,14 @@ class SkippedRecords:
 
     def exclude(self, records: Sequence[BadRecord]) -> None:
         """Records that every worker leaves out for their values; the chief alone writes them down."""
-        if self._worker.seat.is_chief:
+        if self._worker.identity.is_chief:
             self._excluded += records
 
     def publish(self, *, last: bool = False) -> None:
         """Writes the manifest anew when more were skipped since. They are told at the first time and the last."""
         skipped = self.all
-        seat = self._worker.seat
-        name = run_folder.quarantine_name(seat.attempt, seat.incarnation, seat.index)
+        identity = self._worker.identity
+        name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
         if len(skipped) > self._saved:
             bad_records.save(folder, name, skipped)

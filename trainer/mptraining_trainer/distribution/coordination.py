@@ -22,7 +22,7 @@ import tensorflow as tf
 # has no public name.
 from tensorflow.python.eager import context
 
-from mptraining_api.launch import INDEX, Seat
+from mptraining_api.launch import INDEX, WorkerIdentity
 from mptraining_api.problems import InvalidData, PeerLost, Preempted, ResumeRefused
 from mptraining_trainer.distribution.replica_variables import sum_over_replicas
 
@@ -42,7 +42,7 @@ Look = Callable[[str], str | None]
 
 
 def wait_for_peers(
-    seat: Seat,
+    identity: WorkerIdentity,
     *,
     now: Callable[[], float],
     wait: Callable[[float], bool],
@@ -51,7 +51,9 @@ def wait_for_peers(
     look: Look | None = None,
     until_reached: bool = False,
 ) -> None:
-    """Returns when every other worker of `seat.hosts` takes connections, and with `until_reached` has reached this one.
+    """Returns when every other worker of `identity.hosts` takes connections.
+
+    With `until_reached` only when every other worker has reached this one, too.
 
     `wait(seconds)` returns early, with True, when this worker is told to leave: then Preempted is raised. PeerLost is
     raised after `deadline` seconds, with the index, the host name and the trouble of each worker that is missing; and
@@ -59,15 +61,15 @@ def wait_for_peers(
     """
     began = now()
     say_at = began + _SAY_AFTER
-    missing = {index: "not looked for yet" for index in range(len(seat.hosts)) if index != seat.index}
+    missing = {index: "not looked for yet" for index in range(len(identity.hosts)) if index != identity.index}
     # Not to TensorFlow's own server.
-    greeting = f"{_GREETING}{seat.index}\n".encode() if until_reached else b""
+    greeting = f"{_GREETING}{identity.index}\n".encode() if until_reached else b""
     look = look or (lambda address: trouble(address, greeting))
     silent = set(missing) if until_reached else set()
-    with _listening(seat) as listener, ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rendezvous") as pool:
+    with _listening(identity) as listener, ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rendezvous") as pool:
         while True:
             unseen = [index for index in missing if missing[index] != _NOT_HEARD]
-            found = dict(zip(unseen, pool.map(look, [seat.hosts[index] for index in unseen]), strict=True))
+            found = dict(zip(unseen, pool.map(look, [identity.hosts[index] for index in unseen]), strict=True))
             silent -= _heard(listener) if silent else set()
             missing = {
                 index: said
@@ -79,16 +81,16 @@ def wait_for_peers(
             if now() - began >= deadline:
                 raise PeerLost(
                     INDEX,
-                    f"after {deadline:.0f} s {absent(missing, seat.hosts)}",
-                    expected=f"all {len(seat.hosts)} workers",
+                    f"after {deadline:.0f} s {absent(missing, identity.hosts)}",
+                    expected=f"all {len(identity.hosts)} workers",
                     next_step="Look at that pod's events and log; names need the job's headless Service, and its "
                     "NetworkPolicy must let the workers reach each other.",
                 )
             if now() >= say_at:
                 say_at = now() + _SAY_EVERY
-                notice("WaitingForWorkers", f"waiting for {absent(missing, seat.hosts)}")
+                notice("WaitingForWorkers", f"waiting for {absent(missing, identity.hosts)}")
             if wait(_BETWEEN_LOOKS):
-                raise Preempted("", f"told to leave while waiting for {absent(missing, seat.hosts)}")
+                raise Preempted("", f"told to leave while waiting for {absent(missing, identity.hosts)}")
 
 
 def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
@@ -135,20 +137,20 @@ def _heard(listener: socket.socket) -> set[int]:
 
 
 @contextmanager
-def _listening(seat: Seat) -> Iterator[socket.socket]:
-    address = seat.hosts[seat.index]
+def _listening(identity: WorkerIdentity) -> Iterator[socket.socket]:
+    address = identity.hosts[identity.index]
     several = socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server(
             ("", int(address.rpartition(":")[2])),
             family=socket.AF_INET6 if several else socket.AF_INET,
             # One connection of each other worker; nobody needs to take them.
-            backlog=max(128, len(seat.hosts)),
+            backlog=max(128, len(identity.hosts)),
             dualstack_ipv6=several,
         )
     except OSError as error:
         raise PeerLost(
-            f"worker {seat.index} ({address})",
+            f"worker {identity.index} ({address})",
             f"its port cannot be listened on: {error.strerror or error}",
             next_step="Another process of this machine has it; hostNetwork needs a port for each job.",
         ) from error
@@ -208,15 +210,15 @@ def mean_over_workers(strategy: Any, values: Sequence[float]) -> list[float]:
     return [float(value) / strategy.num_replicas_in_sync for value in sums]
 
 
-def gathered(strategy: Any, seat: int, workers: int, values: Sequence[int]) -> list[list[int]]:
+def gathered(strategy: Any, identity: int, workers: int, values: Sequence[int]) -> list[list[int]]:
     """What each worker says, by its index; every worker must call it with as many small whole numbers."""
-    own = [[float(value) if worker == seat else 0.0 for value in values] for worker in range(workers)]
+    own = [[float(value) if worker == identity else 0.0 for value in values] for worker in range(workers)]
     sums = _sum_over_replicas(strategy, tf.constant(own, tf.float32))
     replicas_each = strategy.num_replicas_in_sync / workers
     return [[round(float(value) / replicas_each) for value in row] for row in sums]
 
 
-def meet(strategy: Any) -> None:
+def barrier(strategy: Any) -> None:
     """Returns when every worker has called it."""
     _sum_over_replicas(strategy, tf.constant(0.0))
 
@@ -234,16 +236,16 @@ _KEY = "mptraining/parted"
 _SECONDS = 5.0
 
 
-def part(seat: Seat) -> None:
+def exit_barrier(identity: WorkerIdentity) -> None:
     """To be called once by every worker, after its last collective operation and before it exits.
 
     The others wait for the chief, for 5 s at most, and not for one that is gone: whatever there is to say of that, the
     chief's own end says.
     """
-    if len(seat.hosts) == 1:
+    if len(identity.hosts) == 1:
         return
     with contextlib.suppress(tf.errors.OpError):
-        if seat.is_chief:
+        if identity.is_chief:
             context.context().set_config_key_value(_KEY, "")
         else:
             context.context().get_config_key_value(_KEY, int(_SECONDS * 1000))

@@ -213,7 +213,7 @@ def all_finite(values: Sequence[Any]) -> Any:
     return tf.reduce_all(fine)
 
 
-class Speakers:
+class CrossReplicaSum:
     """How workers tell each other a few numbers: alone, a worker hears itself.
 
     `count` is how many speak, each replica for its worker: a sum divided by it is the mean over the workers.

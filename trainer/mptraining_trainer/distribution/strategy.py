@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.launch import Seat, tf_config
+from mptraining_api.launch import WorkerIdentity, tf_config
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.host import native_bfloat16
@@ -17,7 +17,7 @@ from mptraining_trainer.keras_backend import Keras
 _NOT_BY_PROXY, _OTHERWISE = "no_grpc_proxy", "no_proxy"
 
 
-def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
     """The strategy over this process's devices; the first thing TensorFlow is asked to do.
 
     Raises InvalidSpec when the accelerators that the job was promised are not here.
@@ -25,14 +25,14 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
     if job.training is not None and job.training.deterministic:
         tf.config.experimental.enable_op_determinism()
     if job.processes > 1:
-        peers = sorted({host.rpartition(":")[0] for host in seat.hosts})
+        peers = sorted({host.rpartition(":")[0] for host in identity.hosts})
         others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
         environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
         if job.strategy == "None":
             # For the strategy that the script makes.
-            environment["TF_CONFIG"] = tf_config(seat)
+            environment["TF_CONFIG"] = tf_config(identity)
     if job.accelerator.kind == "cpu":
-        return _on_cpu(job, seat, environment)
+        return _on_cpu(job, identity, environment)
     if job.accelerator.kind == "tpu":
         return _on_tpu(job)
     gpus = tf.config.list_physical_devices("GPU")
@@ -43,7 +43,7 @@ def make_strategy(job: ResolvedJob, seat: Seat, environment: MutableMapping[str,
     if job.strategy == "None":
         return tf.distribute.get_strategy()
     if job.strategy == "MultiWorkerMirrored":
-        return _multi_worker(seat, environment)
+        return _multi_worker(identity, environment)
     return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(job.replicas_per_process)])
 
 
@@ -58,7 +58,7 @@ def devices(strategy: Any) -> tuple[str, ...]:
     return tuple(":".join(name.split(":")[-2:]) for name in names)
 
 
-def ground(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
+def started_fields(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
     """What `Started` says of any program: versions, devices, strategy and numbers."""
     return {
         "strategy": job.strategy,
@@ -72,10 +72,10 @@ def ground(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
     }
 
 
-def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str]) -> Any:
+def _on_cpu(job: ResolvedJob, identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
     tf.config.set_visible_devices([], "GPU")
     if job.strategy == "MultiWorkerMirrored":
-        return _multi_worker(seat, environment)
+        return _multi_worker(identity, environment)
     if job.replicas_per_process > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(
@@ -86,11 +86,11 @@ def _on_cpu(job: ResolvedJob, seat: Seat, environment: MutableMapping[str, str])
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(job.replicas_per_process)])
 
 
-def _multi_worker(seat: Seat, environment: MutableMapping[str, str]) -> Any:
+def _multi_worker(identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
     # Measured with TensorFlow 2.21: this waits for all workers to be there. A worker that is killed later is missed
     # within a second when its connections are reset, else after ten, by its heartbeat; the collective operation under
     # way then raises (see `failures`), and only `os._exit` leaves without waiting for the others.
-    environment["TF_CONFIG"] = tf_config(seat)
+    environment["TF_CONFIG"] = tf_config(identity)
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

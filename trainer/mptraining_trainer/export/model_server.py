@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from mptraining_api import run_folder
-from mptraining_api.launch import MODEL_WAIT_SECONDS, MODEL_WAITS, Seat
+from mptraining_api.launch import MODEL_WAIT_SECONDS, MODEL_WAITS, WorkerIdentity
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 
@@ -34,7 +34,7 @@ DEFAULT_SECONDS = 600.0
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-def seconds(job: ResolvedJob, seat: Seat, environment: Mapping[str, str]) -> float:
+def seconds(job: ResolvedJob, identity: WorkerIdentity, environment: Mapping[str, str]) -> float:
     """How long this process is to keep the model after a success; 0 for all but worker 0 of a job without output.
 
     Raises InvalidSpec for a setting that is no number.
@@ -44,7 +44,7 @@ def seconds(job: ResolvedJob, seat: Seat, environment: Mapping[str, str]) -> flo
         asked = float(text) if text else DEFAULT_SECONDS
     except ValueError:
         raise InvalidSpec(MODEL_WAIT_SECONDS, f"{text!r}", expected="a number of seconds") from None
-    return max(0.0, asked) if seat.is_chief and job.output is None else 0.0
+    return max(0.0, asked) if identity.is_chief and job.output is None else 0.0
 
 
 def announce(telemetry: Telemetry, job: ResolvedJob, wait: float) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import Speakers, kept_apart
+from mptraining_trainer.distribution.replica_variables import CrossReplicaSum, kept_apart
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs
 from mptraining_trainer.loop.step import Batch, ReplicaStep, local_sum
-from mptraining_trainer.loop.steps_per_execution import Pace
+from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
 from mptraining_trainer.model.compiled import CompiledModel
 
 
@@ -32,7 +32,7 @@ class Evaluation:
         own: OwnStep | None,
         compiled: CompiledModel,
         take: Callable[[Any], Any],
-        speakers: Speakers,
+        speakers: CrossReplicaSum,
     ) -> None:
         self._strategy = strategy
         self._step = step
@@ -42,7 +42,7 @@ class Evaluation:
         self._speakers = speakers
         self._loss = local_sum("evaluation_loss_sum")
         self._weight = local_sum("evaluation_weight_sum")
-        self._pace = Pace.begin(None)
+        self._pace = StepsPerExecution.begin(None)
         self._names: tuple[str, ...] = ()
         self._aside: list[tuple[Any, Any]] | None = None
         self._begin = tf.function(self._begin_graph)

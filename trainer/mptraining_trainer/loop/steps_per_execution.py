@@ -15,7 +15,7 @@ _GROWTH = 8
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepsPerExecution:
     """`steps` to fuse next, at most `limit` and so many that a call takes about `seconds`.
 
     It begins with one step, which compiles, and grows with what is measured.
@@ -26,13 +26,13 @@ class Pace:
     seconds: float
 
     @classmethod
-    def begin(cls, steps_per_execution: int | None) -> Pace:
+    def begin(cls, steps_per_execution: int | None) -> StepsPerExecution:
         """Measured, or as many as the job names, where a call of them takes no longer than LONGEST_SECONDS."""
         if steps_per_execution is None:
             return cls(1, LIMIT, TARGET_SECONDS)
         return cls(1, steps_per_execution, LONGEST_SECONDS)
 
-    def after(self, step_seconds: float) -> Pace:
+    def after(self, step_seconds: float) -> StepsPerExecution:
         """The pace after a call whose steps took `step_seconds` each (averaged over the workers, so that all agree)."""
         if step_seconds <= 0:
             return self

@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import Speakers, all_finite, assign, norm_of, run_eagerly, summed
+from mptraining_trainer.distribution.replica_variables import (
+    CrossReplicaSum,
+    all_finite,
+    assign,
+    norm_of,
+    run_eagerly,
+    summed,
+)
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.evaluation import Evaluation
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
@@ -85,7 +92,7 @@ class Loop:
         self._masked = masked
         self._workers = workers
         self._scaler = scaler
-        self._speakers = Speakers(strategy, workers)
+        self._speakers = CrossReplicaSum(strategy, workers)
         self._timed = timed
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync

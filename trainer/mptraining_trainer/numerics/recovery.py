@@ -50,7 +50,7 @@ class NonFinite(Diverged):
 
 
 @dataclass(frozen=True)
-class Numbers:
+class PrecisionState:
     """How training computes now; `asked` is the job's own policy.
 
     `checked`: every update is looked at before it is applied, since what happened up to the step `until`.
@@ -71,17 +71,17 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class GoBack:
+class Rollback:
     """Back to the last checkpoint, to go on under `numbers`, or only to see where it began (`locate`)."""
 
-    numbers: Numbers
+    numbers: PrecisionState
     from_step: int
     message: str
     locate: bool = False
     # Trained so far.
     seconds: float = 0.0
 
-    def recorded(self, to_step: int) -> Numbers:
+    def recorded(self, to_step: int) -> PrecisionState:
         """The numbers, with this way back among their recoveries."""
         numbers = self.numbers
         done = Recovery(from_step=self.from_step, to_step=to_step, precision=numbers.policy, message=self.message)
@@ -108,21 +108,21 @@ def safer(policy: str, available: Sequence[str]) -> str | None:
 
 
 def way_back(
-    numbers: Numbers, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
-) -> GoBack | None:
+    numbers: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
+) -> Rollback | None:
     """What to do about the incident; None when the run has diverged."""
     if on_non_finite == "Fail":
         if numbers.looks:
             return None
-        return GoBack(replace(numbers, checked=True, until=incident.step), incident.step, incident.found, locate=True)
+        return Rollback(replace(numbers, checked=True, until=incident.step), incident.step, incident.found, locate=True)
     if not numbers.looks:
         message = f"{incident.found}; batches that do this are left out from here on"
-        return GoBack(replace(numbers, checked=True, until=incident.step), incident.step, message)
+        return Rollback(replace(numbers, checked=True, until=incident.step), incident.step, message)
     policy = safer(numbers.policy, available)
     if policy is None:
         return None
     message = f"{incident.found}; {policy} instead of {numbers.policy}"
-    return GoBack(replace(numbers, policy=policy, checked=True, until=incident.step), incident.step, message)
+    return Rollback(replace(numbers, policy=policy, checked=True, until=incident.step), incident.step, message)
 
 
 def job_under(job: ResolvedJob, policy: str) -> ResolvedJob:

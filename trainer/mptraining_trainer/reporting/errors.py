@@ -7,7 +7,7 @@ import math
 import tensorflow as tf
 
 from mptraining_api.events import Notice
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData, InvalidProgram, PeerLost, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage.gcs import SCHEME
@@ -140,7 +140,7 @@ class StorageWatch:
         self._telemetry.say(Notice, level="Warning", topic="StorageRetried", message=line + more)
 
 
-def judged(problem: Problem, seat: Seat) -> Problem:
+def judged(problem: Problem, identity: WorkerIdentity) -> Problem:
     """The problem, but InvalidData where storage that does not answer is a mistake in the job.
 
     Every run asks its storage before the first step. If the service has not answered this first attempt once, an
@@ -148,7 +148,7 @@ def judged(problem: Problem, seat: Seat) -> Problem:
     """
     # A field of the job may stand before the URI.
     remote = SCHEME in problem.where or SCHEME in problem.found
-    if not isinstance(problem, StorageUnavailable) or not remote or contact.answered or seat.attempt > 1:
+    if not isinstance(problem, StorageUnavailable) or not remote or contact.answered or identity.attempt > 1:
         return problem
     return InvalidData(
         problem.where,

@@ -70,8 +70,8 @@ def _means(pattern: str, name: str) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
-            return opened.read(_LARGEST_FILE).decode("utf-8", "replace")
+        with file.open("rb") as datasets:
+            return datasets.read(_LARGEST_FILE).decode("utf-8", "replace")
     except OSError:
         return ""
 

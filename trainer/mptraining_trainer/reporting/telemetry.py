@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from mptraining_api.events import Event, Finished, Notice
-from mptraining_api.launch import Seat
+from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records.storage import storage
@@ -112,7 +112,7 @@ class Telemetry:
 
     def __init__(
         self,
-        seat: Seat,
+        identity: WorkerIdentity,
         output: str | None,
         *,
         termination_log: str | None = None,
@@ -121,7 +121,7 @@ class Telemetry:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seat = seat
+        self._seat = identity
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
@@ -231,8 +231,10 @@ class Telemetry:
 
     def _file(self) -> str:
         assert self._output is not None
-        seat = self._seat
-        return storage.join(self._output, events_file(seat.attempt, seat.incarnation, seat.index, self._part))
+        identity = self._seat
+        return storage.join(
+            self._output, events_file(identity.attempt, identity.incarnation, identity.index, self._part)
+        )
 
 
 def _write_last_words(path: str, event: Finished) -> None:

@@ -17,8 +17,8 @@ from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUn
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Loaded
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState
-from mptraining_trainer.distribution.coordination import part
-from mptraining_trainer.distribution.strategy import ground
+from mptraining_trainer.distribution.coordination import exit_barrier
+from mptraining_trainer.distribution.strategy import started_fields
 from mptraining_trainer.export.export import publish
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
@@ -35,7 +35,7 @@ _LONGEST_ERROR = 500
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
     """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
     job, telemetry = worker.job, worker.telemetry
-    telemetry.say(events.Started, **ground(job, keras, strategy))
+    telemetry.say(events.Started, **started_fields(job, keras, strategy))
     context = _Script(worker, keras, strategy)
     worker.preemption.spare_children()
     began = telemetry.now()
@@ -78,10 +78,10 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
         weights = model.get_weights()
     except Exception as error:  # noqa: BLE001 - a model of the script's own may have any
         context.failed(Added.EXPORT, error)
-        part(worker.seat)
+        exit_barrier(worker.identity)
         return None
-    part(worker.seat)
-    if not worker.seat.is_chief:
+    exit_barrier(worker.identity)
+    if not worker.identity.is_chief:
         return None
     job, keras = worker.job, context.keras_of(model)
     precision = job.precision.model_copy(update={"policy": policy})
@@ -163,12 +163,12 @@ class _Script:
         self._profiling.after(self.step)
 
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
-        job, seat = self._worker.job, self._worker.seat
+        job, identity = self._worker.job, self._worker.identity
         self._checkpoints(model).save(
             CheckpointState(
                 step=self.step,
-                attempt=seat.attempt,
-                incarnation=seat.incarnation,
+                attempt=identity.attempt,
+                incarnation=identity.incarnation,
                 seed=0,
                 epoch=sum(fit.epochs for fit in fits),
                 examples=0,
@@ -287,7 +287,7 @@ class _Script:
                 # Callbacks such as ReduceLROnPlateau change a script's rate as it goes.
                 Contents(self.keras_of(model), model, model.optimizer, [], rate_from_job=False),
                 max_to_keep=worker.job.checkpoint.max_to_keep,
-                chief=worker.seat.is_chief,
+                chief=worker.identity.is_chief,
                 telemetry=telemetry,
                 fence=worker.fence,
                 # The job's, or one that the script opened itself.

@@ -21,8 +21,8 @@ from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_trainer.data.dataset import SkippedRecords
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.numerics.loss_scaling import GROWTH_STEPS
-from mptraining_trainer.numerics.recovery import NonFinite, Numbers
-from mptraining_trainer.training.build import Assembled, Ground
+from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
+from mptraining_trainer.training.build import BuildResult, RunContext
 from mptraining_trainer.training.non_finite import NOT_FINITE
 
 Keep = NDArray[np.bool_]
@@ -112,30 +112,30 @@ class Suspects:
     records: tuple[int, ...] = ()
 
 
-def suspects(built: Assembled, position: Position) -> Suspects:
+def suspects(built: BuildResult, position: Position) -> Suspects:
     """Tries the batch of the step that begins at `position`; nothing changes. Every worker must call it."""
-    ground, loop = built.ground, built.loop
-    rows = ground.batching.examples_per_step
+    context, loop = built.context, built.loop
+    rows = context.batching.examples_per_step
     batch = loop.take(built.feed(position, 1))
     if loop.would_apply(batch, np.ones(rows, np.bool_), 0):
         return Suspects(False)
     found = isolated(
         rows,
         lambda keep, filler: loop.would_apply(batch, keep, filler),
-        replicas=ground.job.replicas,
-        workers=ground.share.workers,
+        replicas=context.job.replicas,
+        workers=context.share.workers,
         most=max(1, min(_MOST_OF_A_STEP, rows // 8)),
     )
-    begin = ground.batching.next_step(position)
+    begin = context.batching.next_step(position)
     places = np.array([begin.examples + row for row in found or ()], np.int64)
-    if not places.size or places.max() >= ground.batching.count:
+    if not places.size or places.max() >= context.batching.count:
         return Suspects(True)
-    return Suspects(True, tuple(ground.order(begin.seed).records(begin.epoch, places).tolist()))
+    return Suspects(True, tuple(context.order(begin.seed).records(begin.epoch, places).tolist()))
 
 
-def located(ground: Ground, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
+def located(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
     """File, number and byte of each of these training records."""
-    dataset = ground.opened.training.dataset
+    dataset = context.datasets.training.dataset
     shards, rows = dataset.locate(np.array(records, np.int64))
     places = zip(shards.tolist(), rows.tolist(), strict=True)
     return [dataset.shards[shard].bad_record(row, cause) for shard, row in places]
@@ -151,7 +151,13 @@ class RecordExclusion:
     """One session's, in which bad steps are skipped; `built` and `numbers` hold now, with the excluded records."""
 
     def __init__(
-        self, built: Assembled, numbers: Numbers, skipped: SkippedRecords, notice: Callable[..., None], *, fails: bool
+        self,
+        built: BuildResult,
+        numbers: PrecisionState,
+        skipped: SkippedRecords,
+        notice: Callable[..., None],
+        *,
+        fails: bool,
     ) -> None:
         """With `fails` a record that makes a step bad ends the session: the job wants no step left out."""
         self.built = built
@@ -161,12 +167,12 @@ class RecordExclusion:
         self._fails = fails
         self._looks = float(_LOOKS)
         self._said: set[str] = set()
-        skipped.exclude(located(built.ground, [each.record for each in numbers.excluded]))
+        skipped.exclude(located(built.context, [each.record for each in numbers.excluded]))
 
     def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> bool:
         """Whether a step of this execution was skipped for records that are left out from now on, by `built.feed`.
 
-        The arguments are those of `Watch.look`. Raises NonFinite with `fails`.
+        The arguments are those of `NonFiniteMonitor.look`. Raises NonFinite with `fails`.
         """
         self._looks = min(_LOOKS, self._looks + steps / _STEPS_A_LOOK)
         if execution.applied_steps == steps or self._looks < 1:
@@ -186,10 +192,10 @@ class RecordExclusion:
             )
             self._say_once("CauseNotFound", text)
             return False
-        ground = self.built.ground
+        context = self.built.context
         known = {each.record for each in self.numbers.excluded}
         new = [record for record in found.records if record not in known]
-        most = max(_MOST_AT_LEAST, int(_MOST_SHARE * ground.batching.count))
+        most = max(_MOST_AT_LEAST, int(_MOST_SHARE * context.batching.count))
         if len(known) + len(new) > most:
             text = f"more than {most} records make numbers infinite or NaN: batches of further ones are left out whole"
             self._say_once("TooManyExcluded", text)
@@ -202,11 +208,11 @@ class RecordExclusion:
         excluded = (*self.numbers.excluded, *(ExcludedRecord(record=record, step=step) for record in records))
         self.numbers = replace(self.numbers, excluded=excluded)
         numbers = frozenset(each.record for each in excluded)
-        self.built = replace(self.built, ground=replace(self.built.ground, excluded=numbers))
+        self.built = replace(self.built, context=replace(self.built.context, excluded=numbers))
         self.built.loop.use_masks()
         if self.built.scaler is not None:
             self.built.scaler.give_back()
-        bad = located(self.built.ground, records)
+        bad = located(self.built.context, records)
         self._skipped.exclude(bad)
         text = f"step {step}: {described(bad)} is left out from here on: {CAUSE}; see {self._skipped.manifest}"
         self._notice("RecordExcluded", text, level="Warning")

@@ -20,7 +20,7 @@ from mptraining_records.reading.order import Order, Position
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
-from mptraining_trainer.data.dataset import Opened
+from mptraining_trainer.data.dataset import Datasets
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
@@ -94,13 +94,13 @@ def _refuse_always(job: ResolvedJob, what: str, next_step: str) -> None:
 
 
 @dataclass(frozen=True)
-class Ground:
+class RunContext:
     """What holds for the whole run, whatever the policy: devices, data, and how it is cut into steps."""
 
     job: ResolvedJob
     strategy: Any
     keras: Keras
-    opened: Opened
+    datasets: Datasets
     share: Share
     batching: Batching
     origin: Origin
@@ -125,25 +125,25 @@ class Ground:
     @property
     def example(self) -> ExampleSpec:
         """One example after the job's own preprocessing."""
-        return self.opened.preprocess.example_after(self.opened.training.columns.example_spec())
+        return self.datasets.preprocess.example_after(self.datasets.training.columns.example_spec())
 
     def order(self, seed: int) -> Order:
         """The training records' order; a pass that was begun with one seed goes on with it."""
         size = self.data.shuffle_buffer_size
-        return Order(count=self.opened.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
+        return Order(count=self.datasets.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
 
     @property
     def first(self) -> Position:
         """Where the data begins."""
-        fingerprint = self.opened.training.dataset.fingerprint
+        fingerprint = self.datasets.training.dataset.fingerprint
         return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
-class Assembled:
+class BuildResult:
     """`job` is the job under the policy that this was built for; `findings` are worth a warning."""
 
-    ground: Ground
+    context: RunContext
     job: ResolvedJob
     program: Program
     optimizer: Any
@@ -154,18 +154,18 @@ class Assembled:
 
     def feed(self, position: Position, steps: int) -> Any:
         """An iterator for the loop over `steps` steps from there."""
-        return feed(self.ground.strategy, lambda: _pipeline(self.ground, self.preprocess, position, steps))
+        return feed(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
 
 
-def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled:
+def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
     """Builds everything. Every worker must call it. Raises Problem for what can never train."""
-    job, keras = job_under(ground.job, policy), ground.keras
+    job, keras = job_under(context.job, policy), context.keras
     keras.forget()
     keras.set_policy(policy)
-    keras.set_seed(ground.training.seed)
-    data = ground.opened.training
-    with ground.strategy.scope():
-        built = program.build(job, keras, ground.example, ground.notice)
+    keras.set_seed(context.training.seed)
+    data = context.datasets.training
+    with context.strategy.scope():
+        built = program.build(job, keras, context.example, context.notice)
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
         # Made here if it is not there yet, so that every replica has one.
         keras.random_states(built.model)
@@ -174,22 +174,22 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
-        return assemble(ground, _unscaled(ground, type(compiled.model).__name__), checked=checked)
-    with ground.strategy.scope():
+        return assemble(context, _unscaled(context, type(compiled.model).__name__), checked=checked)
+    with context.strategy.scope():
         # Nothing can be scaled or skipped inside a step of the user's.
         scaler = None if own else scaler_for(job.precision, checked=checked)
         with _explained(job), suppress(Exception) if own else nullcontext():
             # Of a model with steps of its own Keras may be unable to; what these make themselves is traced later.
-            compiled.build(_specs(built, ground.example))
-        jit = not own and compiles(job, keras, built.model, ground.notice)
+            compiled.build(_specs(built, context.example))
+        jit = not own and compiles(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
-            strategy=ground.strategy,
+            strategy=context.strategy,
             compiled=compiled,
             optimizer=optimizer,
-            examples_per_step=ground.batching.examples_per_step,
-            masked=ground.masked,
-            accumulation=ground.training.gradient_accumulation_steps,
+            examples_per_step=context.batching.examples_per_step,
+            masked=context.masked,
+            accumulation=context.training.gradient_accumulation_steps,
             scaler=scaler,
             jit=jit,
             workers=job.processes,
@@ -197,40 +197,40 @@ def assemble(ground: Ground, policy: str, *, checked: bool = False) -> Assembled
         )
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
-    preprocess = ground.opened.preprocess
+    preprocess = context.datasets.preprocess
     if preprocess.per_example is None and built.preprocess is not None:
         per_batch = job.program.application is not None
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
     # What cannot work is refused before the first step.
     with pipeline.explaining(data):
-        steps = math.ceil(LOOKED_AT / ground.batching.examples_per_step)
-        examples = first_examples(_pipeline(ground, preprocess, ground.first, steps))
+        steps = math.ceil(LOOKED_AT / context.batching.examples_per_step)
+        examples = first_examples(_pipeline(context, preprocess, context.first, steps))
     # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
     few = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    sums, facts = _looked_at(ground, job, built, loop, examples)
+    sums, facts = _looked_at(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
         loop.separable()
     if jit and sums and job.replicas > 1:
-        sums_over_replicas(job, ground.notice)
+        sums_over_replicas(job, context.notice)
         loop.interpret()
-    elif jit and eager and leave_out(job, loop.not_compilable(few), ground.notice):
+    elif jit and eager and leave_out(job, loop.not_compilable(few), context.notice):
         loop.interpret()
     findings = tuple(preflight.warnings(facts)) if facts else ()
-    return Assembled(ground, job, built, optimizer, scaler, loop, preprocess, findings)
+    return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
 def _looked_at(
-    ground: Ground, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
+    context: RunContext, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
 ) -> tuple[bool, Facts | None]:
     """Whether the loss needs sums over the replicas, and the facts for `preflight`; own steps are traced.
 
     Leaves the model as it was, also what its layers move. Raises InvalidProgram for what cannot train.
     """
-    keras, compiled = ground.keras, built.compiled
+    keras, compiled = context.keras, built.compiled
     assert compiled is not None
     own = "train_step" in compiled.own_steps
-    if own and ground.masked and job.replicas > 1:
+    if own and context.masked and job.replicas > 1:
         raise InvalidProgram(
             "train_step",
             f"an override of {type(compiled.model).__name__}, with padded or skipped rows on {job.replicas} replicas",
@@ -238,50 +238,50 @@ def _looked_at(
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
     few = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    with _explained(job), ground.strategy.scope():
+    with _explained(job), context.strategy.scope():
         loop.prepare(few)
         loop.evaluation.prepare(few)
-    parts = job.replicas * ground.training.gradient_accumulation_steps
+    parts = job.replicas * context.training.gradient_accumulation_steps
     moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
-    values = ReplicaValues(ground.strategy)
+    values = ReplicaValues(context.strategy)
     before = values.read(moved)
     sums = False
     if parts > 1 and job.accelerator.kind != "tpu":
         # An own step need not call the compiled loss, nor the model itself.
         with _ignoring_all_but_problems() if own else nullcontext():
-            sums = needs_sums(ground.strategy, compiled, examples, parts, padded=ground.masked)
+            sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
     facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
     values.assign(moved, before)
     return sums, facts
 
 
-def _unscaled(ground: Ground, name: str) -> str:
+def _unscaled(context: RunContext, name: str) -> str:
     """The policy in place of mixed_float16 for a model whose own `train_step` gets no loss scaling; reported."""
-    policy = safer("mixed_float16", policies(ground.job, native_bfloat16=native_bfloat16())) or "float32"
+    policy = safer("mixed_float16", policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
     text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
-    ground.notice("LossNotScaled", text, level="Warning")
+    context.notice("LossNotScaled", text, level="Warning")
     return policy
 
 
-def _pipeline(ground: Ground, preprocess: Preprocess, position: Position, steps: int) -> Any:
-    data: Split = ground.opened.training
+def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, steps: int) -> Any:
+    data: Split = context.datasets.training
     return data.training(
-        order=ground.order(position.seed),
-        batching=ground.batching,
+        order=context.order(position.seed),
+        batching=context.batching,
         position=position,
-        share=ground.share,
-        batch=ground.batching.examples_per_step // ground.job.replicas,
-        masked=ground.masked,
-        excluded=ground.excluded,
+        share=context.share,
+        batch=context.batching.examples_per_step // context.job.replicas,
+        masked=context.masked,
+        excluded=context.excluded,
         preprocess=preprocess,
         steps=steps,
-        weigh=_weigh(ground),
+        weigh=_weigh(context),
     )
 
 
-def _weigh(ground: Ground) -> Callable[..., Any] | None:
-    weights = ground.training.class_weight
-    return ground.keras.class_weights(weights) if weights else None
+def _weigh(context: RunContext) -> Callable[..., Any] | None:
+    weights = context.training.class_weight
+    return context.keras.class_weights(weights) if weights else None
 
 
 @contextmanager

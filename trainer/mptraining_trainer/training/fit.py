@@ -17,15 +17,15 @@ from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.data.batching import Batching
 from mptraining_trainer.data.dataset import SkippedRecords
 from mptraining_trainer.data.input_stats import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
-from mptraining_trainer.distribution.coordination import part
-from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, Pace
+from mptraining_trainer.distribution.coordination import exit_barrier
+from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, StepsPerExecution
 from mptraining_trainer.loop.train_loop import Loop
 from mptraining_trainer.numerics.loss_scaling import LossScaler
-from mptraining_trainer.numerics.recovery import NonFinite, Numbers
+from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.hooks import Hooks
-from mptraining_trainer.training.non_finite import Watch
+from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.worker import Worker
 
@@ -101,7 +101,7 @@ class Speed:
 Feed = Callable[[Position, int], Any]
 
 
-class Course:
+class FitLoop:
     """The steps from a position to the end, with everything that happens between two executions."""
 
     def __init__(
@@ -114,11 +114,11 @@ class Course:
         skipped: SkippedRecords,
         batching: Batching,
         boundaries: Boundaries,
-        pace: Pace,
+        pace: StepsPerExecution,
         meter: InputMeter,
         hooks: Hooks,
-        numbers: Numbers,
-        watch: Watch,
+        numbers: PrecisionState,
+        watch: NonFiniteMonitor,
         exclusion: RecordExclusion | None = None,
         validation: tuple[Any, int] | None = None,
     ) -> None:
@@ -285,7 +285,7 @@ class Course:
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _taken_away(self, step: int) -> Preempted:
-        part(self._worker.seat)
+        exit_barrier(self._worker.identity)
         self.settle()
         return Preempted(
             f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
@@ -345,11 +345,11 @@ class Course:
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None
-        seat, job = self._worker.seat, self._worker.job
+        identity, job = self._worker.identity, self._worker.job
         return CheckpointState(
             step=step,
-            attempt=seat.attempt,
-            incarnation=seat.incarnation,
+            attempt=identity.attempt,
+            incarnation=identity.incarnation,
             seed=position.seed,
             epoch=position.epoch,
             examples=position.examples,

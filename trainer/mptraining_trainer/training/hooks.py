@@ -20,7 +20,7 @@ from mptraining_trainer.distribution.coordination import sum_over_workers
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.training.best_weights import BestWeights, best_weights
-from mptraining_trainer.training.build import Assembled
+from mptraining_trainer.training.build import BuildResult
 from mptraining_trainer.training.callback_files import CallbackFiles
 from mptraining_trainer.training.keras_callbacks import Callbacks
 from mptraining_trainer.worker import Worker
@@ -208,20 +208,20 @@ class Hooks:
         return found
 
 
-def hooks_of(worker: Worker, built: Assembled) -> Hooks:
+def hooks_of(worker: Worker, built: BuildResult) -> Hooks:
     """The hooks of a built model: its program's callbacks, and the best weights where the job exports them.
 
     Call it before anything is written. Raises InvalidProgram and InvalidSpec for what cannot work.
     """
-    notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.ground.keras
-    validated = built.ground.opened.validation is not None
+    notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.context.keras
+    validated = built.context.datasets.validation is not None
     metrics = built.loop.logged
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
     if not program.callbacks:
         return Hooks(None, best)
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.ends.callback(shutil.rmtree, scratch, ignore_errors=True)
-    files = CallbackFiles(worker.folder, scratch, chief=worker.seat.is_chief, notice=notice)
+    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
     worker.ends.callback(files.close)
     callbacks = Callbacks(
         program.callbacks,
@@ -234,6 +234,6 @@ def hooks_of(worker: Worker, built: Assembled) -> Hooks:
         validated=validated,
         notice=notice,
         now=worker.telemetry.now,
-        agree=sum_over_workers(built.ground.strategy, job.processes),
+        agree=sum_over_workers(built.context.strategy, job.processes),
     )
     return Hooks(callbacks, best)

@@ -19,7 +19,7 @@ from mptraining_trainer.distribution.coordination import gathered
 from mptraining_trainer.loop.step import ReplicaStep
 from mptraining_trainer.numerics.recovery import NonFinite
 from mptraining_trainer.training.bad_rows import described, located, suspects
-from mptraining_trainer.training.build import Assembled
+from mptraining_trainer.training.build import BuildResult
 
 _KINDS = ("weight", "input", "activation", "statistic", "loss", "gradient")
 _NEXT = {
@@ -37,18 +37,18 @@ _NEXT = {
 Finding = tuple[int, int]
 
 
-def named(built: Assembled, incident: NonFinite) -> NonFinite:
+def locate_nan(built: BuildResult, incident: NonFinite) -> NonFinite:
     """The incident with step, layer and tensor where it began, if the step shows it. Every worker must call it."""
     if incident.position is None:
         return incident
-    begin = built.ground.batching.next_step(incident.position)
-    last = begin.examples + built.ground.batching.examples_per_step - 1
+    begin = built.context.batching.next_step(incident.position)
+    last = begin.examples + built.context.batching.examples_per_step - 1
     where = f"examples {begin.examples} to {last} of pass {begin.epoch + 1}"
     try:
         # Before anything else, which changes statistics.
         records = suspects(built, begin).records if built.scaler is not None else ()
         if records:
-            where = f"{described(located(built.ground, records))}, among {where}"
+            where = f"{described(located(built.context, records))}, among {where}"
         finding = _earliest(built, _inspected(built, begin))
     except (tf.errors.OpError, ValueError, TypeError, AttributeError, RuntimeError):
         # Where it began is worth less than that it happened: a model may do what only its graph can.
@@ -61,15 +61,15 @@ def named(built: Assembled, incident: NonFinite) -> NonFinite:
     return said
 
 
-def _inspected(built: Assembled, position: Position) -> list[Finding | None]:
+def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
     """What each replica of this worker found."""
-    ground = built.ground
+    context = built.context
     assert built.program.compiled is not None
     step = ReplicaStep(
         compiled=built.program.compiled,
-        replicas=ground.job.replicas,
-        examples_per_step=ground.batching.examples_per_step,
-        accumulation=ground.training.gradient_accumulation_steps,
+        replicas=context.job.replicas,
+        examples_per_step=context.batching.examples_per_step,
+        accumulation=context.training.gradient_accumulation_steps,
         scaled=built.scaler is not None and built.scaler.scales,
         jit=False,
     )
@@ -90,11 +90,11 @@ def _inspected(built: Assembled, position: Position) -> list[Finding | None]:
             found[replica] = first_of(looked)
 
         batch = built.loop.take(built.feed(position, 1))
-        ground.strategy.run(on_replica, args=(batch, scale))
+        context.strategy.run(on_replica, args=(batch, scale))
     return list(found.values())
 
 
-def _of_the_step(built: Assembled, batch: Any, mask: Any) -> dict[str, list[tuple[int, bool]]]:
+def _of_the_step(built: BuildResult, batch: Any, mask: Any) -> dict[str, list[tuple[int, bool]]]:
     """What the step begins with: (place, finite) of each weight and input."""
     return {
         "weight": list(enumerate(map(finite, _weights(built)))),
@@ -120,7 +120,7 @@ def finite(value: Any) -> bool:
 
 
 @contextmanager
-def _recorded(built: Assembled) -> Iterator[threading.local]:
+def _recorded(built: BuildResult) -> Iterator[threading.local]:
     """While it lasts, every layer's call appends (place, finite) to the `outputs` of its thread's replica."""
     records = threading.local()
     patched = []
@@ -137,7 +137,7 @@ def _recorded(built: Assembled) -> Iterator[threading.local]:
         object.__setattr__(layer, "call", recording)
         patched.append(layer)
 
-    module = built.ground.keras.module
+    module = built.context.keras.module
     for place, layer in enumerate(_layers(built)):
         # A container's output is that of a layer inside it.
         if not isinstance(layer, module.Model) and not isinstance(layer, module.layers.InputLayer):
@@ -150,22 +150,22 @@ def _recorded(built: Assembled) -> Iterator[threading.local]:
                 object.__delattr__(layer, "call")
 
 
-def _earliest(built: Assembled, found: list[Finding | None]) -> Finding | None:
+def _earliest(built: BuildResult, found: list[Finding | None]) -> Finding | None:
     """Of all replicas of all workers, so that every worker says the same."""
-    ground, seat = built.ground, built.ground.share
+    context, identity = built.context, built.context.share
     own = min((finding for finding in found if finding is not None), default=None)
-    if seat.workers == 1:
+    if identity.workers == 1:
         return own
     said = [1, *own] if own is not None else [0, 0, 0]
-    everybody = gathered(ground.strategy, seat.worker, seat.workers, said)
+    everybody = gathered(context.strategy, identity.worker, identity.workers, said)
     return min(((kind, place) for there, kind, place in everybody if there), default=None)
 
 
-def _in_words(built: Assembled, finding: Finding) -> tuple[str, str]:
+def _in_words(built: BuildResult, finding: Finding) -> tuple[str, str]:
     """Kind and text."""
     kind, place = _KINDS[finding[0]], finding[1]
     if kind == "input":
-        names = sorted(each.name for each in built.ground.example.inputs)
+        names = sorted(each.name for each in built.context.example.inputs)
         return kind, f"the input {names[place]!r}"
     if kind == "loss":
         return kind, "the loss, from outputs that are finite"
@@ -179,17 +179,17 @@ def _in_words(built: Assembled, finding: Finding) -> tuple[str, str]:
     return kind, f"the {kind} {getattr(variable, 'path', variable.name)!r}"
 
 
-def _layers(built: Assembled) -> list[Any]:
-    return built.ground.keras.layers(built.program.model)
+def _layers(built: BuildResult) -> list[Any]:
+    return built.context.keras.layers(built.program.model)
 
 
-def _weights(built: Assembled) -> list[Any]:
+def _weights(built: BuildResult) -> list[Any]:
     return list(built.program.model.variables)
 
 
-def _moved(built: Assembled) -> list[Any]:
+def _moved(built: BuildResult) -> list[Any]:
     """The TensorFlow variables that a forward pass changes."""
-    return list(built.ground.keras.updated_by_calls(built.program.model))
+    return list(built.context.keras.updated_by_calls(built.program.model))
 
 
 def _inputs(batch: Any) -> list[Any]:

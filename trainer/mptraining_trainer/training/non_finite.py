@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mptraining_trainer.numerics.loss_scaling import FLOOR
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, Numbers, safer
+from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, PrecisionState, safer
 
 if TYPE_CHECKING:
     from mptraining_records.reading.order import Position
@@ -25,7 +25,7 @@ def persistent(*, skipped: int, steps: int, in_a_row: int) -> bool:
     return in_a_row >= PERSISTENT or (skipped >= PERSISTENT and 2 * skipped >= steps)
 
 
-class Watch:
+class NonFiniteMonitor:
     """One session's; `skipped` steps were left out before it began.
 
     `locate`: the first step that is left out ends the session. `dynamic`: the loss scale gives way.
@@ -33,7 +33,7 @@ class Watch:
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: PrecisionState,
         available: Sequence[str],
         notice: Callable[..., None],
         *,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from mptraining_api.events import Trial
 from mptraining_trainer.distribution.coordination import mean_over_workers
-from mptraining_trainer.numerics.recovery import Numbers
+from mptraining_trainer.numerics.recovery import PrecisionState
 from mptraining_trainer.reporting.telemetry import Telemetry
-from mptraining_trainer.training.build import Assembled, Ground, assemble
+from mptraining_trainer.training.build import BuildResult, RunContext, assemble
 
 # The mean loss of the first steps may differ from float32's by this share: bfloat16 rounds each product to 0.4%, and
 # ten steps of a training that works differ by 1% at most (measured: MLP, CNN, ResNet; see docs/precision.md).
@@ -28,19 +28,19 @@ _ROUND_SECONDS = 0.1
 _MOST_STEPS = 64
 
 
-def measured(ground: Ground, available: Sequence[str], telemetry: Telemetry) -> Numbers:
+def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry) -> PrecisionState:
     """Tries `available`, the safest first, and says what it saw. Every worker must call it; all come to the same."""
     trials = []
     if len(available) > 1:
         expected: list[float] = []
         for policy in available:
-            seconds, losses = _tried(assemble(ground, policy), telemetry.now)
-            (seconds,) = mean_over_workers(ground.strategy, [seconds])
+            seconds, losses = _tried(assemble(context, policy), telemetry.now)
+            (seconds,) = mean_over_workers(context.strategy, [seconds])
             expected = expected or losses
             trials.append(judged(policy, seconds, losses, expected))
     policy = chosen(trials) if trials else available[0]
     telemetry.notice("Measured", f"{in_words(trials)}: {policy}")
-    return Numbers(asked="Measure", policy=policy, measured=tuple(trials))
+    return PrecisionState(asked="Measure", policy=policy, measured=tuple(trials))
 
 
 def judged(policy: str, seconds: float, losses: Sequence[float], expected: Sequence[float]) -> Trial:
@@ -74,9 +74,9 @@ def in_words(trials: Sequence[Trial]) -> str:
     )
 
 
-def _tried(built: Assembled, now: Callable[[], float]) -> tuple[float, list[float]]:
+def _tried(built: BuildResult, now: Callable[[], float]) -> tuple[float, list[float]]:
     """Seconds a step, without waiting for data, and the losses of the first steps that were applied."""
-    iterator = built.feed(built.ground.first, _LOSS_STEPS + (_ROUNDS + 1) * _MOST_STEPS)
+    iterator = built.feed(built.context.first, _LOSS_STEPS + (_ROUNDS + 1) * _MOST_STEPS)
     first = [built.loop.execute(iterator, 1) for _ in range(_LOSS_STEPS)]
     losses = [execution.loss for execution in first if execution.applied_steps]
 
@@ -86,6 +86,6 @@ def _tried(built: Assembled, now: Callable[[], float]) -> tuple[float, list[floa
         return (now() - before - (execution.waited_seconds or 0.0)) / steps
 
     # As many steps on every worker, or a collective operation would wait for ever.
-    (one,) = mean_over_workers(built.ground.strategy, [timed(1)])
+    (one,) = mean_over_workers(built.context.strategy, [timed(1)])
     steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / max(one, 1e-9))))
     return statistics.median(timed(steps) for _ in range(_ROUNDS)), losses

@@ -98,9 +98,9 @@ class Profiling:
     def _publish(self, first: int, last: int) -> None:
         worker, scratch = self._worker, self._scratch
         assert scratch is not None
-        name = f"{worker.seat.attempt}-steps-{first}-{last}"
+        name = f"{worker.identity.attempt}-steps-{first}-{last}"
         folder = storage.join(worker.folder, run_folder.TENSORBOARD)
-        to = storage.join(folder, "plugins", "profile", name, f"worker-{worker.seat.index}.xplane.pb")
+        to = storage.join(folder, "plugins", "profile", name, f"worker-{worker.identity.index}.xplane.pb")
         try:
             with scratch:
                 (recorded,) = Path(scratch.name).glob(_RECORDED)

@@ -1,0 +1,129 @@
+"""What `mptj check` says, and that the examples need little of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.accelerators import catalogue
+from mptraining_api.resolve.advice import MOST, advise
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "manifests" / "examples").glob("*.yaml"))
+QUIET = {"output": {"uri": "gs://b/r"}}
+
+
+def said(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
+    base: dict[str, Any] = {
+        "accelerator": {"type": "nvidia-tesla-a100"},
+        "program": {"application": {"name": "ResNet50"}},
+        "data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]},
+    }
+    job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": base | QUIET | spec})
+    return "\n".join(advise(resolve(job, settings or ClusterSettings())))
+
+
+def test_a_sound_job_needs_no_advice() -> None:
+    assert said() == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"output": None}, "No output.uri"),
+        (
+            {"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
+            "starts again from nothing",
+        ),
+        ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
+        ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
+        ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
+        ({"nodes": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
+        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "NVIDIA T4 has no bfloat16"),
+        (
+            {"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
+            "Tensor Cores of NVIDIA V100 idle",
+        ),
+        ({"precision": {"policy": "float32"}}, "TF32 already"),
+        ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "does not give way to overflow"),
+        ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
+        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
+        (
+            {
+                "training": {
+                    "batchSize": {"perReplica": 256},
+                    "learningRateScaling": {"rule": "Linear", "baseBatchSize": 32},
+                }
+            },
+            "warmupSteps",
+        ),
+        ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
+        ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
+        ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
+        ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
+    ],
+)
+def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
+    assert expected in said(**spec)
+
+
+def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
+    four = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}
+    adam = said(**four)
+    assert "An update sees 128 examples" in adam
+    assert "{rule: SquareRoot, baseBatchSize: 32, warmupSteps: <five epochs>} multiplies it by 2, as fits Adam" in adam
+    momentum = {"className": "SGD", "config": {"learning_rate": 0.1}}
+    sgd = said(**four, training={"optimizer": momentum, "totalSteps": 5000, "stepsPerEpoch": 200})
+    assert "{rule: Linear, baseBatchSize: 32, warmupSteps: 500} multiplies it by 4, as fits SGD" in sgd
+    accumulated = said(training={"gradientAccumulationSteps": 8})
+    assert "An update sees 256 examples" in accumulated
+    scaling = {"rule": "Linear", "baseBatchSize": 64, "warmupSteps": 9}
+    assert "Adam wants SquareRoot" in said(**four, training={"learningRateScaling": scaling})
+    assert "SquareRoot" not in said(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
+
+
+def test_a_learning_rate_that_was_decided_is_not_advised_on() -> None:
+    scaling = {"learningRateScaling": {"rule": "None"}}
+    assert said(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
+
+
+def test_a_fallback_is_no_measurement() -> None:
+    assert "say nothing about it" in said(settings=ClusterSettings(cpu_fallback=True))
+
+
+def test_there_are_examples_for_each_kind_of_accelerator_and_program() -> None:
+    specs = [MPTrainingJob.load(path).spec for path in EXAMPLES]
+    # Slices of TPU v3 have several machines, on which TensorFlow cannot train.
+    assert {spec.accelerator.type for spec in specs} == catalogue().keys() - {"tpu-v3-slice"}
+    shown = {(catalogue()[spec.accelerator.type].kind, next(iter(spec.program.to_document()))) for spec in specs}
+    assert shown == {
+        (kind, program) for kind in ("cpu", "gpu", "tpu") for program in ("application", "function", "script")
+    }
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("cpu_fallback", [False, True])
+def test_an_example_resolves_and_loses_no_work(path: Path, cpu_fallback: bool) -> None:
+    job = resolve(MPTrainingJob.load(path), ClusterSettings(cpu_fallback=cpu_fallback))
+    sentences = advise(job)
+    assert len(sentences) <= 3 < MOST
+    for sentence in sentences:
+        assert len(sentence) <= 200
+        assert sentence.endswith(".")
+        assert "\n" not in sentence
+    for mistake in ("output.uri", "everySteps", "No data.validation", "learningRateScaling"):
+        assert not any(mistake in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_code_of_an_example_lies_beside_it(path: Path) -> None:
+    program = MPTrainingJob.load(path).spec.program
+    source = path.parent / "source"
+    if program.script is not None:
+        compile((source / program.script.path).read_text(encoding="utf-8"), program.script.path, "exec")
+    if program.function is not None:
+        module, _, function = program.function.entry_point.partition(":")
+        assert f"def {function}(" in (source / f"{module}.py").read_text(encoding="utf-8")

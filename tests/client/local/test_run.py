@@ -1,0 +1,228 @@
+"""`run_local` with real processes that speak the trainer's Events."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptraining.local import run
+from mptraining.local.outcome import Timeouts
+from mptraining.local.run import Machine, run_local
+from mptraining_api.problems import InvalidSpec, ResumeRefused
+
+JobFile = Callable[..., Path]
+Stub = Callable[[str], tuple[str, str]]
+# What the chief of a real trainer leaves behind.
+WRITES_FOLDER = """
+job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
+os.makedirs(job["output"] + "/events", exist_ok=True)
+json.dump(job, open(job["output"] + "/job.json", "w"))
+open(f"{job['output']}/events/{attempt}-{incarnation}-{index}-0.jsonl", "w").close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_run_that_succeeds(job_file: JobFile, stub: Stub, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = """
+    say("Progress", step=10, total_steps=10, epoch=1, metrics={"loss": 0.5})
+    print("a word of the program's own")
+    finish("Succeeded", 0, step=10, metrics={"val_accuracy": 0.9}, model="model/flowers.keras", seconds=12.0)
+    """
+    assert run_local(job_file(), command=stub(code)) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == "flowers: mlp on CPU"
+    assert lines[1].split() == ["run", "folder", "runs/flowers"]
+    assert "step 10/10  epoch 1  loss 0.5" in lines
+    assert "a word of the program's own" in lines
+    assert lines[-5:] == [
+        "Succeeded: 10 steps in 12 s",
+        "  metrics     val_accuracy 0.9",
+        "  run folder  runs/flowers",
+        "  model       runs/flowers/model/flowers.keras",
+        "  next        mptj compare runs/flowers",
+    ]
+    assert err == ""
+
+
+def test_what_the_workers_are_told(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+    code = """
+    names = ["MPTRAINING_HOSTS", "MPTRAINING_ATTEMPT", "MPTRAINING_INCARNATION", "MPTRAINING_SOURCE_FOLDER"]
+    job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
+    print("TOLD", json.dumps([index, job["data"]["train"], *(os.environ[name] for name in names)]))
+    finish("Succeeded", 0)
+    """
+    path = job_file(nodes=2)
+    assert run_local(path, command=stub(code), incarnation=lambda: "one-uuid") == 0
+    out = capsys.readouterr().out.splitlines()
+    told = sorted(json.loads(line.partition("TOLD ")[2]) for line in out if "TOLD" in line)
+    assert [line for line in out if line.startswith("[worker 1] TOLD")]
+    assert not [line for line in out if line.startswith("[worker 0]")]
+    assert [each[0] for each in told] == [0, 1]
+    assert told[0][1:] == told[1][1:]
+    data, hosts, *rest = told[0][1:]
+    assert data == [f"{path.parent}/records/train-*.tfrecord"]
+    assert rest == ["1", "one-uuid", str(path.parent)]
+    assert len({host.rpartition(":")[2] for host in hosts.split(",")}) == 2
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_tensorflow_says_of_itself_is_for_debugging(
+    debug: bool, job_file: JobFile, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = [
+        "E0000 00:00:1.2 3 cpu.cc:4] oneDNN supports DT_HALF only on platforms with AVX-512.",
+        "2026-01-01 00:00:00.0: I port.cc:153] oneDNN custom operations are on. You may see slightly different results",
+        "I0000 00:00:1.2 3 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    ]
+    monkeypatch.setenv("MPTRAINING_DEBUG", "1" if debug else "")
+    code = f"""
+    for line in {noise!r}: print(line, file=sys.stderr); print(line, flush=True)
+    print("E0000 something that matters", file=sys.stderr, flush=True)
+    finish("Succeeded", 0)
+    """
+    assert run_local(job_file(), command=stub(code)) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [*(noise if debug else []), "E0000 something that matters"]
+    assert set(noise) <= set(out.splitlines()), "what the program itself prints stays"
+
+
+def test_the_next_attempt_has_the_next_number(
+    job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = WRITES_FOLDER + "print('attempt', attempt); finish('ProgramFailed', 1, 'oops')"
+    for _ in range(2):
+        assert run_local(job_file(), command=stub(code)) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("attempt")] == [
+        "attempt 1",
+        "attempt 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "said"),
+    [
+        pytest.param(
+            "finish('InvalidData', 2, 'records/x: no such file')",
+            2,
+            "mptj: InvalidData: records/x: no such file.",
+            id="a mistake of the user's: no advice to run again",
+        ),
+        pytest.param(
+            "say('Saved', step=7, uri='x', bytes=1, seconds=0.1); finish('StorageUnavailable', 75, 'no answer')",
+            75,
+            "mptj: StorageUnavailable: no answer. `mptj run FILE --local` goes on from step 7.",
+            id="may heal by itself",
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), 9)",
+            137,
+            "mptj: ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out. "
+            "`mptj run FILE --local` starts anew.",
+            id="killed",
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), 11)",
+            139,
+            "mptj: ProgramFailed: the trainer was ended by SIGSEGV. `mptj run FILE --local` starts anew.",
+            id="crashed",
+        ),
+        pytest.param(
+            "sys.exit(3)",
+            3,
+            "mptj: Diverged: the trainer left with exit code 3 "
+            "(loss or weights are no longer finite numbers); the lines above may say why.",
+            id="no last word",
+        ),
+    ],
+)
+def test_failures(
+    job_file: JobFile,
+    stub: Stub,
+    capsys: pytest.CaptureFixture[str],
+    code: str,
+    exit_code: int,
+    said: str,
+) -> None:
+    path = job_file()
+    assert run_local(path, command=stub(code)) == exit_code
+    assert capsys.readouterr().err.splitlines()[-1] == said.replace("FILE", str(path))
+
+
+def test_one_worker_fails_the_others_leave(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+    code = """
+    if index == 0: time.sleep(0.3); finish("PeerLost", 76, "worker 1 went away")
+    finish("ProgramFailed", 1, "ValueError: bad")
+    """
+    # Whichever of them comes to its end first on a busy machine: the other is left the time for its own.
+    assert run_local(job_file(nodes=2), command=stub(code), timeouts=Timeouts(stop=60, peers=60)) == 1
+    assert "mptj: ProgramFailed: worker 1: ValueError: bad." in capsys.readouterr().err
+
+
+def test_a_folder_of_another_job_is_refused_before_anything_starts(
+    job_file: JobFile, stub: Stub, tmp_path: Path
+) -> None:
+    run_local(job_file(), command=stub(WRITES_FOLDER), output="shared")
+    with pytest.raises(ResumeRefused, match=r"metadata\.name was 'flowers' and is 'roses'"):
+        run_local(job_file(name="roses"), command=stub("open('started', 'w')"), output="shared")
+    assert not Path("started").exists()
+
+
+def test_a_finished_job_starts_nothing(
+    job_file: JobFile, stub: Stub, run_in: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_in("flowers", steps=30)
+    stored = json.loads((folder / "job.json").read_text())
+    home = job_file().parent
+    stored["data"]["train"] = [f"{home}/records/train-*.tfrecord"]
+    (folder / "job.json").write_text(json.dumps(stored))
+    assert run_local(job_file(epochs=5), command=stub("sys.exit(1)"), output=str(folder)) == 0
+    assert capsys.readouterr().out == (
+        f"already finished at step 30: {folder}; delete the folder or raise spec.training.epochs "
+        "(or totalSteps) to train on\n"
+    )
+    assert run_local(job_file(epochs=6), command=stub("sys.exit(1)"), output=str(folder)) == 1
+
+
+def test_a_damaged_job_json_is_said_and_a_damaged_result_is_none(
+    job_file: JobFile, stub: Stub, run_in: Callable[..., Path]
+) -> None:
+    folder = run_in("flowers")
+    (folder / "job.json").write_text("{")
+    with pytest.raises(ResumeRefused, match=r"job\.json: cannot be read"):
+        run_local(job_file(), command=stub("pass"), output=str(folder))
+
+
+def test_absent_accelerators_fall_back_to_the_cpu(
+    job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job_file()
+    path.write_text(path.read_text().replace("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 2}"))
+    assert run_local(path, command=stub("pass"), machine=Machine(gpu=False, tpu=False)) == 0
+    assert "FellBackToCPU" in capsys.readouterr().out
+
+
+def test_a_bad_job_is_a_problem(job_file: JobFile) -> None:
+    path = job_file()
+    path.write_text(path.read_text().replace("nodes: 1", "nodez: 1"))
+    with pytest.raises(InvalidSpec, match="nodez"):
+        run_local(path, command=(sys.executable, "-c", "pass"))
+
+
+def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
+    ports = [port for _ in range(50) for port in run._free_ports(4)]
+    assert len(set(ports[:4])) == 4
+    # Linux gives connections 32768 and up, others 49152 and up.
+    assert all(1024 < port < 32_768 for port in ports)

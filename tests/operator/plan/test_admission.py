@@ -1,0 +1,216 @@
+"""The nodes of a namespace over time: never more than its limit, and every job that fits gets its turn."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api import outcomes
+from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.status import JobStatus, Phase
+from mptraining_operator.controller import Reconciler
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import Plan, ReadJobFile
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.plan.start import LOOK_FOR_ROOM
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.work_queue import WorkQueue
+
+NOW = 1_800_000_000.0
+MOST = 4
+LIMITS = Limits(
+    cluster=ClusterSettings(default_image="trainer:1"), jobs=JobLimits(nodes_per_job=3, nodes_per_namespace=MOST)
+)
+
+
+class World:
+    """Jobs of one namespace as the API server keeps them; a status that is written is known at once."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.cache = Cache(lambda: NOW)
+        self.versions = iter(range(1, 100_000))
+        self.raw: dict[str, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+        self.most_at_once = 0
+        self.now = NOW
+        for name, nodes in sizes.items():
+            self.raw[name] = {
+                "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "generation": 1},
+                "spec": {
+                    "accelerator": {"type": "cpu"},
+                    "nodes": nodes,
+                    "program": {"application": {"name": "mlp", "classes": 2}},
+                    "data": {"train": ["gs://b/t"]},
+                    "training": {"batchSize": {"global": 6}},
+                    "output": {"uri": "gs://b/o"},
+                    "runPolicy": {"pendingTimeoutSeconds": 10**8},
+                },
+            }
+            self.put(name)
+
+    def put(self, name: str, status: JobStatus | None = None) -> None:
+        with self.lock:
+            raw = self.raw[name]
+            if status is not None:
+                raw["status"] = status.to_document()
+            raw["metadata"]["resourceVersion"] = str(next(self.versions))
+            self.cache.put_job(parse.job(raw))
+            self.most_at_once = max(self.most_at_once, sum(parse.nodes(each.get("status", {})) for each in self.all()))
+
+    def all(self) -> list[dict[str, Any]]:
+        return list(self.raw.values())
+
+    def status(self, name: str) -> JobStatus:
+        return JobStatus.parse(self.raw[name].get("status", {}))
+
+    def look(self, name: str) -> Plan:
+        seen = self.cache.seen(Key("team", name), LIMITS)
+        assert seen is not None
+        # Longer than any wait between two attempts.
+        self.now += 1000
+        found = plan(seen.snapshot, self.now)
+        if found.actions == (ReadJobFile(),):
+            # Nobody made the children here: it is resolved anew.
+            self.cache.learn(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
+            return self.look(name)
+        if found.status is not None:
+            self.put(name, found.status)
+        return found
+
+    def started(self, name: str) -> bool:
+        return bool(self.status(name).current_attempt)
+
+    def end(self, name: str) -> None:
+        self.put(name, conditions.finished(self.status(name), outcomes.SUCCEEDED, "done", NOW, 1))
+
+    def suspend(self, name: str, value: bool) -> None:
+        self.raw[name]["spec"]["runPolicy"] = {"suspend": value, "pendingTimeoutSeconds": 10**8}
+        self.raw[name]["metadata"]["generation"] += 1
+        self.put(name)
+
+
+def test_a_job_waits_until_another_has_ended() -> None:
+    world = World({"first": 3, "second": 2})
+    world.look("first")
+    held = world.look("second")
+    assert not world.started("second")
+    assert held.wake_at == world.now + LOOK_FOR_ROOM
+    running = conditions.condition(world.status("second"), "Running")
+    assert running is not None
+    assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
+    assert "2 nodes would be more than the 4 of this namespace (limits.nodesPerNamespace)" in running.message
+    # Nothing is written again, and nobody told again, as long as it waits.
+    again = world.look("second")
+    assert (again.status, again.event_records) == (None, ())
+    world.end("first")
+    world.look("second")
+    assert world.started("second")
+
+
+def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() -> None:
+    world = World({"first": 3, "second": 3})
+    world.look("first")
+    world.suspend("first", True)
+    world.look("first")
+    world.look("second")
+    assert world.started("second")
+    world.suspend("first", False)
+    world.look("first")
+    assert (world.status("first").phase, world.status("first").current_attempt) == ("Restarting", 1)
+    assert not conditions.holds(world.status("first"), "Suspended")
+    world.end("second")
+    world.look("first")
+    assert world.status("first").current_attempt == 2
+
+
+def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
+    world = World({"first": 3, "second": 2})
+    world.look("first")
+    status = conditions.attempt_over(world.status("first"), outcomes.PREEMPTED, "", NOW)
+    world.put("first", conditions.waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
+    world.look("second")
+    assert not world.started("second")
+    world.look("first")
+    assert world.status("first").current_attempt == 2
+
+
+def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_stays() -> None:
+    world = World({"first": 3})
+    tight = Limits(cluster=LIMITS.cluster, jobs=JobLimits(nodes_per_job=2))
+    seen = world.cache.seen(Key("team", "first"), tight)
+    assert seen is not None
+    status = plan(seen.snapshot, NOW).status
+    assert status is not None
+    failed = conditions.condition(status, "Failed")
+    assert failed is not None
+    assert (failed.reason, status.phase, status.current_attempt) == ("OutsideLimits", "Failed", None)
+    assert failed.message.startswith("spec.nodes: 3 nodes are more than limits.nodesPerJob allows")
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.sampled_from(["look", "end", "suspend", "resume"]), st.integers(0, 5)), max_size=40),
+)
+def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], steps: list[tuple[str, int]]) -> None:
+    names = [f"job-{index}" for index in range(len(sizes))]
+    world = World(dict(zip(names, sizes, strict=True)))
+    for what, index in steps:
+        name = names[index % len(names)]
+        if what == "end" and world.started(name) and world.status(name).phase not in ("Suspended", "Succeeded"):
+            world.end(name)
+        elif what in ("suspend", "resume"):
+            world.suspend(name, what == "suspend")
+        world.look(name)
+    for name in names:
+        world.suspend(name, False)
+    for _ in names:
+        for name in names:
+            world.look(name)
+        for name in names:
+            if parse.nodes(world.raw[name].get("status", {})) and world.status(name).phase != "Succeeded":
+                world.end(name)
+    assert {world.status(name).phase for name in names} == {"Succeeded"}
+    assert world.most_at_once <= MOST
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
+    sizes = {f"job-{index}": random.Random(seed * 100 + index).randint(1, 3) for index in range(24)}
+    world = World(sizes)
+
+    class Applier:
+        def apply(self, plan: Plan, seen: Seen) -> bool:
+            if plan.status is not None:
+                # As a call takes its time: whoever looks meanwhile sees what was before.
+                threading.Event().wait(0.002)
+                world.put(seen.snapshot.key.name, plan.status)
+            return False
+
+    queue = WorkQueue(lambda: NOW)
+    worker = Reconciler(
+        queue,
+        world.cache,
+        Applier(),
+        plan=plan,
+        limits=LIMITS,
+        announce=lambda snapshot, announcement: None,
+        observe=lambda seconds: None,
+        clock=lambda: NOW,
+        stopwatch=lambda: NOW,
+    )
+    threads = [threading.Thread(target=worker.look_at, args=(Key("team", name),)) for name in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = sum(sizes[name] for name in sizes if world.started(name))
+    assert taken == world.most_at_once
+    assert MOST - 2 <= taken <= MOST

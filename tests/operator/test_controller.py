@@ -1,0 +1,431 @@
+"""One look at a job, and what follows when it goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+from mptraining_api.status import JobStatus, Phase
+from mptraining_operator import cluster as api_server
+from mptraining_operator.cluster import ApiProblem
+from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
+from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode
+from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
+from mptraining_operator.watch.work_queue import WorkQueue
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "flowers")
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+
+class Applied:
+    """As Applier; answers from a list, or raises what is in it."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.answers = list(answers)
+        self.plans: list[Plan] = []
+
+    def apply(self, plan: Plan, seen: Seen) -> bool:
+        self.plans.append(plan)
+        answer = self.answers.pop(0) if self.answers else False
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Bench:
+    def __init__(self, clock: Clock, raw: dict[str, Any], *answers: bool | Exception, plan: Plan | Exception) -> None:
+        self.queue = WorkQueue(clock)
+        self.cache = Cache(clock)
+        self.cache.put_job(parse.job(raw))
+        self.applied = Applied(*answers)
+        self.said: list[EventRecord] = []
+        self.seconds: list[float] = []
+
+        def make(snapshot: Snapshot, now: float) -> Plan:
+            assert snapshot.key == KEY
+            assert now == clock.now
+            if isinstance(plan, Exception):
+                raise plan
+            return plan
+
+        self.reconciler = Reconciler(
+            self.queue,
+            self.cache,
+            self.applied,
+            plan=make,
+            limits=Limits(),
+            announce=lambda snapshot, announcement: self.said.append(announcement),
+            observe=self.seconds.append,
+            clock=clock,
+            stopwatch=clock,
+        )
+
+    def next_in(self, clock: Clock) -> float | None:
+        """Seconds until the job is due again."""
+        due = self.queue._next_due()
+        return None if due is None else round(due - clock.now, 3)
+
+
+def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
+    bench.reconciler.look_at(KEY)
+    assert len(bench.applied.plans) == 1
+    assert bench.next_in(clock) == 30
+    assert len(bench.seconds) == 1
+
+
+def test_after_a_write_there_is_a_second_look(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.RUNNING), wake_at=clock.now + 30))
+    bench.reconciler.look_at(KEY)
+    assert bench.next_in(clock) == 2
+
+
+def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan())
+    bench.reconciler.look_at(KEY)
+    assert bench.next_in(clock) is None
+
+
+def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan())
+    heard: list[float | None] = []
+
+    def make(snapshot: Snapshot, now: float) -> Plan:
+        heard.append(snapshot.reports_since)
+        return Plan()
+
+    bench.reconciler._plan = make
+    bench.reconciler.look_at(KEY)
+    bench.reconciler.start(0, reports_since=990.0)
+    bench.reconciler.look_at(KEY)
+    assert heard == [None, 990.0]
+
+
+def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
+    bench.reconciler.look_at(KEY)
+    assert len(bench.applied.plans) == 3
+
+
+def test_but_not_for_ever(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), *[True] * 100, plan=Plan())
+    bench.reconciler.look_at(KEY)
+    assert len(bench.applied.plans) == PLANS_AT_ONCE
+    assert bench.next_in(clock) == 1
+
+
+def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan())
+    bench.queue.retry(KEY)
+    bench.cache.remove_job(KEY, "job-1", 99)
+    bench.reconciler.look_at(KEY)
+    assert bench.applied.plans == []
+    assert bench.queue.failures(KEY) == 0
+
+
+def test_trouble_is_tried_again_later_each_time_and_said_once(
+    clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(clock, raw_job(), *[ApiProblem(500, "InternalError", "etcd is away")] * 7, plan=Plan())
+    waits = []
+    for _ in range(7):
+        bench.queue.take(0)
+        bench.reconciler.look_at(KEY)
+        bench.queue.done(KEY)
+        waits.append(bench.next_in(clock))
+        clock.now += 60
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16]
+    assert [said.reason for said in bench.said] == ["OperatorProblem"]
+    assert "etcd is away" in bench.said[0].message
+    assert all(record.__dict__["job"] == "team/flowers" for record in caplog.records)
+    assert not any(record.exc_info for record in caplog.records)
+    # Well again: the count begins anew.
+    bench.queue.take(0)
+    bench.reconciler.look_at(KEY)
+    assert bench.queue.failures(KEY) == 0
+
+
+def test_the_api_servers_wish_for_a_pause_is_kept(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
+    bench.reconciler.look_at(KEY)
+    assert bench.next_in(clock) == 40
+
+
+def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
+    clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(clock, raw_job(), plan=ZeroDivisionError("a policy divides"))
+    with caplog.at_level(logging.ERROR):
+        bench.reconciler.look_at(KEY)
+    assert caplog.records[0].exc_info
+    assert bench.next_in(clock) == 0.25
+
+
+def test_workers_survive_and_stop(raw_job: Make) -> None:
+    class Moving:
+        @property
+        def now(self) -> float:
+            return time.monotonic()
+
+        def __call__(self) -> float:
+            return time.monotonic()
+
+    done = threading.Event()
+
+    class Failing(Applied):
+        def apply(self, plan: Plan, seen: Seen) -> bool:
+            super().apply(plan, seen)
+            if len(self.plans) == 3:
+                done.set()
+            raise ValueError("no")
+
+    queue, cache = WorkQueue(time.monotonic), Cache(time.monotonic)
+    applied = Failing()
+    reconciler = Reconciler(
+        queue,
+        cache,
+        applied,
+        plan=lambda snapshot, now: Plan(),
+        limits=Limits(),
+        announce=lambda snapshot, announcement: None,
+        observe=lambda seconds: None,
+        clock=Moving(),
+        stopwatch=time.monotonic,
+    )
+    reconciler.start(2)
+    for name in ("a", "b", "c"):
+        cache.put_job(parse.job(raw_job(name, uid=name)))
+        queue.add(Key("team", name))
+    assert done.wait(60)
+    assert reconciler.dead() == 0
+    queue.stop()
+    assert reconciler.join(60)
+    assert reconciler.dead() == 2
+
+
+def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+) -> None:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    intake.put(api_server.PODS, raw_pod())
+    intake.put(api_server.BATCH_JOBS, raw_batch_job())
+    intake.put(api_server.EVENTS, raw_event())
+    assert queue.take(0) is None
+    clock.now += COALESCE
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    intake.put(api_server.JOBS, raw_job())
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    for resource, raw in ((api_server.JOBS, raw_job(version=11)), (api_server.PODS, raw_pod(version=31))):
+        intake.put(resource, raw)
+    clock.now += 1
+    assert queue.take(0) is None
+    intake.remove(api_server.PODS, raw_pod(version=32))
+    clock.now += 1
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    intake.remove(api_server.JOBS, raw_job(version=12))
+    assert queue.take(0) == KEY
+    assert cache.job_keys() == ()
+
+
+def test_strangers_are_passed_over(clock: Clock, raw_pod: Make, raw_event: Make) -> None:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    pod = raw_pod()
+    pod["metadata"]["labels"] = {}
+    for resource, raw in ((api_server.PODS, pod), (api_server.EVENTS, raw_event(name="backup"))):
+        intake.put(resource, raw)
+        intake.remove(resource, raw)
+    clock.now += 1
+    assert queue.take(0) is None
+
+
+def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    return Relister(api, cache, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+
+
+def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    api.page_size = 2
+    for number in range(5):
+        api.put(api_server.JOBS, raw_job(f"j{number}", uid=f"u{number}"))
+    api.put(api_server.PODS, raw_pod())
+    lists, cache, _ = relister(api, clock)
+    assert lists.age() is None
+    assert not lists.complete.is_set()
+    lists.run_once()
+    assert lists.complete.is_set()
+    assert len(cache.job_keys()) == 5
+    assert [call[1] for call in api.calls] == [stream.resource.plural for stream in STREAMS]
+    clock.now += 5
+    assert lists.age() == 5
+
+
+def test_what_a_list_lacks_is_gone_unless_it_is_newer(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+) -> None:
+    lists, cache, _ = relister(api, clock)
+    intake = lists._intake
+    for resource, raw in (
+        (api_server.JOBS, raw_job("stays", uid="s")),
+        (api_server.JOBS, raw_job()),
+        (api_server.PODS, raw_pod()),
+        (api_server.BATCH_JOBS, raw_batch_job()),
+        (api_server.EVENTS, raw_event()),
+    ):
+        intake.put(resource, api.put(resource, raw))
+    # The stream is ahead of the list that is under way.
+    intake.put(api_server.JOBS, raw_job("fresh", uid="f", version=10_000))
+    for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
+        del api.objects[key]
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert (found.pods, found.batch_jobs, dict(found.pod_refusals)) == ((), (), {})
+    del api.objects[("mptrainingjobs", "team", "flowers")]
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}
+
+
+def test_one_object_that_cannot_be_read_stops_no_list(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is not taken for gone: its bad news may be about a pod that was read before."""
+    lists, cache, _ = relister(api, clock)
+    api.put(api_server.JOBS, raw_job())
+    api.put(api_server.PODS, raw_pod())
+    lists.run_once()
+    api.put(api_server.PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(api_server.PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
+    assert "one of the pods is passed over: team/flowers-1-0-abcde" in caplog.text
+
+
+def test_a_leader_decides_from_a_list_that_began_when_it_led(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """The list before was torn: the leader before wrote between its Jobs and its MPTrainingJobs."""
+    lists, cache, _ = relister(api, clock)
+
+    def writes(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            api.before = lambda *_: None
+            api.put(api_server.BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(api_server.JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+
+    api.before = writes
+    lists.run_once()
+    torn = cache.snapshot(KEY, Limits())
+    assert torn is not None
+    assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
+    assert lists.age() == 0
+    assert lists.anew(threading.Event())
+    whole = cache.snapshot(KEY, Limits())
+    assert whole is not None
+    assert whole.batch_job(2) is not None
+
+
+def test_a_list_that_is_needed_is_tried_until_it_is_had(
+    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    lists, _, _ = relister(api, clock)
+    api.refuse("list", api_server.PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", api_server.PODS, ZeroDivisionError("ours"))
+    assert lists.anew(Impatient())
+    assert lists.complete.is_set()
+    assert "etcd" in caplog.text
+    assert "ours" in caplog.text
+    stopped = threading.Event()
+    stopped.set()
+    assert not lists.anew(stopped)
+
+
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
+def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
+    api: Any, clock: Clock, age: float, pause: float
+) -> None:
+    lists, _, _ = relister(api, clock)
+    lists.run_once()
+    clock.now += age
+    assert lists.pause() == pause
+    listed = len(api.calls)
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists.start()
+    until = time.monotonic() + 60
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    # The thread begins with a list of its own.
+    listed = len(api.calls)
+    lists.soon()
+    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert len(api.calls) >= listed + len(STREAMS)
+
+
+def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Clock) -> None:
+    lists, _, _ = relister(api, clock)
+    told: list[int] = []
+    lists._returned = lambda: told.append(len(api.calls))
+    lists.run_once()
+    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    for _ in range(2):
+        with pytest.raises(ApiProblem):
+            lists.run_once()
+    assert told == []
+    lists.run_once()
+    lists.run_once()
+    assert len(told) == 1
+
+
+def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
+    for namespace in ("a", "b", "c"):
+        api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
+    lists, cache, _ = relister(api, clock, ("a", "b"))
+    lists.run_once()
+    assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
+    assert len(api.calls) == 2 * len(STREAMS)
+
+
+def test_a_missing_resource_is_said_in_one_plain_line(
+    api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    lists, _, _ = relister(api, time)  # type: ignore[arg-type]
+    lists._clock = time.monotonic
+    lists.start()
+    until = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert CRD_MISSING in caplog.text
+    assert "manifests/crd.yaml" in caplog.text
+    assert not caplog.records[0].exc_info

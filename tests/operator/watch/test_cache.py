@@ -1,0 +1,317 @@
+"""What is known of jobs, whatever the order in which it was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_operator.plan.actions import StartAttempt
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, Snapshot
+from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import FINDINGS_LAST, Cache
+from mptraining_operator.watch.parse import StoredJob
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "flowers")
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+
+def look(cache: Cache, key: Key = KEY) -> Snapshot:
+    found = cache.snapshot(key, Limits())
+    assert found is not None
+    return found
+
+
+def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
+    if raw["metadata"]["name"].count("-") > 1:
+        return cache.put_pod(KEY, parse.version(raw), parse.pod(raw))
+    return cache.put_batch_job(KEY, parse.version(raw), parse.batch_job(raw))
+
+
+def put_refusal(cache: Cache, raw: dict[str, Any]) -> bool:
+    found = parse.pod_refusal(raw)
+    assert found is not None
+    return cache.put_refusal(KEY, parse.version(raw), found)
+
+
+def test_a_job_with_its_children(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+) -> None:
+    cache = Cache(clock)
+    assert cache.snapshot(KEY, Limits()) is None
+    # Children may come first.
+    assert put_child(cache, raw_pod())
+    assert put_child(cache, raw_batch_job())
+    assert put_refusal(cache, raw_event())
+    assert cache.snapshot(KEY, Limits()) is None
+    assert cache.job_keys() == ()
+    assert cache.put_job(parse.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
+    seen = look(cache)
+    assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
+    assert seen.job is not None
+    assert seen.job.spec.nodes == 2
+    assert seen.job.metadata.namespace == "team"
+    assert seen.status is not None
+    assert seen.status.progress is not None
+    assert (seen.status.current_attempt, seen.status.progress.step) == (1, 3)
+    assert [job.name for job in seen.batch_jobs] == ["flowers-1"]
+    assert [pod.uid for pod in seen.pods] == ["pod-0"]
+    assert seen.pod_refusals["batch-1"].message == "exceeded quota: gpus"
+    assert cache.live_pods(KEY, 1) == {"pod-0": 0}
+    assert cache.live_pods(KEY, 2) == {}
+    assert cache.jobs_by_phase() == {"Pending": 1}
+
+
+def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=10)))
+    assert not cache.put_job(parse.job(raw_job(version=11)))
+    assert cache.seen(KEY, Limits()).version == 11  # type: ignore[union-attr]
+    assert put_child(cache, raw_pod(version=10))
+    assert not put_child(cache, raw_pod(version=11))
+    assert put_child(cache, raw_pod(version=12, phase="Failed"))
+
+
+def test_older_news_is_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
+    assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
+    assert not cache.put_job(parse.job(raw_job(version=100, status={"phase": "Pending"})))
+    assert cache.jobs_by_phase() == {"Running": 1}
+    put_child(cache, raw_pod(version=100, phase="Failed"))
+    assert not put_child(cache, raw_pod(version=99))
+    assert look(cache).pods[0].phase == "Failed"
+
+
+def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
+    put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
+    cache.learn(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
+    cache.put_job(parse.job(raw_job(uid="new", version=20)))
+    assert look(cache).uid == "new"
+    assert look(cache).pods == ()
+    assert [each.uid for each in look(cache).predecessors] == ["p-old"]
+    assert look(cache).findings == Lookups()
+    assert not cache.remove_job(KEY, "old", 19)
+    assert look(cache).uid == "new"
+    # Late news of the old one; its pods end later than it.
+    assert not cache.put_job(parse.job(raw_job(uid="old", version=12)))
+    assert put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18, phase="Succeeded"))
+    assert look(cache).uid == "new"
+    assert look(cache).predecessors == ()
+
+
+def test_children_of_an_earlier_job_do_not_count(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    cache = Cache(clock)
+    put_child(cache, raw_batch_job(uid="b", owner="old"))
+    put_child(cache, raw_pod(uid="p", job_uid="old"))
+    cache.put_job(parse.job(raw_job(uid="new", version=50)))
+    assert (look(cache).batch_jobs, look(cache).pods) == ((), ())
+    # But its pods are known until they are over: they may write where this one's would.
+    assert [each.uid for each in look(cache).predecessors] == ["p"]
+    assert put_child(cache, raw_pod(uid="p", job_uid="old", version=31, phase="Failed"))
+    assert look(cache).predecessors == ()
+
+
+def test_a_pod_without_the_label_of_a_job_s_uid_is_nobody_s(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    put_child(cache, raw_pod(uid="p", job_uid=""))
+    cache.put_job(parse.job(raw_job()))
+    assert (look(cache).pods, look(cache).predecessors) == ((), ())
+
+
+def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
+    leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
+    put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11, metadata=leaving))
+    assert cache.remove_job(KEY, "old", 12)
+    cache.put_job(parse.job(raw_job(uid="new", version=13)))
+    waits = plan(look(cache), 1_767_225_640.0)
+    assert not [each for each in waits.actions if isinstance(each, StartAttempt)]
+    assert [each.reason for each in waits.event_records] == ["EarlierJobEnds"]
+    assert cache.remove_child(KEY, "p-old", 14)
+    assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
+
+
+def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1, and stays so."""
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
+    put_child(cache, raw_pod())
+    assert not no_live_pods(look(cache))
+    put_child(cache, raw_pod(version=31, phase="Failed"))
+    assert no_live_pods(look(cache))
+
+
+def test_what_was_removed_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_pod(version=30))
+    assert cache.remove_child(KEY, "pod-0", 35)
+    assert not cache.remove_child(KEY, "pod-0", 35)
+    # A page of a list that was made before.
+    assert not put_child(cache, raw_pod(version=33))
+    assert look(cache).pods == ()
+    # Its label came back: a stream had called it deleted when the label went.
+    assert put_child(cache, raw_pod(version=36))
+
+
+def test_with_a_job_all_that_belongs_to_it_goes(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job())
+    put_child(cache, raw_pod())
+    put_refusal(cache, raw_event())
+    assert cache.remove_job(KEY, "job-1", 60)
+    assert cache.snapshot(KEY, Limits()) is None
+    assert cache.stored(KEY) is None
+    assert [pod for record in cache._records.values() for pod in record.pods] == ["pod-0"]
+    assert put_child(cache, raw_pod(version=61, phase="Succeeded"))
+    assert not put_child(cache, raw_batch_job(version=62))
+    # Its pods go last, each by itself.
+    assert cache.remove_child(KEY, "pod-0", 63)
+    assert not cache._records
+
+
+def test_a_spec_of_a_newer_version_is_read_without_what_is_new(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(teleport={"to": "moon"})))
+    seen = look(cache)
+    assert seen.job is not None
+    assert "teleport" in seen.problem
+
+
+def test_a_spec_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(nodes="two")))
+    seen = look(cache)
+    assert seen.job is None
+    assert "spec.nodes" in seen.problem
+    assert seen.status is not None
+
+
+def test_a_status_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(status={"phase": "Levitating"})))
+    seen = look(cache)
+    assert seen.status is None
+    assert "status.phase" in seen.problem
+    cache.put_job(parse.job(raw_job(version=11, status={"phase": "Running", "mood": "good"})))
+    assert look(cache).status is not None
+
+
+def test_findings_are_learnt_and_some_grow_old(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    assert not cache.learn(KEY, "job-1", job_file_missing=True)
+    cache.put_job(parse.job(raw_job()))
+    assert not cache.learn(KEY, "another", job_file_missing=True)
+    assert cache.learn(KEY, "job-1", job_file_missing=True)
+    assert not cache.learn(KEY, "job-1", job_file_missing=True)
+    refusal = Refusal("Job flowers-1", "exceeded quota", 5.0)
+    assert cache.learn(KEY, "job-1", refusal=refusal)
+    clock.now += FINDINGS_LAST / 2
+    assert cache.learn_node(KEY, "job-1", "node-1", True)
+    assert cache.learn_node(KEY, "job-1", "node-2", False)
+    found = look(cache).findings
+    assert (found.job_file_missing, found.refusal) == (True, refusal)
+    assert dict(found.lost_nodes) == {"node-1": True, "node-2": False}
+    clock.now += FINDINGS_LAST / 2
+    found = look(cache).findings
+    assert not found.job_file_missing
+    assert set(found.lost_nodes) == {"node-1", "node-2"}
+    clock.now += FINDINGS_LAST / 2
+    found = look(cache).findings
+    assert dict(found.lost_nodes) == {}
+    assert found.refusal == refusal
+
+
+def test_the_newest_refusal_of_a_job_counts(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_event: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job())
+    assert put_refusal(cache, raw_event("e1", version=40))
+    assert not put_refusal(cache, raw_event("e1", version=41))
+    assert put_refusal(cache, raw_event("e2", version=42, message="pod security"))
+    assert not put_refusal(cache, raw_event("e1", version=41))
+    assert look(cache).pod_refusals["batch-1"].message == "pod security"
+    cache.remove_child(KEY, "e1", 50)
+    assert look(cache).pod_refusals["batch-1"].message == "pod security"
+    cache.remove_child(KEY, "e2", 51)
+    assert dict(look(cache).pod_refusals) == {}
+
+
+def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make, raw_event: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=10)))
+    put_child(cache, raw_pod(uid="pod-0", version=30))
+    put_child(cache, raw_pod(uid="pod-1", version=31, index=1))
+    put_refusal(cache, raw_event(version=40))
+    assert cache.jobs_older_than(10) == []
+    assert cache.jobs_older_than(11) == [(KEY, "job-1")]
+    assert cache.children_older_than(31, "pods") == [(KEY, "pod-0")]
+    assert cache.children_older_than(41, "refusals") == [(KEY, "event-1")]
+
+
+# One object's whole life: a job that is made, changed, deleted and made again, and pods of both.
+NEWS = st.permutations(
+    [
+        ("job", "old", 10, "Pending"),
+        ("job", "old", 12, "Running"),
+        ("gone-job", "old", 20, ""),
+        ("job", "new", 21, "Pending"),
+        ("job", "new", 30, "Running"),
+        ("pod", "p-old", 11, "Pending"),
+        ("gone-pod", "p-old", 19, ""),
+        ("pod", "p1", 22, "Pending"),
+        ("pod", "p1", 25, "Failed"),
+        ("pod", "p2", 23, "Pending"),
+        ("gone-pod", "p2", 28, ""),
+        ("pod", "p2", 26, "Running"),
+    ]
+)
+
+
+@given(NEWS, st.lists(st.integers(0, 11), max_size=8))
+def test_the_order_of_news_does_not_matter(news: list[tuple[str, str, int, str]], again: list[int]) -> None:
+    cache = Cache(lambda: 0.0)
+    for kind, uid, version, phase in [*news, *(news[index] for index in again)]:
+        if kind == "job":
+            cache.put_job(StoredJob(KEY, uid, version, 1, 0.0, False, b"{}", b"{}", b"", phase, 0))
+        elif kind == "gone-job":
+            cache.remove_job(KEY, uid, version)
+        elif kind == "gone-pod":
+            cache.remove_child(KEY, uid, version)
+        else:
+            cache.put_pod(KEY, version, pod(uid, phase))
+    seen = look(cache)
+    assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1})
+    assert [(each.uid, each.phase) for each in seen.pods] == [("p1", "Failed")]
+
+
+def pod(uid: str, phase: str) -> Any:
+    metadata = {
+        "name": uid,
+        "namespace": "team",
+        "uid": uid,
+        "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
+    }
+    return parse.pod({"metadata": metadata, "status": {"phase": phase}})

@@ -1,0 +1,171 @@
+"""Workers find each other before TensorFlow waits; who is missing is named, with its host and why."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mptraining_api.launch import WorkerIdentity
+from mptraining_api.outcomes import PEER_LOST, by_reason
+from mptraining_api.problems import PeerLost, Preempted
+from mptraining_trainer.distribution.coordination import absent, trouble, wait_for_peers
+from testbed.processes import free_ports
+
+
+def identity(index: int, hosts: tuple[str, ...]) -> WorkerIdentity:
+    return WorkerIdentity(index=index, hosts=hosts, attempt=1, incarnation="a")
+
+
+@pytest.fixture
+def hosts() -> tuple[str, ...]:
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(3))
+
+
+class Told:
+    """A clock that goes by what is waited, and what was said meanwhile; told to leave at `leave` seconds."""
+
+    def __init__(self, leave: float = float("inf")) -> None:
+        self.seconds = 0.0
+        self.leave = leave
+        self.said: list[str] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds += seconds
+        return self.seconds >= self.leave
+
+    def notice(self, topic: str, message: str) -> None:
+        assert topic == "WaitingForWorkers"
+        self.said.append(message)
+
+
+@pytest.mark.parametrize("own_strategy", [False, True])
+def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...], own_strategy: bool) -> None:
+    """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
+
+    A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
+    """
+    started = [threading.Event() for _ in hosts]
+    problems: list[BaseException] = []
+    held: list[socket.socket] = []
+    done = threading.Barrier(len(hosts) + 1)
+
+    def work(index: int) -> None:
+        started[index].wait(60)
+        waiting = threading.Event()
+        clock = itertools.count()
+        try:
+            wait_for_peers(
+                identity(index, hosts),
+                now=lambda: float(next(clock)) / 100,
+                wait=lambda seconds: waiting.wait(0.02),
+                notice=lambda topic, message: None,
+                deadline=60,
+                until_reached=own_strategy,
+            )
+            # TensorFlow's server.
+            if not own_strategy:
+                held.append(socket.create_server(("127.0.0.1", int(hosts[index].rpartition(":")[2]))))
+        except Exception as error:  # noqa: BLE001 - the test says it
+            problems.append(error)
+        done.wait(120)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(hosts))]
+    for index, thread in enumerate(threads):
+        thread.start()
+        started[index].set()
+        threading.Event().wait(0.05)
+    done.wait(120)
+    for thread in threads:
+        thread.join(120)
+    for each in held:
+        each.close()
+    assert problems == []
+    assert len(held) == (0 if own_strategy else 3)
+
+
+def test_a_worker_that_nobody_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
+    told = Told(leave=3.0)
+    with pytest.raises(Preempted, match="has not reached this worker yet"):
+        wait_for_peers(
+            identity(0, hosts[:2]),
+            now=told.now,
+            wait=told.wait,
+            notice=told.notice,
+            look=lambda address: None,
+            until_reached=True,
+        )
+
+
+def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[str, ...]) -> None:
+    told = Told()
+    here = hosts[0]
+    with pytest.raises(PeerLost) as raised:
+        wait_for_peers(
+            identity(0, (here, "flowers-1-1.flowers:2222", "flowers-1-2.flowers:2222")),
+            now=told.now,
+            wait=told.wait,
+            notice=told.notice,
+            deadline=100,
+            look=lambda address: None if "1-1" in address else "its name is not known to DNS",
+        )
+    missing = "worker 2 (flowers-1-2.flowers:2222): its name is not known to DNS"
+    assert missing in str(raised.value)
+    assert "after 100 s" in str(raised.value)
+    assert "worker 1" not in str(raised.value)
+    assert by_reason(raised.value.reason) == PEER_LOST
+    assert told.said == [f"waiting for {missing}"] * 3, "at 10, 40 and 70 s; telemetry says the same words once"
+
+
+def test_a_worker_that_is_told_to_leave_does(hosts: tuple[str, ...]) -> None:
+    told = Told(leave=3.0)
+    with pytest.raises(Preempted, match=r"worker 1 \(127.0.0.1"):
+        wait_for_peers(
+            identity(0, hosts[:2]), now=told.now, wait=told.wait, notice=told.notice, look=lambda address: "away"
+        )
+    assert told.seconds == 3.0
+
+
+def test_a_taken_port_is_said_at_once(hosts: tuple[str, ...]) -> None:
+    told = Told()
+    with (
+        socket.create_server(("", int(hosts[0].rpartition(":")[2]))),
+        pytest.raises(PeerLost, match="its port cannot be listened on"),
+    ):
+        wait_for_peers(identity(0, hosts), now=told.now, wait=told.wait, notice=told.notice)
+
+
+def test_only_the_first_of_many_are_named() -> None:
+    hosts = tuple(f"h{index}:1" for index in range(12))
+    line = absent(dict.fromkeys(range(3, 12), "away"), hosts)
+    assert line.startswith("worker 3 (h3:1): away; worker 4 ")
+    assert line.endswith("; and 4 more")
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_why_nobody_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trouble(f"127.0.0.1:{listening}") is None
+    assert trouble(hosts[0]) == "its machine answers, the worker does not listen yet"
+    for error, said in (
+        (socket.gaierror(-2, "Name or service not known"), "its name is not known to DNS"),
+        (TimeoutError(), "no answer within 5 s"),
+        (OSError(113, "No route to host"), "No route to host"),
+    ):
+
+        def fail(*_: Any, error: OSError = error, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(socket, "create_connection", fail)
+        assert trouble("flowers-1-2.flowers:2222") == said

@@ -1,0 +1,105 @@
+"""A model without a run folder, handed over by real processes, as `pods/exec` starts them in the pod."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND, MODEL_WAIT_SECONDS, WorkerIdentity
+from mptraining_api.problems import InvalidSpec
+from mptraining_trainer.export import model_server
+
+pytestmark = pytest.mark.training
+
+
+class Pod:
+    """A place where processes share a temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = folder / "scratch" / "model"
+        (self.model / "source").mkdir(parents=True)
+        (self.model / "model.json").write_text("{}")
+        (self.model / "source" / "flowers.py").write_text("x = 1\n")
+        (self.model / "weights.npz").write_bytes(bytes(range(256)) * 1000)
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        self.kept: subprocess.Popen[bytes] | None = None
+
+    def keep(self, seconds: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mptraining_trainer", "keep", str(self.model.parent), str(seconds)]
+        self.kept = subprocess.Popen(command, env=self.environment)
+        end = time.monotonic() + 120
+        while seconds and not (self.temporary / "mptraining-model.json").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return self.kept
+
+    def run(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, *command[1:]], env=self.environment, capture_output=True, check=False, timeout=240
+        )
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    made = Pod(tmp_path)
+    yield made
+    if made.kept is not None:
+        made.kept.kill()
+        made.kept.wait(120)
+
+
+def test_the_model_is_sent_whole_and_let_go(pod: Pod) -> None:
+    kept = pod.keep(600)
+    sent = pod.run(MODEL_COMMAND)
+    assert sent.returncode == 0, sent.stderr
+    assert hashlib.sha256(sent.stdout).hexdigest() == sent.stderr.decode().strip()
+    with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
+        assert sorted(tar.getnames()) == ["model.json", "source/flowers.py", "weights.npz"]
+        weights = tar.extractfile("weights.npz")
+        assert weights is not None
+        assert weights.read() == (pod.model / "weights.npz").read_bytes()
+    assert kept.poll() is None, "it may be fetched again: the first may have been cut"
+    assert pod.run(MODEL_FETCHED_COMMAND).returncode == 0
+    assert kept.wait(120) == 0
+    late = pod.run(MODEL_COMMAND)
+    assert late.returncode == 2
+    assert b"none is kept here" in late.stderr
+
+
+def test_told_to_leave_it_leaves_with_success(pod: Pod) -> None:
+    """Training is done: a machine that is taken away now must not start it again."""
+    kept = pod.keep(600)
+    kept.send_signal(signal.SIGTERM)
+    assert kept.wait(120) == 0
+    assert pod.keep(0).wait(120) == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "output", "setting", "expected"),
+    [(0, None, "", 600), (0, None, "5", 5), (0, None, "0", 0), (1, None, "", 0), (0, "gs://b/f", "", 0)],
+)
+def test_only_worker_0_without_output_waits(index: int, output: str | None, setting: str, expected: float) -> None:
+    job: Any = type("Job", (), {"output": output})
+    identity = WorkerIdentity(index=index, hosts=("a:1", "b:1"), attempt=1, incarnation="i")
+    assert model_server.seconds(job, identity, {MODEL_WAIT_SECONDS: setting}) == expected
+
+
+def test_a_setting_that_is_no_number_is_refused() -> None:
+    job: Any = type("Job", (), {"output": None})
+    with pytest.raises(InvalidSpec, match=r"MPTRAINING_MODEL_WAIT_SECONDS: 'soon'; expected a number of seconds"):
+        model_server.seconds(
+            job, WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="i"), {MODEL_WAIT_SECONDS: "soon"}
+        )

@@ -1,0 +1,132 @@
+"""What follows when numbers stop being finite, as decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.checkpoints.state import CheckpointState, resumed
+from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState, job_under, policies, safer, way_back
+
+EVERYTHING = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def job(accelerator: str = "cpu", **sections: Any) -> ResolvedJob:
+    spec: dict[str, Any] = {
+        "accelerator": {"type": accelerator},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "data": {"train": ["train"]},
+    }
+    return resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec | sections}), ClusterSettings())
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "native", "expected"),
+    [
+        ("cpu", False, ("float32",)),
+        ("cpu", True, ("float32", "mixed_bfloat16")),
+        ("nvidia-tesla-v100", False, ("float32", "mixed_float16")),
+        ("nvidia-tesla-t4", True, ("float32", "mixed_float16")),
+        ("nvidia-l4", False, EVERYTHING),
+        ("nvidia-tesla-a100", False, EVERYTHING),
+    ],
+)
+def test_the_policies_that_a_device_has(accelerator: str, native: bool, expected: tuple[str, ...]) -> None:
+    """A CPU emulates float16, so it is never among them."""
+    assert policies(job(accelerator), native_bfloat16=native) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "available", "expected"),
+    [
+        ("mixed_float16", EVERYTHING, "mixed_bfloat16"),
+        ("mixed_float16", ("float32", "mixed_float16"), "float32"),
+        ("mixed_float16", ("float32",), "float32"),
+        ("mixed_bfloat16", EVERYTHING, "float32"),
+        ("float32", EVERYTHING, None),
+    ],
+)
+def test_the_next_safer_policy(policy: str, available: tuple[str, ...], expected: str | None) -> None:
+    assert safer(policy, available) == expected
+
+
+def incident(step: int = 40) -> NonFinite:
+    return NonFinite(step, "the loss became nan, no finite number")
+
+
+def test_at_first_the_batches_are_left_out_then_the_policy_changes() -> None:
+    begun = PrecisionState("mixed_bfloat16", "mixed_bfloat16")
+    first = way_back(begun, incident(40), EVERYTHING, "Recover")
+    assert first is not None
+    assert (first.numbers.policy, first.numbers.checked, first.numbers.until) == ("mixed_bfloat16", True, 40)
+    assert "left out" in first.message
+    second = way_back(first.recorded(30), incident(60), EVERYTHING, "Recover")
+    assert second is not None
+    assert (second.numbers.policy, second.numbers.checked, second.numbers.until) == ("float32", True, 60)
+    assert "float32 instead of mixed_bfloat16" in second.message
+    done = second.recorded(50)
+    assert [(one.from_step, one.to_step, one.precision) for one in done.recoveries] == [
+        (40, 30, "mixed_bfloat16"),
+        (60, 50, "float32"),
+    ]
+    assert way_back(done, incident(90), EVERYTHING, "Recover") is None
+
+
+def test_float16_leaves_steps_out_anyway_so_that_the_policy_changes_at_once() -> None:
+    back = way_back(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Recover")
+    assert back is not None
+    assert (back.numbers.policy, back.numbers.checked) == ("mixed_bfloat16", True)
+
+
+@given(st.sampled_from(EVERYTHING), st.sets(st.sampled_from(EVERYTHING)).map(lambda more: {"float32", *more}))
+def test_there_are_never_more_than_three_ways_back(policy: str, available: set[str]) -> None:
+    numbers, count = PrecisionState(policy, policy), 0
+    while (back := way_back(numbers, incident(), sorted(available), "Recover")) is not None:
+        risk = ("float32", "mixed_bfloat16", "mixed_float16").index
+        assert risk(back.numbers.policy) <= risk(numbers.policy), "never a riskier one"
+        assert back.numbers.policy in available | {policy}
+        numbers, count = back.recorded(0), count + 1
+    assert numbers.policy == "float32"
+    assert 1 <= count <= 3
+
+
+def test_with_fail_there_is_one_way_back_to_see_where_it_began() -> None:
+    back = way_back(PrecisionState("float32", "float32"), incident(), EVERYTHING, "Fail")
+    assert back is not None
+    assert (back.locate, back.numbers.checked, back.numbers.policy) == (True, True, "float32")
+    assert way_back(back.numbers, incident(), EVERYTHING, "Fail") is None
+    assert way_back(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Fail") is None
+
+
+def state(**fields: Any) -> CheckpointState:
+    common: dict[str, Any] = {
+        **{"step": 5, "attempt": 1, "incarnation": "a", "seed": 0, "epoch": 0, "examples": 0},
+        **{"fingerprint": "f", "policy": "float32", "replicas": 1},
+    }
+    return CheckpointState(**common | fields)
+
+
+def test_what_an_attempt_found_out_holds_until_another_policy_is_asked_for() -> None:
+    kept = state(asked_policy="Measure", policy="mixed_bfloat16", checked=True, checked_until=3)
+    asked = job(precision={"policy": "Measure"})
+    assert resumed(asked, kept, fingerprint="f") == PrecisionState("Measure", "mixed_bfloat16", True, 3)
+    assert resumed(job(), kept, fingerprint="f") is None
+    failing = job(precision={"policy": "Measure"}, training={"onNonFinite": "Fail"})
+    numbers = PrecisionState("Measure", "mixed_bfloat16", False, 3)
+    assert resumed(failing, kept, fingerprint="f") == numbers, "it must not leave batches out"
+    assert resumed(asked, None, fingerprint="f") is None
+    assert resumed(job(), state(), fingerprint="f") is None, "a checkpoint from before this was kept"
+
+
+def test_a_job_under_another_policy_is_as_if_it_had_asked_for_it() -> None:
+    measured = job("nvidia-tesla-a100", precision={"policy": "Measure"})
+    for policy in EVERYTHING:
+        told = job("nvidia-tesla-a100", precision={"policy": policy})
+        under = job_under(measured, policy)
+        assert (under.precision, under.jit_compile) == (told.precision, told.jit_compile)

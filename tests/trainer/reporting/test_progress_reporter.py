@@ -1,0 +1,518 @@
+"""Worker 0's reports to the operator: what is sent, how often, and that no trouble reaches the training."""
+
+from __future__ import annotations
+
+import io
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api import events, launch, outcomes
+from mptraining_api.launch import WorkerIdentity
+from mptraining_api.problems import InvalidData
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.progress.certificate import issue
+from mptraining_trainer import run
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.reporting import progress_reporter
+from mptraining_trainer.reporting.progress_reporter import TOPIC, Reporter
+from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.worker import Worker
+
+CERTIFICATE = issue(("localhost",), time.time())
+SEAT = WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="pod")
+
+
+class Operator(ThreadingHTTPServer):
+    """Answers 202, or first what `answers` holds: status, headers, body. Keeps tokens and events."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        (folder / "chain.pem").write_bytes(CERTIFICATE.key_pem + CERTIFICATE.cert_pem)
+        context.load_cert_chain(folder / "chain.pem")
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.answers: list[tuple[int, dict[str, str], str]] = []
+        self.tokens: list[str] = []
+        self.events: list[events.Event] = []
+        self.paths: list[str] = []
+        self.heard = threading.Condition()
+        self.hold: threading.Event | None = None
+        # Once, instead of an answer.
+        self.hang_up = False
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.server_address[1]}/v1/namespaces/n/jobs/j/progress"
+
+    @property
+    def steps(self) -> list[int | str]:
+        return [event.step if isinstance(event, events.Progress) else event.kind for event in self.events]
+
+    def wait(self, number: int) -> None:
+        with self.heard:
+            assert self.heard.wait_for(lambda: len(self.tokens) >= number, 60)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests want."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Operator
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.hang_up:
+            self.server.hang_up = False
+            self.close_connection = True
+            return
+        if self.server.hold is not None:
+            self.server.hold.wait(60)
+        with self.server.heard:
+            answers = self.server.answers
+            status, headers, text = answers.pop(0) if answers else (202, {}, "{}")
+            event = events.parse(body.decode())
+            if event is not None and status == 202:
+                self.server.events.append(event)
+            self.server.tokens.append(self.headers["Authorization"])
+            self.server.paths.append(self.path)
+            self.server.heard.notify_all()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    server = Operator(tmp_path)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(60)
+    server.server_close()
+
+
+class Notices:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, str]] = []
+        self.heard = threading.Condition()
+
+    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
+        with self.heard:
+            self.said.append((level, topic, message))
+            self.heard.notify_all()
+
+    def wait(self, number: int = 1) -> str:
+        """The text of that notice."""
+        with self.heard:
+            assert self.heard.wait_for(lambda: len(self.said) >= number, 60)
+            level, topic, message = self.said[number - 1]
+        assert (level, topic) == ("Warning", TOPIC)
+        return message
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer on this machine comes at once, or the machine is busy: that is no trouble of the reports."""
+    monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
+    monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
+
+
+Start = Callable[..., Reporter]
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    return file
+
+
+def renew(file: Path) -> None:
+    """As the kubelet does: there is no moment without a token."""
+    new = file.with_suffix(".new")
+    new.write_text("second")
+    new.rename(file)
+
+
+@pytest.fixture
+def notices() -> Notices:
+    return Notices()
+
+
+@pytest.fixture
+def start(operator: Operator, token_file: Path, notices: Notices) -> Iterator[Start]:
+    started: list[Reporter] = []
+
+    def make(*, every: float = 0.01, **options: Any) -> Reporter:
+        given = {"url": operator.url, "token_file": token_file, "certificate": CERTIFICATE.ca_pem.decode(), **options}
+        started.append(Reporter(notice=notices, every=every, **given))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.close()
+
+
+def said(step: int, total: int | None = 100) -> events.Progress:
+    return events.Progress(
+        time=1.0, attempt=1, incarnation="pod", worker=0, step=step, total_steps=total, epoch=1, metrics={"loss": 0.5}
+    )
+
+
+def finished() -> events.Finished:
+    return events.Finished(
+        time=2.0, attempt=1, incarnation="pod", worker=0, reason="Succeeded", exit_code=0, message="", step=100
+    )
+
+
+def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start) -> None:
+    start().hear(said(1))
+    operator.wait(1)
+    assert operator.events == [said(1)]
+    assert operator.tokens == ["Bearer first"]
+    assert operator.paths == ["/v1/namespaces/n/jobs/j/progress"]
+
+
+def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
+    reporter = start()
+    reporter.hear(events.Saved(time=1.0, attempt=1, incarnation="p", worker=0, step=1, uri="u", bytes=1, seconds=1.0))
+    reporter.hear(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
+    reporter.close(60)
+    assert operator.tokens == []
+
+
+def test_between_two_reports_the_newest_wins_and_the_end_waits_for_nothing(operator: Operator, start: Start) -> None:
+    reporter = start(every=60)
+    reporter.hear(said(1))
+    operator.wait(1)
+    for step in range(2, 6):
+        reporter.hear(said(step))
+    reporter.hear(said(100))
+    operator.wait(2)
+    reporter.hear(finished())
+    reporter.close(60)
+    assert operator.steps == [1, 100, "Finished"]
+
+
+def test_the_last_step_is_told_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
+    operator.hold = threading.Event()
+    reporter = start(every=60)
+    reporter.hear(said(1))
+    reporter.hear(said(100))
+    reporter.hear(finished())
+    operator.hold.set()
+    reporter.close(60)
+    assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
+
+
+def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start: Start) -> None:
+    reporter = start(every=60)
+    reporter.hear(said(1))
+    operator.wait(1)
+    reporter.hear(said(7))
+    reporter.hear(finished())
+    reporter.close(60)
+    assert operator.steps == [1, "Finished"]
+
+
+def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
+    clock = [0.0]
+    reporter = start(every=5, clock=lambda: clock[0])
+    reporter.hear(said(1))
+    operator.wait(1)
+    reporter.hear(said(2))
+    reporter.hear(said(3))
+    clock[0] = 5
+    # Wakes the thread, which does not see this clock move.
+    reporter.hear(said(3))
+    operator.wait(2)
+    assert operator.steps == [1, 3]
+
+
+def test_the_token_is_read_anew_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
+    reporter = start()
+    reporter.hear(said(1))
+    operator.wait(1)
+    renew(token_file)
+    reporter.hear(said(2))
+    operator.wait(2)
+    assert operator.tokens == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 409])
+def test_a_refused_token_is_not_shown_again(
+    operator: Operator, start: Start, token_file: Path, notices: Notices, status: int
+) -> None:
+    operator.answers = [(status, {}, json.dumps({"error": "the next step"}))]
+    reporter = start()
+    reporter.hear(said(1))
+    message = notices.wait()
+    assert f"{status}: the next step" in message
+    assert "none is sent with this token" in message
+    reporter.hear(said(2))
+    renew(token_file)
+    reporter.hear(said(3))
+    operator.wait(2)
+    reporter.close(60)
+    assert operator.tokens[0] == "Bearer first"
+    # The second report is lost, or late enough for the new token.
+    assert set(operator.tokens[1:]) == {"Bearer second"}
+    assert len(notices.said) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413])
+def test_reports_that_nobody_wants_end_for_good(
+    operator: Operator, start: Start, token_file: Path, notices: Notices, status: int
+) -> None:
+    operator.answers = [(status, {}, "no JSON")]
+    reporter = start()
+    reporter.hear(said(1))
+    assert "no more are sent" in notices.wait()
+    renew(token_file)
+    reporter.hear(said(2))
+    reporter.hear(finished())
+    reporter.close(60)
+    assert len(operator.tokens) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (409, {"Retry-After": "0"}),
+        (404, {"Retry-After": "0"}),
+        (404, {}),
+        (429, {}),
+        (500, {}),
+        (503, {"Retry-After": "0"}),
+        (503, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
+        (302, {"Location": "https://localhost:1/"}),
+    ],
+)
+def test_troubles_that_pass_are_said_once_and_tried_again(
+    operator: Operator, start: Start, notices: Notices, status: int, headers: dict[str, str]
+) -> None:
+    operator.answers = [(status, headers, "{}"), (status, headers, "{}")]
+    reporter = start()
+    for step in range(1, 4):
+        reporter.hear(said(step))
+        operator.wait(step)
+    reporter.close(60)
+    assert operator.steps == [3]
+    assert "tried again later" in notices.wait()
+    assert len(notices.said) == 1
+
+
+def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Notices) -> None:
+    clock = [0.0]
+    operator.answers = [(503, {"Retry-After": "30"}, "{}")]
+    reporter = start(every=5, clock=lambda: clock[0])
+    reporter.hear(said(1))
+    notices.wait()
+    assert reporter._next == 30
+    reporter.hear(said(100))
+    clock[0] = 30
+    reporter.hear(said(100))
+    operator.wait(2)
+    assert operator.steps == [100]
+
+
+def test_the_token_follows_no_redirection(operator: Operator, start: Start, notices: Notices) -> None:
+    operator.answers = [(307, {"Location": "/elsewhere"}, "{}")]
+    start().hear(said(1))
+    assert "307" in notices.wait()
+    assert "/elsewhere" not in operator.paths
+
+
+def test_an_operator_out_of_reach_is_said_with_the_cause(start: Start, notices: Notices) -> None:
+    reporter = start(url="https://localhost:1/v1")
+    reporter.hear(said(1))
+    assert "cannot be told how far training is (" in notices.wait()
+    reporter.hear(finished())
+    reporter.close(60)
+    assert len(notices.said) == 1
+
+
+def test_another_replica_takes_the_place_of_one_that_went_away(
+    operator: Operator, start: Start, notices: Notices
+) -> None:
+    reporter = start()
+    reporter.hear(said(1))
+    operator.wait(1)
+    operator.hang_up = True
+    reporter.hear(said(2))
+    operator.wait(2)
+    assert operator.steps == [1, 2]
+    assert notices.said == []
+
+
+def test_who_hangs_up_at_once_is_out_of_reach(operator: Operator, start: Start, notices: Notices) -> None:
+    operator.hang_up = True
+    start().hear(said(1))
+    assert "tried again later" in notices.wait()
+
+
+def test_a_stranger_is_told_nothing(operator: Operator, start: Start, notices: Notices) -> None:
+    stranger = issue(("localhost",), time.time()).ca_pem.decode()
+    start(certificate=stranger).hear(said(1))
+    assert "CERTIFICATE_VERIFY_FAILED" in notices.wait()
+    assert operator.tokens == []
+
+
+@pytest.mark.parametrize("certificate", ["", "no PEM"])
+def test_without_a_certificate_nobody_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
+    start(certificate=certificate).hear(said(1))
+    notices.wait()
+
+
+def test_a_token_that_is_not_there_is_said(start: Start, notices: Notices, tmp_path: Path) -> None:
+    start(token_file=tmp_path / "nothing").hear(said(1))
+    assert "No such file" in notices.wait()
+
+
+def test_an_empty_token_is_not_shown(operator: Operator, start: Start, notices: Notices, token_file: Path) -> None:
+    token_file.write_text("")
+    start().hear(said(1))
+    assert "is empty" in notices.wait()
+    assert operator.tokens == []
+
+
+def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
+    operator.answers = [(503, {"Retry-After": "60"}, "{}")]
+    reporter = start()
+    reporter.hear(finished())
+    reporter.close(60)
+    assert operator.steps == ["Finished"]
+    assert len(operator.tokens) == 2
+
+
+def test_nothing_is_said_after_the_end(operator: Operator, start: Start, notices: Notices) -> None:
+    operator.answers = [(403, {}, "{}")] * 3
+    reporter = start()
+    reporter.hear(finished())
+    reporter.close(60)
+    assert len(operator.tokens) == 1
+    assert notices.said == []
+
+
+def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, start: Start) -> None:
+    operator.hold = threading.Event()
+    reporter = start()
+    reporter.hear(finished())
+    began = time.monotonic()
+    reporter.close(0.05)
+    assert time.monotonic() - began < 20
+    operator.hold.set()
+
+
+def test_closing_without_an_end_sends_the_last_step(operator: Operator, start: Start) -> None:
+    reporter = start(every=60)
+    reporter.hear(said(100))
+    reporter.close(60)
+    assert operator.steps == [100]
+
+
+def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://localhost:1")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
+    start().hear(said(1))
+    operator.wait(1)
+    assert operator.steps == [1]
+
+
+def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
+    reporter = start()
+    file = reporter._authority
+    assert file.read_text() == CERTIFICATE.ca_pem.decode()
+    reporter.close(60)
+    assert not file.exists()
+
+
+def test_nobody_is_told_where_nobody_listens() -> None:
+    assert Reporter.from_environment({}, Notices()) is None
+
+
+def environment(operator: Operator, token_file: Path) -> dict[str, str]:
+    return {
+        launch.PROGRESS_URL: operator.url,
+        launch.PROGRESS_TOKEN_FILE: str(token_file),
+        launch.PROGRESS_CERTIFICATE: CERTIFICATE.ca_pem.decode(),
+    }
+
+
+def test_what_worker_0_says_is_heard(operator: Operator, token_file: Path) -> None:
+    voice = Telemetry(SEAT, None, stream=io.StringIO())
+    reporter = run._reporter(SEAT, voice, environment(operator, token_file))
+    assert reporter is not None
+    voice.say(events.Progress, step=100, total_steps=100, epoch=1, metrics={})
+    operator.wait(1)
+    voice.notice("Topic", "not for the operator")
+    voice.say(events.Finished, reason="Succeeded", exit_code=0, message="")
+    reporter.close(60)
+    assert operator.steps == [100, "Finished"]
+
+
+def test_a_run_ends_when_the_operator_knows(
+    operator: Operator, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(worker: Worker, environment: object) -> None:
+        worker.telemetry.say(events.Progress, step=1, total_steps=1, epoch=1, metrics={"loss": 0.5})
+        raise InvalidData("data.train", "gone")
+
+    monkeypatch.setattr(run, "train", fails)
+    spec = {
+        "accelerator": {"type": "cpu"},
+        "program": {"application": {"name": "mlp", "classes": 10}},
+        "data": {"train": [f"{tmp_path}/*.tfrecord"]},
+    }
+    job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
+    told = environment(operator, token_file)
+    outcome = run.run(job, SEAT, f"{tmp_path}/run", Preemption(lambda: None), told)
+    assert outcome == outcomes.INVALID_DATA
+    assert operator.steps == [1, "Finished"]
+    last = operator.events[-1]
+    assert isinstance(last, events.Finished)
+    assert (last.reason, last.exit_code) == ("InvalidData", 2)
+
+
+def test_a_trouble_is_a_line_in_the_log_and_in_the_result(operator: Operator, token_file: Path) -> None:
+    operator.answers = [(403, {}, json.dumps({"error": "no"}))]
+    stream = io.StringIO()
+    voice = Telemetry(SEAT, None, stream=stream)
+    reporter = run._reporter(SEAT, voice, environment(operator, token_file))
+    assert reporter is not None
+    voice.say(events.Progress, step=1, epoch=1, metrics={})
+    deadline = time.monotonic() + 60
+    while not voice.warnings:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    reporter.close(60)
+    assert TOPIC in stream.getvalue()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_other_workers_and_local_runs_are_silent(index: int, operator: Operator, token_file: Path) -> None:
+    identity = WorkerIdentity(index=index, hosts=("a:1", "b:1"), attempt=1, incarnation="pod")
+    voice = Telemetry(identity, None, stream=io.StringIO())
+    told = {} if index == 0 else environment(operator, token_file)
+    assert run._reporter(identity, voice, told) is None
+    assert voice.listener is None

@@ -1,0 +1,179 @@
+"""What a process says, on standard output and in the run folder, with clocks that the test turns."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+
+from mptraining_api import events
+from mptraining_api.launch import WorkerIdentity
+from mptraining_records.storage import storage
+from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
+
+SEAT = WorkerIdentity(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = None) -> Telemetry:
+    return Telemetry(SEAT, output, stream=stream, wall=lambda: 1234.56789, monotonic=clock or Clock())
+
+
+def saved(voice: Telemetry, step: int) -> None:
+    voice.say(events.Saved, step=step, uri="u", bytes=1, seconds=0.1)
+
+
+def steps(text: str) -> list[int]:
+    return [event.step for line in text.splitlines() if isinstance(event := events.parse(line), events.Saved)]
+
+
+def test_an_event_says_who_when_and_which_attempt(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    saved(telemetry(str(tmp_path), stream), 7)
+    event = events.parse(stream.getvalue())
+    assert event == events.Saved(
+        time=1234.568, attempt=3, incarnation="pod", worker=1, step=7, uri="u", bytes=1, seconds=0.1
+    )
+    assert (tmp_path / "events" / "3-pod-1-0.jsonl").read_text() == stream.getvalue()
+
+
+def test_a_local_file_has_every_line_at_once(tmp_path: Path) -> None:
+    voice = telemetry(str(tmp_path), io.StringIO())
+    for step in range(3):
+        saved(voice, step)
+        assert steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text()) == list(range(step + 1))
+
+
+def test_without_an_output_only_the_stream_hears(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    voice = telemetry(None, stream)
+    saved(voice, 1)
+    voice.close()
+    assert steps(stream.getvalue()) == [1]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    voice = telemetry(str(tmp_path), io.StringIO())
+    voice.forget_output()
+    saved(voice, 1)
+    voice.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notice_is_said_once() -> None:
+    stream = io.StringIO()
+    voice = telemetry(None, stream)
+    for message in ("one", "one", "two"):
+        voice.notice("Topic", message, level="Warning")
+    voice.notice("Topic", "only so that you know")
+    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what somebody may want to mend"
+    said = [events.parse(line) for line in stream.getvalue().splitlines()]
+    assert [(one.level, one.topic, one.message) for one in said if isinstance(one, events.Notice)] == [
+        ("Warning", "Topic", "one"),
+        ("Warning", "Topic", "two"),
+        ("Info", "Topic", "only so that you know"),
+    ]
+
+
+def test_seconds_count_from_the_first_word() -> None:
+    clock = Clock()
+    voice = telemetry(None, io.StringIO(), clock)
+    clock.seconds += 2.5
+    assert (voice.seconds(), voice.now()) == (2.5, 102.5)
+
+
+def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) -> None:
+    """The thread that writes checkpoints speaks while the loop does."""
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            threading.Event().wait(0.0005)
+            return super().write(text)
+
+    stream = Slow()
+    voice = telemetry(str(tmp_path), stream)
+    threads = [threading.Thread(target=lambda: [saved(voice, step) for step in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(steps(stream.getvalue())) == sorted([*range(20)] * 4)
+    assert sorted(steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text())) == sorted([*range(20)] * 4)
+
+
+def test_a_bucket_gets_parts(bucket: str) -> None:
+    """Nothing can be appended to an object: a part every half minute, and what is left at the end."""
+    clock = Clock()
+    voice = telemetry(f"{bucket}/run", io.StringIO(), clock)
+    saved(voice, 1)
+    assert storage.list_objects(f"{bucket}/run") == []
+    clock.seconds += 31
+    saved(voice, 2)
+    saved(voice, 3)
+    voice.close()
+    voice.close()
+    parts = sorted(found.uri for found in storage.list_objects(f"{bucket}/run"))
+    assert parts == [f"{bucket}/run/events/3-pod-1-{part}.jsonl" for part in (0, 1)]
+    assert [steps(storage.read(part).decode()) for part in parts] == [[1, 2], [3]]
+
+
+def test_peak_memory_is_that_of_a_process_with_tensorflow() -> None:
+    assert 50e6 < peak_memory_bytes() < 100e9
+
+
+@pytest.mark.parametrize("output", ["run", "run/"])
+def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
+    saved(telemetry(f"{tmp_path}/{output}", io.StringIO()), 1)
+    assert (tmp_path / "run" / "events" / "3-pod-1-0.jsonl").exists()
+
+
+def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
+    """What was said, and what stands in the termination log."""
+    stream = io.StringIO()
+    voice = Telemetry(SEAT, None, termination_log=str(path), stream=stream)
+    voice.say(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)
+    said, kept = events.parse(stream.getvalue()), events.parse(path.read_text(encoding="utf-8"))
+    assert isinstance(said, events.Finished)
+    assert isinstance(kept, events.Finished)
+    return said, kept
+
+
+def test_the_last_words_are_kept_for_the_operator(tmp_path: Path) -> None:
+    said, kept = finished(tmp_path / "log", "model.py:3: ValueError: no", {"loss": 0.5})
+    assert kept == said
+
+
+@pytest.mark.parametrize("character", ["a", "ä", '"', "\n", "花"])
+@pytest.mark.parametrize("length", [3000, 3900, 4000, 4090, 20_000])
+def test_long_last_words_are_cut_and_stay_json(tmp_path: Path, character: str, length: int) -> None:
+    metrics = {f"metric_{number}": number / 3 for number in range(50)}
+    said, kept = finished(tmp_path / "log", character * length, metrics)
+    assert len((tmp_path / "log").read_bytes()) <= 4096
+    assert kept.message == said.message or (kept.message.endswith("…") and said.message.startswith(kept.message[:-1]))
+    assert len(kept.message) >= min(length, 900)
+    assert (kept.reason, kept.exit_code) == ("ProgramFailed", 1)
+
+
+def test_only_the_end_goes_into_the_termination_log(tmp_path: Path) -> None:
+    voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "log"), stream=io.StringIO())
+    saved(voice, 1)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_termination_log_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.StringIO()
+    voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "no" / "log"), stream=stream)
+    voice.say(events.Finished, reason="Succeeded", exit_code=0, message="done")
+    assert events.parse(stream.getvalue()) is not None
+    assert "No such file" in capsys.readouterr().err

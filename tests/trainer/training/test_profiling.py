@@ -1,0 +1,171 @@
+"""A recorded range of steps: when it begins and ends, where it goes, and that trouble with it ends no run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_api import events
+from mptraining_api.launch import WorkerIdentity
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ProfileSteps
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.storage import storage
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.loop.steps_per_execution import Boundaries
+from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.training.profiling import Profiling, pauses
+from mptraining_trainer.worker import Worker
+
+
+class Recorder:
+    """Writes down what `tf.profiler.experimental` is asked for, and leaves the files that it leaves."""
+
+    def __init__(self, *, fails: str | None = None, writes: bool = True) -> None:
+        self.said: list[Any] = []
+        self._fails, self._writes, self._folder = fails, writes, Path()
+
+    def start(self, folder: str) -> None:
+        self._folder = Path(folder)
+        if self._fails == "start":
+            raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.")
+        self.said.append("start")
+
+    def stop(self, save: bool = True) -> None:
+        self.said.append("stop" if save else "drop")
+        if self._fails == "stop":
+            raise tf.errors.UnavailableError(None, None, "Cannot export.")
+        if save and self._writes:
+            into = self._folder / "plugins" / "profile" / "2026_11_21_17_11_13"
+            into.mkdir(parents=True)
+            (into / "vm.xplane.pb").write_bytes(b"recorded")
+
+    def Trace(self, name: str, *, step_num: int, _r: int) -> Any:
+        self.said.append(step_num)
+        return nullcontext()
+
+
+class Place:
+    """A run folder, one worker of it, and what the worker says."""
+
+    def __init__(self, folder: str, first: int, last: int, *, index: int = 0) -> None:
+        spec = {
+            "accelerator": {"type": "cpu"},
+            "program": {"application": {"name": "mlp", "classes": 3}},
+            "data": {"train": ["a.tfrecord"]},
+            "profile": {"firstStep": first, "lastStep": last},
+        }
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+        identity = WorkerIdentity(index=index, hosts=("localhost:0", "localhost:1"), attempt=2, incarnation="a")
+        self.folder, self._stream, self.ends = folder, io.StringIO(), ExitStack()
+        telemetry = Telemetry(identity, None, stream=self._stream)
+        self.worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 10.0, self.ends)
+
+    def course(self, recorder: Recorder, executions: Sequence[int], begin: int = 0) -> None:
+        """Training that executes so many steps at a time, to its end."""
+        profiling, step = Profiling(self.worker, recorder), begin
+        for steps in executions:
+            profiling.before(step)
+            with profiling.step(step):
+                step += steps
+            profiling.after(step)
+        profiling.finish(step)
+
+    def notices(self) -> list[tuple[str, str]]:
+        said = [events.parse(line) for line in self._stream.getvalue().splitlines()]
+        return [(event.topic, event.message) for event in said if isinstance(event, events.Notice)]
+
+    def recorded(self) -> list[str]:
+        return [found.uri.removeprefix(self.folder) for found in storage.list_objects(self.folder)]
+
+
+def test_the_range_is_recorded_and_published_with_its_place(tmp_path: Path) -> None:
+    recorder, place = Recorder(), Place(str(tmp_path), 3, 6)
+    place.course(recorder, [2, 2, 2, 1])
+    assert recorder.said == ["start", 3, 5, "stop"], "an execution is marked with the first of its steps"
+    assert place.recorded() == ["/tensorboard/plugins/profile/2-steps-3-6/worker-0.xplane.pb"]
+    ((topic, message),) = place.notices()
+    assert topic == "Profiled"
+    assert message == (
+        f"steps 3 to 6 are in {tmp_path}/tensorboard/plugins/profile/2-steps-3-6/worker-0.xplane.pb; "
+        f"look with: tensorboard --logdir {tmp_path}/tensorboard"
+    )
+
+
+def test_workers_recordings_lie_beside_each_other_in_a_bucket(bucket: str) -> None:
+    for index in (0, 1):
+        Place(f"{bucket}/run", 1, 1, index=index).course(Recorder(), [1, 1])
+    assert Place(f"{bucket}/run", 1, 1).recorded() == [
+        f"/tensorboard/plugins/profile/2-steps-1-1/worker-{index}.xplane.pb" for index in (0, 1)
+    ]
+
+
+@given(st.integers(0, 30), st.integers(0, 8), st.integers(1, 40), st.integers(1, 9), st.integers(0, 40))
+def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, begin: int) -> None:
+    """Wherever training begins and ends, and however many steps it fuses."""
+    last = first + more
+    ends = Boundaries(total, 7, None, None, pauses=pauses(ProfileSteps(first_step=first, last_step=last)))
+    recorder, place = Recorder(writes=False), Place("unwritten", first, last)
+    step, executions, marked = begin, [], {}
+    while step < total:
+        steps = min(fused, ends.until_next(step))
+        marked[step + 1] = range(step + 1, step + steps + 1)
+        executions.append(steps)
+        step += steps
+    place.course(recorder, executions, begin)
+    inside = [one for mark in recorder.said if isinstance(mark, int) for one in marked[mark]]
+    assert inside == list(range(max(1, first, begin + 1), min(max(1, last), total) + 1))
+    assert (recorder.said.count("start"), recorder.said.count("stop")) == ((1, 1) if inside else (0, 0))
+
+
+def test_training_that_ends_before_the_range_says_so(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), 10, 12)
+    place.course(Recorder(), [5])
+    assert place.notices() == [("NotProfiled", "no step is recorded: training was over before step 10")]
+
+
+def test_a_resume_behind_the_range_says_nothing(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), 10, 12)
+    place.course(Recorder(), [5], begin=12)
+    assert place.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("recorder", "why"),
+    [
+        (Recorder(fails="start"), "Another profiler is running."),
+        (Recorder(fails="stop"), "Cannot export."),
+        (Recorder(writes=False), "not enough values to unpack"),
+    ],
+)
+def test_trouble_with_the_profiler_is_said_once_and_training_goes_on(
+    recorder: Recorder, why: str, tmp_path: Path
+) -> None:
+    place = Place(str(tmp_path), 2, 4)
+    place.course(recorder, [1] * 8)
+    ((topic, message),) = place.notices()
+    assert topic == "NotProfiled"
+    assert message.startswith(f"no step is recorded: {why}")
+
+
+def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = Place(str(tmp_path / "file"), 1, 1)
+    place.course(Recorder(), [1])
+    ((topic, _),) = place.notices()
+    assert topic == "NotProfiled"
+
+
+def test_a_run_that_ends_in_mid_range_drops_the_recording(tmp_path: Path) -> None:
+    recorder, place = Recorder(), Place(str(tmp_path), 1, 9)
+    Profiling(place.worker, recorder).before(0)
+    place.ends.close()
+    assert recorder.said == ["start", "drop"]
