@@ -95,8 +95,6 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     import threading
 
     from mptraining_api.problems import Problem
-
-    pass
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
