@@ -57,7 +57,7 @@ LANGUAGES = ("text", "yaml", "python", "bash")
 
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.(\w+)`")
+_MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.([a-z_0-9.]+)`")
 # kubectl's verbs that the documents use, and what they are about.
 _VERBS = ("apply", "cp", "delete", "describe", "events", "explain", "get", "logs", "patch", "rollout", "wait")
 _CONDITIONS = {*get_args(Condition.model_fields["type"].annotation), "Ready"}
@@ -449,9 +449,12 @@ def test_every_module_that_is_named_exists(document: str) -> None:
         "mptraining_trainer": "trainer",
     }
     for package, module in _MODULE.findall(_prose(ROOT / document)):
-        folder = ROOT / roots.get(package, "client") / package
+        path = (ROOT / roots.get(package, "client") / package).joinpath(*module.split("."))
         # `mptraining.dev/…` is the group of the resource.
-        assert module == "dev" or (folder / f"{module}.py").exists(), f"{document}: {package}.{module}"
+        # `mptraining.tensorflow_cloud.run` is a function of a module.
+        files = (path.with_suffix(".py"), path.parent.with_suffix(".py"))
+        found = module == "dev" or path.is_dir() or any(file.exists() for file in files)
+        assert found, f"{document}: {package}.{module}"
 
 
 def _prose(path: Path) -> str:
