@@ -60,13 +60,7 @@ STAGES := lint servers test-unit test-cluster test-kind test-training
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
-	@times=""; \
-	for stage in $(STAGES); do \
-	  echo "=== make $$stage"; start=$$SECONDS; \
-	  $(MAKE) --no-print-directory $$stage || exit 1; \
-	  times+=$$(printf '%-14s %5d s' $$stage $$((SECONDS - start)))$$'\n'; \
-	done; \
-	printf '=== times\n%s' "$$times"
+	@$(BIN)/python tools/run_stages.py $(STAGES)
 
 .PHONY: manifests
 manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the chart's values, schema and table, install.yaml: from the models
