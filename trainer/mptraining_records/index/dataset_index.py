@@ -61,7 +61,7 @@ class DatasetIndex:
         """
         numbers = np.asarray(record_numbers, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.count):
-            raise IndexError(f"record numbers must lie in 0 … {self.count - 1}")
+            raise IndexError(f"record numbers must be in 0 … {self.count - 1}")
         shards = np.searchsorted(self.starts, numbers, side="right") - 1
         return shards.astype(np.int64), numbers - self.starts[shards]
 
@@ -194,9 +194,9 @@ def publish(
     """
     objects = find(patterns)
     remote = [object for object in objects if storage.is_remote(object.uri)]
-    kept = {} if force else sidecar.load_all(remote)
-    found = {uri: Indexed(shard, "kept") for uri, shard in kept.items()}
-    for shard in remote_scan.scan([object for object in remote if object.uri not in kept], progress=progress):
+    existing = {} if force else sidecar.load_all(remote)
+    found = {uri: Indexed(shard, "kept") for uri, shard in existing.items()}
+    for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
         if shard.expanded is None:
             sidecar.save(shard)
         found[shard.object.uri] = Indexed(shard, "compressed" if shard.expanded else "written")

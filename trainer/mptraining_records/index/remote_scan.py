@@ -44,13 +44,13 @@ def scan(
     coming = windows(objects, traffic, abandoned)
     for object in objects:
         walk = FrameWalk(object)
-        kept = cache is not None
+        is_cached = cache is not None
         found: ShardIndex | None = None
         fed = 0
         while fed < object.size and found is None:
             _, start, content = next(coming)
             fed = start + len(content)
-            kept = kept and cache is not None and cache.write(object.uri, start, content)
+            is_cached = is_cached and cache is not None and cache.write(object.uri, start, content)
             try:
                 walk.feed(content)
             except framing.CompressedFile:
@@ -61,7 +61,7 @@ def scan(
                 progress(done, total)
         if found is None:
             found = walk.finish()
-            if kept and cache is not None:
+            if is_cached and cache is not None:
                 cache.has_whole(object.uri)
         yield found
 
@@ -126,9 +126,9 @@ def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, Sha
 
     def load_new() -> int:
         left = [object for object in objects if object.uri not in found]
-        kept = sidecar.load_all(left)
-        found.update(kept)
-        return len(kept)
+        loaded = sidecar.load_all(left)
+        found.update(loaded)
+        return len(loaded)
 
     def is_waiting(new: int) -> bool:
         return not new and len(found) < len(objects)
