@@ -123,7 +123,7 @@ class FrameWalk:
         self._cause = ""
         self._search_from = 0
         self._candidate: tuple[int, int] | None = None
-        # The first 12 bytes; `_unverified` until a frame shows that this is a TFRecord file.
+        # The first 12 bytes; if they are not a header, `_unverified` until a frame shows that this is a TFRecord file.
         self._head = b""
         self._unverified = self._is_foreign = False
 

@@ -74,7 +74,7 @@ def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
 
     config: GCSConfig = {}
     provider: Callable[[], Any] | None = None
-    # An upload receives nothing while it sends, so that a read time-out would abort it; it has a total one only.
+    # An upload receives nothing while it sends, so that a read time-out would abort it; only its total time is limited.
     client: ClientConfig = {"allow_http": bool(settings.emulator), "connect_timeout": f"{READING[0]:g}s"}
     client |= {"timeout": "120s"} if writing else {"read_timeout": f"{READING[1]:g}s", "timeout": "300s"}
     if settings.emulator:

@@ -1,4 +1,4 @@
-"""HTTP session of the control plane: a connection pool for many threads, and time-outs that requests does not keep.
+"""HTTP session of the control plane: a connection pool for many threads, and enforced time-outs.
 
 requests applies its time-outs wrongly in three cases. Every address of a host gets the whole connect time-out, and
 storage.googleapis.com has sixteen. The resolver waits as long as resolv.conf allows. The body of an upload, sent in
