@@ -40,8 +40,8 @@ from mptraining_records.tfrecord import framing
 Buffer = NDArray[np.uint8]
 
 _MIN_BUFFER = 64 << 10
-# Longer buffers, for single long records, are rare and differ in size, so that the pool does not retain them. It retains
-# at most `_MAX_FREE` bytes.
+# Longer buffers, for single long records, are rare and differ in size, so that the pool does not retain them. It
+# retains at most `_MAX_FREE` bytes.
 _MAX_BUFFER = 2 * RANGE
 _MAX_FREE = 4 << 20
 
