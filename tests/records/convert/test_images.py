@@ -111,7 +111,7 @@ def test_other_files_are_left_out_and_said(source: Path, out: Path) -> None:
         _put(source, name, b"something else")
     said: list[str] = []
     convert(str(source), str(out), notice=said.append)
-    assert said == ["3 files that are no images are left out"]
+    assert said == ["3 files that are not images are skipped"]
     assert len(_rows(out)) == 1
 
 

@@ -174,7 +174,7 @@ def test_each_way_of_credentials_works_and_says_what_is_missing(
             external("not-acting", kubernetes.token(theirs), TRAINER),
             {},
             everywhere(
-                f"Google let nobody act as the service account (HTTP 403: {DENIED}). Grant "
+                f"Google denied impersonation of the service account (HTTP 403: {DENIED}). Grant "
                 "roles/iam.workloadIdentityUser on the service account of the credential configuration to the pool's "
                 "principal"
             ),

@@ -57,7 +57,7 @@ def test_what_may_heal_is_no_refusal(error: GoogleAuthError) -> None:
     [
         (metadata(403), "the metadata server gives no token (HTTP 403: no)"),
         (metadata(404), "the metadata server gives no token (HTTP 404: no)"),
-        (iam(403), "Google let nobody act as the service account (HTTP 403: )"),
+        (iam(403), "Google denied impersonation of the service account (HTTP 403: )"),
         (exchange("invalid_grant"), "Google did not accept the provider's token (invalid_grant: why)"),
         (
             RefreshError("invalid_grant: Bad", {"error": "invalid_grant", "error_description": "Bad Request"}),

@@ -1,4 +1,4 @@
-"""Turns a folder of images, a CSV, a Parquet or an .npz file into shards of TFRecords with a manifest."""
+"""Conversion of an image folder, a CSV, Parquet or .npz file to TFRecord shards with a manifest."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def convert(
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> list[Manifest]:
-    """Writes `name`-00000-of-….tfrecord and `name`-manifest.json into the folder `destination`, local or gs://.
+    """Write `name`-00000-of-….tfrecord and `name`-manifest.json into the folder `destination`, local or gs://.
 
-    With a `validation_fraction` in (0, 1), each row goes to the split `validation` with that probability,
-    decided by a hash of its number and `seed` alone. `image_size` is (height, width). `progress` gets the
-    rows done and their number; `notice` lines for the user. Manifests are written last, so that a folder
-    with one is complete; a folder that already has this split is refused unless `overwrite`.
+    With a `validation_fraction` in (0, 1), each row goes to the split `validation` with that probability, decided by a
+    hash of its row number and `seed`. `image_size` is (height, width). `progress` gets the number of rows done and of
+    all rows; `notice` gets lines for the user. Manifests are written last, so that a folder with one is complete.
 
-    To a bucket, shards are sent while later ones are made. What was sent stays when the conversion dies or its source
-    is refused, in `.unfinished/`: the same conversion, started again, goes on and sends only what is missing.
+    Shards are uploaded to a bucket while later ones are written. If the conversion fails, uploaded shards stay in
+    `.unfinished/`: the same conversion, started again, resumes and uploads only the missing ones.
 
-    Raises InvalidData for a source that cannot be converted as asked.
+    Raises InvalidData for a source that cannot be converted with these arguments, and for a folder that already has
+    the split, unless `overwrite`.
     """
     if not 0 <= validation_fraction < 1:
         raise InvalidData("validation fraction", str(validation_fraction), expected="0 or more, less than 1")
@@ -66,12 +66,14 @@ def convert(
         _refuse_present(destination, names, arguments)
     with ExitStack() as stack:
         opened = stack.enter_context(sources.opened(source, label=label, image_size=image_size))
-        _say(opened.notices, notice)
+        _report(opened.notices, notice)
         folder = stack.enter_context(_temporary_folder(destination))
-        ways = [_way(destination, split, arguments) for split in names]
-        for way in ways:
-            stack.enter_context(way)
-        writers = [ShardWriter(folder, split, shard_bytes, way.send) for split, way in zip(names, ways, strict=True)]
+        outputs = [_output(destination, split, arguments) for split in names]
+        for output in outputs:
+            stack.enter_context(output)
+        writers = [
+            ShardWriter(folder, split, shard_bytes, output.send) for split, output in zip(names, outputs, strict=True)
+        ]
         for writer in writers:
             stack.callback(writer.close)
         _write(opened, writers, validation_fraction=validation_fraction, seed=seed, progress=progress)
@@ -79,9 +81,9 @@ def convert(
             if not writer.records:
                 raise InvalidData(source, f"no row for the split {split!r}", next_step="It needs more rows")
             writer.finish()
-        # All new shards are there before anything that they replace goes.
-        for way in ways:
-            way.wait()
+        # All new shards must be stored before the old manifests and shards are deleted.
+        for output in outputs:
+            output.wait()
         for split in names:
             storage.delete(manifest.uri_of(destination, split))
         manifests = [
@@ -91,18 +93,18 @@ def convert(
                 label=opened.label,
                 classes=opened.classes,
                 records=writer.records,
-                files=way.publish(writer.shards),
+                files=output.publish(writer.shards),
             )
-            for writer, way, split in zip(writers, ways, names, strict=True)
+            for writer, output, split in zip(writers, outputs, names, strict=True)
         ]
         for each in manifests:
             manifest.save(destination, each)
-        for way in ways:
-            way.done()
+        for output in outputs:
+            output.done()
     return manifests
 
 
-def _say(lines: Iterable[str], notice: Callable[[str], None] | None) -> None:
+def _report(lines: Iterable[str], notice: Callable[[str], None] | None) -> None:
     for line in lines:
         if notice:
             notice(line)
@@ -126,7 +128,7 @@ def _write(
 
 
 def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str, object]) -> None:
-    """Raises InvalidData where a split exists, unless it is what this conversion did not finish."""
+    """Raise InvalidData if a split exists, unless it is an unfinished one of this conversion."""
     for split in splits:
         present = storage.matching(manifest.uri_of(destination, split)) + shards.published(destination, split)
         unfinished = storage.is_remote(destination) and shards.is_same(destination, split, arguments)
@@ -134,7 +136,7 @@ def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str,
             raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
 
 
-def _way(destination: str, split: str, arguments: Mapping[str, object]) -> ShardFolder | ShardUpload:
+def _output(destination: str, split: str, arguments: Mapping[str, object]) -> ShardFolder | ShardUpload:
     if storage.is_remote(destination):
         return ShardUpload(destination, split, arguments)
     return ShardFolder(destination, split)
@@ -142,7 +144,7 @@ def _way(destination: str, split: str, arguments: Mapping[str, object]) -> Shard
 
 @contextmanager
 def _temporary_folder(destination: str) -> Iterator[Path]:
-    """A folder that goes away; beside the shards when they are local, so that there is room for them."""
+    """Yield a temporary folder; for local shards, on the disk of their destination, where they are then renamed."""
     parent = None
     if not storage.is_remote(destination):
         parent = storage.local_folder(destination)

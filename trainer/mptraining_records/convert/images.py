@@ -1,4 +1,4 @@
-"""A folder of images as rows: its sub-folders are the classes, in the order of their names."""
+"""Image folder as a source of rows; its sub-folders are the classes, in the order of their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Image(NamedTuple):
 
 
 class Folder:
-    """JPEG and PNG bytes are kept as they are, unless `size` (height, width) is given; others become PNG."""
+    """A folder of images. JPEG and PNG are stored unchanged unless `size` (height, width) is given; others as PNG."""
 
     def __init__(self, uri: str, *, label: str | None, size: tuple[int, int] | None) -> None:
         objects = storage.list_objects(uri)
@@ -50,8 +50,8 @@ class Folder:
         self.count = len(chosen)
         self.classes = None if loose else tuple(sorted({path[0] for _, path in chosen}))
         self.label = None if loose else label or "label"
-        left_out = len(paths) - len(chosen)
-        self.notices = (f"{left_out} files that are no images are left out",) if left_out else ()
+        skipped = len(paths) - len(chosen)
+        self.notices = (f"{skipped} files that are not images are skipped",) if skipped else ()
         self._images = chosen
         self._size = size
         self._kinds: set[Decode] = set()
@@ -60,12 +60,12 @@ class Folder:
     def rows(self) -> Iterator[Mapping[str, Encodable]]:
         numbers = {name: number for number, name in enumerate(self.classes or ())}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="images") as pool:
-            coming = deque[Future[_Image]]()
+            pending = deque[Future[_Image]]()
             try:
                 for at, (_, path) in enumerate(self._images):
-                    for uri, _ in self._images[at + len(coming) : at + _AHEAD]:
-                        coming.append(pool.submit(_checked, uri, self._size))
-                    image = coming.popleft().result()
+                    for uri, _ in self._images[at + len(pending) : at + _AHEAD]:
+                        pending.append(pool.submit(_load, uri, self._size))
+                    image = pending.popleft().result()
                     self._kinds.add(image.kind)
                     self._shapes.add(image.shape)
                     row: dict[str, Encodable] = {_IMAGE: image.content}
@@ -80,8 +80,8 @@ class Folder:
         return (image, Feature(name=self.label, dtype="int64")) if self.label else (image,)
 
 
-def _checked(uri: str, size: tuple[int, int] | None) -> _Image:
-    """The encoded image, decoded once to be sure that it can be; raises InvalidData when it cannot."""
+def _load(uri: str, size: tuple[int, int] | None) -> _Image:
+    """Return the encoded image, after decoding it once; raises InvalidData if it cannot be decoded."""
     from PIL import Image
 
     content = storage.read(uri)
@@ -89,9 +89,9 @@ def _checked(uri: str, size: tuple[int, int] | None) -> _Image:
     try:
         with Image.open(io.BytesIO(content)) as image:
             if kind is None or size:
-                content, kind = _encoded(image, kind, size)
+                content, kind = _encode(image, kind, size)
             else:
-                # An eighth of the size is enough to find a damaged JPEG, in a third of the time.
+                # Decoding at an eighth of the size finds a damaged JPEG in a third of the time.
                 image.draft(None, (image.width // 8, image.height // 8))
                 image.load()
         return _Image(content, kind, features.image_shape(content))
@@ -105,8 +105,8 @@ def _is_image(path: list[str]) -> bool:
     return not path[-1].startswith(".") and PurePosixPath(path[-1]).suffix.lower() in _SUFFIXES
 
 
-def _encoded(image: Image.Image, kind: Decode | None, size: tuple[int, int] | None) -> tuple[bytes, Decode]:
-    """The image as JPEG when it was one, else as PNG, resized to (height, width)."""
+def _encode(image: Image.Image, kind: Decode | None, size: tuple[int, int] | None) -> tuple[bytes, Decode]:
+    """Encode the image as JPEG if it was one, else as PNG, resized to (height, width)."""
     from PIL import Image
 
     changed = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")

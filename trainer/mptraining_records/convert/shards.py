@@ -1,4 +1,4 @@
-"""Cuts a stream of records into shards on the local disk, and gives them their final names there."""
+"""Shards of a split: written locally from a stream of records, uploaded to a bucket, published under final names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mptraining_records.tfrecord.manifest import File
 
 @dataclass
 class Shard:
-    """One shard of a split, the `number`-th: its size, CRC32C, payload lengths in bytes and stored checksums."""
+    """Shard number `number` of a split: its size in bytes, CRC32C, payload lengths in bytes and stored checksums."""
 
     number: int
     path: Path
@@ -35,14 +35,14 @@ class Shard:
     checksums: list[int] = field(default_factory=list)
 
     def entry(self, name: str) -> File:
-        """The shard in a manifest, under its final name."""
+        """Return the shard's entry in a manifest, with its final name."""
         return File(name=name, records=len(self.lengths), bytes=self.bytes, crc32c=self.crc32c)
 
 
 class ShardWriter:
-    """Cuts a stream of records into files of about `shard_bytes` in a local folder.
+    """Writes a stream of records to files of about `shard_bytes` in a local folder.
 
-    `finished` gets each shard once it is whole, and may then move or delete its file.
+    `finished` is called with each complete shard, and may move or delete its file.
     """
 
     def __init__(self, folder: Path, name: str, shard_bytes: int, finished: Callable[[Shard], None]) -> None:
@@ -58,7 +58,7 @@ class ShardWriter:
         return sum(len(shard.lengths) for shard in self.shards)
 
     def write(self, record: bytes) -> None:
-        """Appends one record, to a new shard when the last one is full."""
+        """Append one record, to a new shard if the last one is full."""
         if self._file is not None and self.shards[-1].bytes >= self._shard_bytes:
             self.finish()
         if self._file is None:
@@ -74,25 +74,25 @@ class ShardWriter:
         shard.checksums.append(framing.footer_format.unpack(framed[-framing.FOOTER :])[0])
 
     def finish(self) -> None:
-        """The shard that is being written is whole."""
+        """Close the current shard and pass it to `finished`."""
         if self._file is not None:
             self.close()
             self._finished(self.shards[-1])
 
     def close(self) -> None:
-        """Closes the file that is being written; what was not published stays in the temporary folder."""
+        """Close the current file, which stays in the temporary folder."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def name_of(split: str, number: int, total: int) -> str:
-    """`train-00000-of-00004.tfrecord`: a final name needs the number of all shards."""
+    """Return `train-00000-of-00004.tfrecord`; the final name contains the number of all shards."""
     return f"{split}-{number:05}-of-{total:05}.tfrecord"
 
 
 class ShardFolder:
-    """Where the shards of one split go on a disk: they wait beside their final names until all are there."""
+    """Destination of one split on a local disk; shards stay in the temporary folder until all are written."""
 
     def __init__(self, destination: str, split: str) -> None:
         self._destination = destination
@@ -104,13 +104,13 @@ class ShardFolder:
     def __exit__(self, *_: object) -> None: ...
 
     def send(self, shard: Shard) -> None:
-        """It stays where it was written."""
+        """Do nothing: the shard stays in the temporary folder until `publish`."""
 
     def wait(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: there are no uploads."""
 
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
-        """Moves whole shards to their final names, and takes away those that are not of this split."""
+        """Rename all shards to their final names, and delete the split's other shards."""
         names = [name_of(self._split, shard.number, len(shards)) for shard in shards]
         for shard, name in zip(shards, names, strict=True):
             storage.move(shard.path, storage.join(self._destination, name))
@@ -120,22 +120,22 @@ class ShardFolder:
         return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
 
     def done(self) -> None:
-        """Nothing is left to take away."""
+        """Do nothing: there is no marker to delete."""
 
 
 def published(destination: str, split: str) -> list[StoredObject]:
-    """The shards of a split that have their final names, whatever their total."""
+    """List the shards of a split with final names, for any total."""
     return storage.matching(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
 
 
-# Finished shards that may wait on the local disk, those being sent included.
+# The maximum number of complete shards on the local disk, including those being uploaded.
 WAITING = 4
 _FOLDER = ".unfinished"
 _THREADS = 8
 
 
 def is_same(destination: str, split: str, arguments: Mapping[str, object]) -> bool:
-    """Whether a conversion of this split with the same arguments was begun here and not finished."""
+    """Return whether `destination` has an unfinished conversion of this split with the same arguments."""
     try:
         return bool(json.loads(storage.read(_marker(destination, split))) == json.loads(json.dumps(arguments)))
     except (InvalidData, ValueError):
@@ -143,59 +143,59 @@ def is_same(destination: str, split: str, arguments: Mapping[str, object]) -> bo
 
 
 class ShardUpload:
-    """Sends one split's shards to `destination`; a context, at whose end no thread of it is left.
+    """Uploads one split's shards to `destination`; a context manager that stops its threads at the end.
 
-    `arguments` are what makes another conversion the same one, as JSON can hold them.
+    `arguments`, serializable as JSON, identify a conversion that may resume.
     """
 
     def __init__(self, destination: str, split: str, arguments: Mapping[str, object]) -> None:
         self._destination = destination
         self._split = split
         self._arguments = arguments
-        self._room = threading.Semaphore(WAITING)
+        self._slots = threading.Semaphore(WAITING)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shards")
-        self._sent: list[Future[StoredObject]] = []
-        self._there: dict[int, list[StoredObject]] = defaultdict(list)
+        self._uploads: list[Future[StoredObject]] = []
+        self._existing: dict[int, list[StoredObject]] = defaultdict(list)
 
     def __enter__(self) -> Self:
         storage.write(_marker(self._destination, self._split), json.dumps(self._arguments).encode())
         for each in storage.list_objects(self._folder):
-            self._there[_number(each.name.partition(".")[0])].append(each)
+            self._existing[_shard_number(each.name.partition(".")[0])].append(each)
         for each in published(self._destination, self._split):
-            self._there[_number(each.name.removeprefix(f"{self._split}-")[:5])].append(each)
+            self._existing[_shard_number(each.name.removeprefix(f"{self._split}-")[:5])].append(each)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def send(self, shard: Shard) -> None:
-        """Takes a whole shard over, its file included; waits while too many are under way.
+        """Start uploading a complete shard, whose file is then deleted; blocks while `WAITING` shards are pending.
 
-        Raises what an earlier one met.
+        Raises the error of an earlier upload.
         """
-        self._room.acquire()
-        for each in self._sent:
+        self._slots.acquire()
+        for each in self._uploads:
             if each.done():
                 each.result()
-        self._sent.append(self._pool.submit(self._send, shard))
+        self._uploads.append(self._pool.submit(self._send, shard))
 
     def wait(self) -> None:
-        """Returns when all shards are in the bucket; raises what one of them met."""
-        for each in self._sent:
+        """Wait until all shards are in the bucket; raises the first error of an upload."""
+        for each in self._uploads:
             each.result()
 
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
-        """Gives all shards their final names, with their indexes, and takes away what is not of this split."""
+        """Copy all shards to their final names, write their sidecars, and delete the split's other shards."""
         self.wait()
         names = [name_of(self._split, shard.number, len(shards)) for shard in shards]
-        list(self._pool.map(self._name, shards, names, [each.result() for each in self._sent]))
+        list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
         stale = [each.uri for each in published(self._destination, self._split) if each.name not in set(names)]
         list(self._pool.map(storage.delete, [*stale, *map(sidecar.uri_of, stale)]))
         storage.delete_prefix(self._folder)
         return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
 
     def done(self) -> None:
-        """The manifest is there: nothing is unfinished any more."""
+        """Delete the marker of an unfinished conversion, after the manifest is written."""
         storage.delete(_marker(self._destination, self._split))
 
     @property
@@ -204,15 +204,15 @@ class ShardUpload:
 
     def _send(self, shard: Shard) -> StoredObject:
         try:
-            for each in self._there.get(shard.number, ()):
+            for each in self._existing.get(shard.number, ()):
                 if (each.size, each.crc32c) == (shard.bytes, shard.crc32c):
                     return each
             return storage.upload(shard.path, storage.join(self._folder, f"{shard.number:05}.tfrecord"))
         finally:
             local.delete(shard.path)
-            self._room.release()
+            self._slots.release()
 
-    def _name(self, shard: Shard, name: str, sent: StoredObject) -> None:
+    def _publish(self, shard: Shard, name: str, sent: StoredObject) -> None:
         uri = storage.join(self._destination, name)
         stored = sent if sent.uri == uri else storage.copy(sent, uri)
         lengths = np.array(shard.lengths, np.int64)
@@ -224,5 +224,5 @@ def _marker(destination: str, split: str) -> str:
     return storage.join(destination, _FOLDER, f"{split}.json")
 
 
-def _number(text: str) -> int:
+def _shard_number(text: str) -> int:
     return int(text) if text.isdecimal() else -1

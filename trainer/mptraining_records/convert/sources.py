@@ -1,6 +1,6 @@
-"""What can be converted: each kind of source gives rows of named values, and says what they hold.
+"""Sources of a conversion: rows of named values, and the features that describe them.
 
-`images` reads a folder of pictures, `tables` CSV and Parquet, `arrays` NumPy's .npz.
+`Table` reads CSV and Parquet, `Arrays` NumPy's .npz, and `images.Folder` a folder of images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_
 
 
 class Table:
-    """Numbers, text and lists of numbers of one length; a text label becomes classes, float64 float32."""
+    """CSV and Parquet: numbers, text, and lists of numbers of one length.
+
+    A text label is stored as class numbers, float64 as float32.
+    """
 
     def __init__(self, uri: str, path: Path, *, label: str | None) -> None:
         import pyarrow as pa
@@ -34,7 +37,7 @@ class Table:
             self._table = ds.dataset(path, format="csv" if path.suffix.lower() == ".csv" else "parquet")
             self.count = self._table.count_rows()
         except (pa.ArrowException, OSError) as error:
-            raise InvalidData(uri, f"unreadable: {_said(error)}") from error
+            raise InvalidData(uri, f"unreadable: {_arrow_message(error)}") from error
         if not self.count:
             raise InvalidData(uri, "no row in it")
         schema = self._table.schema
@@ -112,10 +115,10 @@ class Table:
         try:
             yield from self._table.to_batches(columns=columns, batch_size=8192)
         except (pa.ArrowException, OSError) as error:
-            raise InvalidData(self._uri, f"unreadable: {_said(error)}") from error
+            raise InvalidData(self._uri, f"unreadable: {_arrow_message(error)}") from error
 
     def _values(self, name: str, column: Any, done: int) -> list[Encodable]:
-        """One value for each row of a batch that begins at row `done`."""
+        """Return one value for each row of a batch that begins at row `done`."""
         if column.null_count:
             row = done + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             raise self._missing(name, row)
@@ -125,7 +128,7 @@ class Table:
             return [numbers[value] for value in column.to_pylist()]
         if dtype == "string":
             values = column.to_pylist()
-            self._look_for_images(name, values)
+            self._detect_images(name, values)
             return values  # type: ignore[no-any-return]
         if hasattr(column.type, "value_type"):
             return self._vectors(name, column, done)
@@ -148,7 +151,7 @@ class Table:
                 raise self._missing(name, number)
         return rows  # type: ignore[no-any-return]
 
-    def _look_for_images(self, name: str, values: list[bytes | str]) -> None:
+    def _detect_images(self, name: str, values: list[bytes | str]) -> None:
         kinds = self._kinds.setdefault(name, set())
         for value in values:
             kind = features.image_kind(value) if isinstance(value, bytes) else None
@@ -161,10 +164,10 @@ class Table:
                 raise InvalidData(self._uri, f"column {name!r}: a damaged image: {error}") from error
 
     def _missing(self, name: str, row: int) -> InvalidData:
-        what = "label" if name == self.label else "value"
+        missing = "label" if name == self.label else "value"
         return InvalidData(
             self._uri,
-            f"column {name!r}, row {row}: no {what}",
+            f"column {name!r}, row {row}: no {missing}",
             expected="a value in every row",
             next_step="Fill the gaps or leave these rows out",
         )
@@ -177,24 +180,24 @@ def _is_text(type: Any) -> bool:
     return bool(kinds.is_string(text) or kinds.is_large_string(text))
 
 
-def _said(error: Exception) -> str:
-    # Arrow wraps the cause in the names of everything that it passed through.
+def _arrow_message(error: Exception) -> str:
+    # Arrow prefixes the cause with the names of its layers.
     return str(error).partition("\n")[0].rpartition("Invalid: ")[2]
 
 
 class Arrays:
-    """Tensors of uint8 and float16 are stored as their bytes, float64 as float32, text labels as classes."""
+    """.npz: Tensors of uint8 and float16 are stored as bytes, float64 as float32, a text label as class numbers."""
 
     def __init__(self, uri: str, path: Path, *, label: str | None) -> None:
         arrays = _load(uri, path)
         lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
-            said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise InvalidData(
                 uri,
-                f"arrays of unequal length: {said}" if said else "no array in it",
+                f"arrays of unequal length: {found}" if found else "no array in it",
                 expected="one row of every array for each record",
-                next_step="Save each split to a file of its own" if said else "",
+                next_step="Save each split to a file of its own" if found else "",
             )
         self.count = next(iter(lengths.values()))
         self.label = choose_label(uri, list(arrays), label)
@@ -217,7 +220,7 @@ class Arrays:
 
     def rows(self) -> Iterator[Mapping[str, Encodable]]:
         for row in range(self.count):
-            yield {feature.name: _stored(feature, self._arrays[feature.name][row]) for feature in self._features}
+            yield {feature.name: _encodable(feature, self._arrays[feature.name][row]) for feature in self._features}
 
     def features(self) -> tuple[Feature, ...]:
         return self._features
@@ -248,7 +251,7 @@ def _feature(name: str, array: NDArray[Any]) -> Feature:
     return Feature(name=name, dtype="int32" if array.dtype == np.int32 else "int64", shape=shape)
 
 
-def _stored(feature: Feature, value: Any) -> Encodable:
+def _encodable(feature: Feature, value: Any) -> Encodable:
     if feature.decode == "raw":
         array = np.asarray(value)
         return array.astype(array.dtype.newbyteorder("<")).tobytes()
@@ -259,7 +262,7 @@ _KINDS = "a folder of images, .csv, .parquet or .npz"
 
 
 class Source(Protocol):
-    """`features` is complete once all rows were read; `notices` are said to the user before that."""
+    """A source of rows. `features` is complete after all rows are read; `notices` are reported before."""
 
     @property
     def count(self) -> int: ...
@@ -275,9 +278,9 @@ class Source(Protocol):
 
 @contextmanager
 def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -> Iterator[Source]:
-    """The source at `uri`, local or remote; `image_size` is (height, width).
+    """Open the source at `uri`, local or remote; `image_size` is (height, width).
 
-    Raises InvalidData when there is nothing, or nothing of a known kind.
+    Raises InvalidData if there is no source of a known kind.
     """
     suffix = Path(uri).suffix.lower()
     if suffix not in (".csv", ".parquet", ".npz"):

@@ -1,1 +1,1 @@
-"""Position and length of every record of a data set, and checks of their checksums."""
+"""Index of a data set: position and length of every record, range reads, disk cache and verification."""

@@ -1,4 +1,4 @@
-"""What happens to damaged records, and which were met: one account for everything that reads a data set."""
+"""Policy for damaged records and the list of those found, shared by all readers of a data set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mptraining_records.tfrecord.framing import BadRecord
 
 
 class BadRecords:
-    """The account of damaged records. "Fail" raises at the first; "Skip" allows `max_skipped` different ones.
+    """Damaged records found so far. "Fail" raises at the first one; "Skip" allows `max_skipped` different ones.
 
-    Safe to use from several threads.
+    Thread-safe.
     """
 
     def __init__(self, action: Literal["Fail", "Skip"] = "Fail", max_skipped: int = 0) -> None:
@@ -27,14 +27,14 @@ class BadRecords:
 
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
-        """In the order of their discovery, each once, the one past `max_skipped` included."""
+        """Damaged records in the order of their discovery, each once, including the one that exceeds `max_skipped`."""
         with self._lock:
             return tuple(self._skipped.values())
 
     def met(self, bad: BadRecord) -> None:
-        """Takes note of a damaged record, met for the first time or again.
+        """Add a damaged record, unless it is listed already.
 
-        Raises InvalidData when none may be skipped, or no more.
+        Raises InvalidData if the policy is "Fail" or `max_skipped` is exceeded.
         """
         if self.action == "Fail":
             raise bad.problem()
@@ -51,9 +51,9 @@ class BadRecords:
 
 
 def save(folder: str, name: str, skipped: Sequence[BadRecord]) -> str:
-    """Writes or replaces `folder/name.json`, whole or not at all, and returns its URI.
+    """Write or replace `folder/name.json` in one step and return its URI.
 
-    For each record: URI, number, byte offset, length in bytes and cause. Its content is not kept. Raises Problems.
+    An entry has the record's URI, number, byte offset, length in bytes and cause, but no content. Raises Problems.
     """
     uri = storage.join(folder, f"{name}.json")
     content = {"version": 1, "records": [asdict(each) for each in skipped]}

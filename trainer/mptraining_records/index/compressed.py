@@ -1,6 +1,6 @@
-"""TFRecord files that are compressed as a whole, GZIP or ZLIB: expanded once into a local file, then read like any.
+"""Index of TFRecord files that are compressed as a whole, GZIP or ZLIB, by expanding each into a local file once.
 
-Nothing can be read from the middle of a compressed file, and records are read in an order of their own.
+A compressed file has no random access, which a shuffled order of records requires.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from mptraining_records.tfrecord.framing import BadRecord
 
 _READ = 1 << 18
 _WRITE = 4 << 20
-# 32 lets zlib tell GZIP from ZLIB by itself, 15 takes every size of window.
-_EITHER = 32 + 15
+# 32 makes zlib detect GZIP and ZLIB headers; 15 accepts every window size.
+_AUTO_DETECT = 32 + 15
 _DAMAGED = "the compressed data is damaged"
 
 
 def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | None = None) -> ShardIndex:
-    """The index of a compressed object, its `expanded` a file in `folder`: by default one that goes with this process.
+    """Return the index of a compressed object, expanded into `folder` (default: one deleted when the process exits).
 
-    A torn or damaged stream gives the records before it, and what is missing as one damaged record. Raises InvalidData
-    when it holds no TFRecords or was replaced since it was listed, StorageUnavailable when the disk is full.
+    A truncated or damaged stream yields the records before the damage, and the rest as one damaged record. Raises
+    InvalidData if it has no TFRecords or was replaced since it was listed, StorageUnavailable if the disk is full.
     """
-    path = _new_folder(folder or _scratch()) / object.name
-    broken = _expand(object, path, traffic or Traffic())
+    path = _new_folder(folder or _process_folder()) / object.name
+    damage = _expand(object, path, traffic or Traffic())
     local = storage.stat(str(path))
-    if broken and not local.size:
-        raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {broken}")
+    if damage and not local.size:
+        raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {damage}")
     shard = scanner.scan(object, expanded=local)
     ends = [each.offset + each.length for each in shard.damaged]
-    if not broken or local.size in ends:
+    if not damage or local.size in ends:
         return shard
-    rest = BadRecord(object.uri, shard.count + len(ends), local.size, broken, 0)
+    rest = BadRecord(object.uri, shard.count + len(ends), local.size, damage, 0)
     return replace(shard, damaged=(*shard.damaged, rest))
 
 
 def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
-    """Writes what the object holds to `path`; returns what broke it off, or nothing."""
-    broken = ""
+    """Write the expanded content to `path`; returns the cause of damage, or an empty string."""
+    damage = ""
     try:
         with storage_local.replacing(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
-            broken = _inflate(_pieces(object, traffic), file)
+            damage = _inflate(_pieces(object, traffic), file)
     except StorageUnavailable as problem:
         if problem.where != str(path):
             raise
@@ -65,21 +65,21 @@ def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
             f"no room to expand this compressed file: {problem.found} ({path.parent})",
             next_step="Give that disk more room (TMPDIR names another), or store the records uncompressed",
         ) from problem
-    return broken
+    return damage
 
 
 def _inflate(pieces: Iterator[bytes], file: BinaryIO) -> str:
-    """Expands members that follow each other, each into at most _WRITE bytes of memory at a time."""
-    inflate = zlib.decompressobj(_EITHER)
+    """Expand consecutive GZIP members with at most _WRITE bytes of output in memory; returns as `_expand`."""
+    inflate = zlib.decompressobj(_AUTO_DETECT)
     for piece in pieces:
         rest = piece
         while rest:
             if inflate.eof:
-                # Some writers pad the end with zeros.
+                # Some writers pad the end of the file with zeros.
                 rest = rest.lstrip(b"\0")
                 if not rest:
                     break
-                inflate = zlib.decompressobj(_EITHER)
+                inflate = zlib.decompressobj(_AUTO_DETECT)
             before = inflate.copy()
             try:
                 file.write(inflate.decompress(rest, _WRITE))
@@ -92,7 +92,7 @@ def _inflate(pieces: Iterator[bytes], file: BinaryIO) -> str:
 
 
 def _write_before_damage(inflate: zlib._Decompress, piece: bytes, file: BinaryIO) -> None:
-    # The call that fails gives nothing; byte by byte, what comes before the damage is had.
+    # A failing call returns no output, so that only single bytes recover everything before the damage.
     for place in range(len(piece)):
         try:
             file.write(inflate.decompress(piece[place : place + 1]))
@@ -112,7 +112,7 @@ def _pieces(object: StoredObject, traffic: Traffic) -> Iterator[bytes]:
 
 
 @functools.cache
-def _scratch() -> Path:
+def _process_folder() -> Path:
     folder = _new_folder(None)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

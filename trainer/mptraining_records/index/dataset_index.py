@@ -1,4 +1,4 @@
-"""Where every record lies: built once per job, so that any record can be read without those before it."""
+"""Index of a data set: the shard, offset and length of every record; publication of shard indexes as sidecars."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _THREADS = 16
 
 @dataclass(frozen=True, eq=False)
 class DatasetIndex:
-    """All shards in the order of their names; record numbers count through them from 0 to `count` - 1."""
+    """All shards in the order of their URIs; record numbers run through them from 0 to `count` - 1."""
 
     shards: tuple[ShardIndex, ...]
 
     @functools.cached_property
     def starts(self) -> Int64s:
-        """The number of each shard's first record, and the number of all records; shape [shards + 1]."""
+        """The number of each shard's first record, then the number of all records; shape [shards + 1]."""
         return np.cumsum([0, *(shard.count for shard in self.shards)], dtype=np.int64)
 
     @property
@@ -42,9 +42,9 @@ class DatasetIndex:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """64 hex digits that change when a shard is changed, added, removed or renamed.
+        """64 hex digits that change if a shard is changed, added, removed or renamed.
 
-        They do not depend on where the data set lies: names count from the shards' common folder.
+        They do not depend on the data set's location: names are relative to the shards' common folder.
         """
         names = [shard.object.uri.split("/") for shard in self.shards]
         common = _common_folder([name[:-1] for name in names])
@@ -55,13 +55,13 @@ class DatasetIndex:
         return digest.hexdigest()
 
     def locate(self, record_numbers: Int64s) -> tuple[Int64s, Int64s]:
-        """Shard numbers and rows within the shard of shape [n], for record numbers of shape [n].
+        """Return shard numbers and rows within the shard, shape [n] each, for record numbers of shape [n].
 
         Raises IndexError for a number outside 0 … count - 1.
         """
         numbers = np.asarray(record_numbers, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.count):
-            raise IndexError(f"record numbers must lie in 0 … {self.count - 1}")
+            raise IndexError(f"record numbers must be in 0 … {self.count - 1}")
         shards = np.searchsorted(self.starts, numbers, side="right") - 1
         return shards.astype(np.int64), numbers - self.starts[shards]
 
@@ -78,14 +78,14 @@ def build(
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> DatasetIndex:
-    """The index of every object that one of the patterns matches, each once, in the order of the URIs.
+    """Build the index of every object that one of the patterns matches, each once, in the order of the URIs.
 
-    `objects` are those of `find`, where they were asked for already.
+    `objects` is the result of `find`, if the caller has it already.
 
-    A remote shard's sidecar is used where there is one. The others are read, which `progress` follows in bytes, each
-    of the `workers` its share of them, and kept in `cache`. Compressed ones are expanded into local files, which
-    `notice` says once for all. `bad_records` decides about damaged frames and keeps account of them; without it the
-    first one raises InvalidData. So does a pattern that matches nothing, a file that is no TFRecord file, or when there
+    A remote shard's sidecar is used if there is one. Each of the `workers` reads its share of the other remote shards
+    and keeps their bytes in `cache`; `progress` gets the bytes read and all bytes. Compressed shards are expanded into
+    local files, which `notice` reports in one line. `bad_records` receives damaged frames; without it the first one
+    raises InvalidData. InvalidData is also raised if a pattern matches nothing, a file is not a TFRecord file, or there
     is no record at all.
     """
     objects = find(patterns) if objects is None else objects
@@ -99,9 +99,9 @@ def build(
         objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
     shards = tuple(known[object.uri] for object in objects)
-    account = bad_records or BadRecords()
+    policy = bad_records or BadRecords()
     for bad in (bad for shard in shards for bad in shard.damaged):
-        account.met(bad)
+        policy.met(bad)
     if not any(shard.count for shard in shards):
         raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
     expanded = [shard.expanded for shard in shards if shard.expanded]
@@ -118,7 +118,7 @@ def build(
 
 
 def of_local(object: StoredObject) -> ShardIndex:
-    """The index of a local file."""
+    """Return the index of a local file."""
     try:
         return scanner.scan(object)
     except framing.CompressedFile:
@@ -126,7 +126,7 @@ def of_local(object: StoredObject) -> ShardIndex:
 
 
 def find(patterns: Sequence[str]) -> list[StoredObject]:
-    """The shards that the patterns match, each once, sorted by URI; manifests beside them are left out."""
+    """List the shards that the patterns match, each once, sorted by URI, without manifests. Raises InvalidData."""
     found = {each.uri: each for pattern in patterns for each in storage.glob(pattern)}
     objects = [found[uri] for uri in sorted(found) if not uri.endswith("manifest.json")]
     if not objects:
@@ -135,7 +135,7 @@ def find(patterns: Sequence[str]) -> list[StoredObject]:
 
 
 def _common_folder(folders: list[list[str]]) -> int:
-    """How many leading path elements all folders share."""
+    """Return the number of leading path elements that all folders share."""
     if not folders:
         return 0
     first, last = min(folders), max(folders)
@@ -150,7 +150,7 @@ State = Literal["written", "kept", "local", "compressed"]
 
 @dataclass(frozen=True)
 class Indexed:
-    """One shard, and its sidecar: `written` now, `kept` since it fits, or none since it is local or compressed."""
+    """One shard and its sidecar: `written` now, `kept` since it matches, or none for a `local` or `compressed` one."""
 
     shard: ShardIndex
     state: State
@@ -158,12 +158,12 @@ class Indexed:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """Every shard that was asked for, in the order of the URIs."""
+    """Every shard that the patterns match, in the order of the URIs."""
 
     shards: tuple[Indexed, ...]
 
     def count(self, state: State) -> int:
-        """How many shards are in this state."""
+        """Return the number of shards in this state."""
         return sum(each.state == state for each in self.shards)
 
     @property
@@ -172,12 +172,12 @@ class IndexReport:
 
     @property
     def bytes(self) -> int:
-        """The size of the objects."""
+        """The size of all objects in bytes."""
         return sum(each.shard.object.size for each in self.shards)
 
     @property
     def damaged(self) -> tuple[BadRecord, ...]:
-        """Frames that could not be followed; payloads were not read."""
+        """Damaged frames; payloads are not verified."""
         return tuple(bad for each in self.shards for bad in each.shard.damaged)
 
 
@@ -187,16 +187,16 @@ def publish(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> IndexReport:
-    """Writes the sidecar of every remote shard that matches and has none that fits, or of every one with `force`.
+    """Write the sidecar of every matching remote shard without a valid one; with `force`, of every one.
 
-    `progress` gets the bytes read and those to read. Raises InvalidData when a pattern matches nothing or a file is no
-    TFRecord file, and for a bucket that may not be written to.
+    `progress` gets the bytes read and all bytes to read. Raises InvalidData if a pattern matches nothing, a file is not
+    a TFRecord file, or the bucket may not be written to.
     """
     objects = find(patterns)
     remote = [object for object in objects if storage.is_remote(object.uri)]
-    kept = {} if force else sidecar.load_all(remote)
-    found = {uri: Indexed(shard, "kept") for uri, shard in kept.items()}
-    for shard in remote_scan.scan([object for object in remote if object.uri not in kept], progress=progress):
+    existing = {} if force else sidecar.load_all(remote)
+    found = {uri: Indexed(shard, "kept") for uri, shard in existing.items()}
+    for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
         if shard.expanded is None:
             sidecar.save(shard)
         found[shard.object.uri] = Indexed(shard, "compressed" if shard.expanded else "written")

@@ -1,8 +1,8 @@
-"""Ranges of remote shards kept on the local disk, so that the second epoch asks the bucket for nothing.
+"""Cache of remote shards' byte ranges on the local disk, so that later epochs need no requests to the bucket.
 
-One sparse file a shard, each range at its own place in it. A record counts as kept once all of its bytes are written,
-never before; nothing is evicted, and the folder goes with the process: what an earlier one left half-written is never
-read. A disk that is full ends the keeping, not the training.
+Each shard has one sparse file with every range at its own offset. A record is cached once all of its bytes are written.
+Nothing is evicted. The folder is deleted with the process, and files of earlier processes are never read. A full disk
+stops the caching, not the training.
 """
 
 from __future__ import annotations
@@ -30,75 +30,76 @@ if TYPE_CHECKING:
 
 
 class DiskCache:
-    """Keeps what is fetched of remote shards below `folder`. Safe to use from several threads.
+    """Caches byte ranges of remote shards in a new folder below `folder`. Thread-safe.
 
-    `full` hears one line when the disk is full. Raises InvalidData or StorageUnavailable without a folder.
+    `full` is called with one line when the disk is full. Raises InvalidData or StorageUnavailable if the folder cannot
+    be created.
     """
 
     def __init__(self, folder: Path, full: Callable[[str], None]) -> None:
-        self._full: Callable[[str], None] | None = full
+        self._on_full: Callable[[str], None] | None = full
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
-        self._whole: set[str] = set()
+        self._complete: set[str] = set()
         self._dataset: DatasetIndex | None = None
-        self._present = np.zeros(0, bool)
+        self._cached = np.zeros(0, bool)
         with local.explained(folder):
             self._folder = Path(tempfile.mkdtemp(prefix="mptraining-records-", dir=folder))
-        self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was kept yet."""
-        return not self._whole and not self._present.any()
+        """Whether nothing is cached yet."""
+        return not self._complete and not self._cached.any()
 
     def write(self, uri: str, start: int, content: bytes | memoryview) -> bool:
-        """Writes bytes of an object at their place; False when the disk is full, now or before."""
-        if self._full is None:
+        """Write bytes of an object at their offset; returns False if the disk is or was full."""
+        if self._on_full is None:
             return False
         try:
             with self._opened(uri) as file:
                 written = 0
-                # A disk that is nearly full takes a part, and says so at the next call.
+                # On a nearly full disk pwrite writes a part; only the next call fails.
                 while written < len(content):
                     written += os.pwrite(file, memoryview(content)[written:], start + written)
         except OSError as error:
-            # Without the cache training is slower, no more; so whatever the disk has, it ends the keeping alone.
-            self._give_up(error)
+            # Training without the cache is only slower, so that every error of the disk just stops the caching.
+            self._disable(error)
             return False
         return True
 
     def has_whole(self, uri: str) -> None:
-        """All bytes of this object are written."""
-        self._whole.add(uri)
+        """Record that all bytes of this object are written."""
+        self._complete.add(uri)
 
     def serve(self, dataset: DatasetIndex) -> None:
-        """From now on records of this data set are kept and found; those of whole objects are here already."""
+        """Start caching records of this data set; those of completely written objects are cached already."""
         self._dataset = dataset
-        self._present = np.zeros(dataset.count, bool)
+        self._cached = np.zeros(dataset.count, bool)
         for shard, begin, end in zip(dataset.shards, dataset.starts[:-1], dataset.starts[1:], strict=True):
-            self._present[begin:end] = shard.object.uri in self._whole
+            self._cached[begin:end] = shard.object.uri in self._complete
 
     def holds(self, numbers: Int64s) -> NDArray[np.bool_]:
-        """Which of these records (shape [n]) are kept."""
-        held: NDArray[np.bool_] = self._present[numbers]
+        """Return whether each of these records (shape [n]) is cached."""
+        held: NDArray[np.bool_] = self._cached[numbers]
         return held
 
     def has(self, read: RangeRead) -> bool:
-        """Whether the records of a range are all kept."""
-        return bool(self._present[self._numbers(read)].all())
+        """Return whether all records of a range are cached."""
+        return bool(self._cached[self._numbers(read)].all())
 
     def keep(self, read: RangeRead, content: bytes | memoryview) -> None:
-        """Keeps the bytes of a range, and with them every record that lies in them, asked for or not."""
+        """Cache the bytes of a range with every record in them, also those in gaps between the requested ones."""
         if self.write(self._uri(read), read.start, content):
             assert self._dataset is not None
             shard, base = self._dataset.shards[read.shard], int(self._dataset.starts[read.shard])
             first = int(np.searchsorted(shard.offsets, read.start))
             ends = shard.offsets[first:] + shard.lengths[first:] + FOOTER
             count = int(np.searchsorted(ends, read.start + len(content), side="right"))
-            self._present[base + first : base + first + count] = True
+            self._cached[base + first : base + first + count] = True
 
     def read(self, read: RangeRead) -> bytes | None:
-        """The bytes of a range whose records are all kept; None when one is not."""
+        """Return the bytes of a range if all of its records are cached, else None."""
         if not self.has(read):
             return None
         try:
@@ -109,8 +110,8 @@ class DiskCache:
         return content if len(content) == read.length else None
 
     def close(self) -> None:
-        """Deletes everything."""
-        self._clean()
+        """Delete the cache."""
+        self._finalizer()
 
     def _uri(self, read: RangeRead) -> str:
         assert self._dataset is not None
@@ -122,7 +123,7 @@ class DiskCache:
 
     @contextmanager
     def _opened(self, uri: str) -> Iterator[int]:
-        # Open for as long as it takes: a data set may have more shards than a process may have files.
+        # A file is open only during one access, since a data set may have more shards than a process may open files.
         with self._lock:
             path = self._folder / str(self._files.setdefault(uri, len(self._files)))
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -131,8 +132,8 @@ class DiskCache:
         finally:
             os.close(file)
 
-    def _give_up(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         with self._lock:
-            full, self._full = self._full, None
-        if full is not None:
-            full(f"the disk cache in {self._folder.parent} keeps no more: {error.strerror}")
+            on_full, self._on_full = self._on_full, None
+        if on_full is not None:
+            on_full(f"the disk cache in {self._folder.parent} stores no more records: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Which byte ranges bring a set of records: pure arithmetic over the index."""
+"""Byte ranges that cover a set of records, computed from the index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptraining_records.tfrecord.framing import FOOTER
 
 @dataclass(frozen=True)
 class Limits:
-    """Ranges are cut before a gap of more than `gap` bytes between two records, and at about `range` bytes."""
+    """Limits in bytes: a range has no gap longer than `gap` between two records, and a length of about `range`."""
 
     gap: int
     range: int
@@ -22,9 +22,9 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class RangeRead:
-    """`length` bytes from byte `start` of shard number `shard`, in which the records `rows` lie.
+    """`length` bytes from byte `start` of shard number `shard`, which contain the records `rows`.
 
-    `places` says where each of them was asked for; rows may repeat. Both have shape [records], rows ascending.
+    `places` are the records' positions in the request; rows may repeat. Both have shape [records], rows ascending.
     """
 
     shard: int
@@ -37,9 +37,9 @@ class RangeRead:
 def range_reads(
     shards: tuple[ShardIndex, ...], of: Int64s, rows: Int64s, places: Int64s, limits: Limits
 ) -> list[RangeRead]:
-    """The ranges for record `rows[i]` of shard `of[i]`, wanted at `places[i]`, each record in exactly one of them.
+    """Return ranges that cover record `rows[i]` of shard `of[i]`, requested at `places[i]`, each record in one range.
 
-    All three have shape [n]. The ranges come in the order in which they are needed first.
+    All three have shape [n]. The ranges are in the order of their first use.
     """
     if not len(rows):
         return []
@@ -65,7 +65,7 @@ def range_reads(
 
 
 def cut_by_bytes(sizes: Int64s, most: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of consecutive pieces of at most `most` bytes, or of one record that is longer than that."""
+    """Yield (begin, end) of consecutive pieces of at most `most` bytes, or of one longer record."""
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(sizes):
@@ -76,7 +76,7 @@ def cut_by_bytes(sizes: Int64s, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _runs(of: Int64s) -> Iterator[tuple[int, int]]:
-    """(first, last) of each stretch of equal numbers."""
+    """Yield (begin, end) of each run of equal numbers."""
     cuts = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
     yield from itertools.pairwise(cuts)
 
@@ -85,12 +85,11 @@ def _ranges(begins: Int64s, ends: Int64s, limits: Limits) -> Iterator[tuple[int,
     gaps = np.flatnonzero(begins[1:] - ends[:-1] > limits.gap) + 1
     cuts = [0, *gaps.tolist(), len(begins)]
     for first, last in itertools.pairwise(cuts):
-        # Equal parts: a short last one would cost a request for little.
+        # Parts of equal length avoid a short last one, which would cost a request for few bytes.
         whole = int(ends[last - 1] - begins[first])
         size = -(-whole // -(-whole // limits.range)) if whole else 1
         at = first
         while at < last:
             end = max(at + 1, first + int(np.searchsorted(ends[first:last], begins[at] + size, side="right")))
-            # A record that would overlap the limit by a little goes along rather than alone.
             yield at, end
             at = end

@@ -1,4 +1,4 @@
-"""Finds the records of remote objects in one pass at the full speed of the network, each worker its share of them."""
+"""Index of remote objects: one pass at the full speed of the network, divided among the workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 
-# Requests for first bytes at once.
-_ASKING = 16
-# A peer that indexes slower than this, or is silent for that long, is not waited for.
-_SLOWEST = 50e6
-_PATIENCE = 60.0
-_ASK_EVERY = 2.0
+# Parallel requests for the first bytes of objects.
+_HEAD_REQUESTS = 16
+# A worker waits for the next sidecar of its peers for `_TIMEOUT_SECONDS`, plus the scan of the largest missing object
+# at this speed.
+_MIN_BYTES_PER_SECOND = 50e6
+_TIMEOUT_SECONDS = 60.0
+_POLL_SECONDS = 2.0
 
 
 def scan(
@@ -32,35 +33,35 @@ def scan(
     traffic: Traffic | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[ShardIndex]:
-    """The index of each object, in their order, as soon as it is found.
+    """Yield the index of each object, in their order, as soon as it is complete.
 
-    What is read goes into `cache`, so that nothing is fetched twice; `progress` gets the bytes done and all bytes.
-    Raises InvalidData for what is no TFRecord file or was replaced, StorageUnavailable.
+    The bytes read are written to `cache`, so that nothing is fetched twice; `progress` gets the bytes done and all
+    bytes. Raises InvalidData if an object is not a TFRecord file or was replaced, StorageUnavailable.
     """
     done, total = 0, sum(object.size for object in objects)
     traffic = traffic or Traffic()
-    given_up: set[str] = set()
-    coming = windows(objects, traffic, given_up)
+    abandoned: set[str] = set()
+    coming = windows(objects, traffic, abandoned)
     for object in objects:
         walk = FrameWalk(object)
-        kept = cache is not None
+        is_cached = cache is not None
         found: ShardIndex | None = None
         fed = 0
         while fed < object.size and found is None:
             _, start, content = next(coming)
             fed = start + len(content)
-            kept = kept and cache is not None and cache.write(object.uri, start, content)
+            is_cached = is_cached and cache is not None and cache.write(object.uri, start, content)
             try:
                 walk.feed(content)
             except framing.CompressedFile:
-                given_up.add(object.uri)
+                abandoned.add(object.uri)
                 found = compressed.scan(object, traffic=traffic)
             done += len(content)
             if progress:
                 progress(done, total)
         if found is None:
             found = walk.finish()
-            if kept and cache is not None:
+            if is_cached and cache is not None:
                 cache.has_whole(object.uri)
         yield found
 
@@ -75,22 +76,22 @@ def scan_shared(
     traffic: Traffic | None = None,
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], None] | None = None,
-    patience: float = _PATIENCE,
+    patience: float = _TIMEOUT_SECONDS,
 ) -> dict[str, ShardIndex]:
-    """The index of every `missing` object by URI: this worker's share found here and published, the others' waited for.
+    """Return the index of every `missing` object by URI; scan and publish this worker's share, wait for the others'.
 
-    Shares are cut from all `objects`, whom every worker lists alike; what is missing changes while others publish.
+    Shares are cut from all `objects`, which every worker lists identically; `missing` changes while others publish.
 
-    What the others do not publish in time, or cannot, is found here as well; so is what is compressed, which every
-    worker needs on its own disk. Raises as `scan`.
+    This worker also scans the objects that the others do not publish in time, or cannot publish, and the compressed
+    ones, which every worker needs on its own disk. Raises as `scan`.
     """
     mine = [object for object in objects[worker::workers] if object.uri in missing]
     objects = [object for object in objects if object.uri in missing]
     readable = objects
     if workers > 1:
-        with ThreadPoolExecutor(_ASKING, thread_name_prefix="heads") as pool:
-            plain = list(pool.map(_is_plain, objects))
-        readable = [object for object, is_plain in zip(objects, plain, strict=True) if is_plain]
+        with ThreadPoolExecutor(_HEAD_REQUESTS, thread_name_prefix="heads") as pool:
+            uncompressed = list(pool.map(_is_uncompressed, objects))
+        readable = [object for object, is_uncompressed in zip(objects, uncompressed, strict=True) if is_uncompressed]
     found: dict[str, ShardIndex] = {}
     published = True
     plain_uris = {object.uri for object in readable}
@@ -112,40 +113,40 @@ def _publish(shard: ShardIndex, notice: Callable[[str], None] | None) -> bool:
     except InvalidData as problem:
         if notice:
             notice(
-                f"the index cannot be kept beside the records ({problem.found}), so that every attempt reads them all "
-                "to find it: let somebody who may write there run `mptj records index`"
+                f"the index cannot be stored beside the records ({problem.found}), so that every attempt reads all of "
+                "them: run `mptj records index` once with an account that may write there"
             )
         return False
     return True
 
 
 def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, ShardIndex]:
-    """The sidecars of these objects, as far as other workers write them in time."""
+    """Wait for the sidecars of these objects; returns those that other workers write in time."""
     found: dict[str, ShardIndex] = {}
 
-    def look() -> int:
+    def load_new() -> int:
         left = [object for object in objects if object.uri not in found]
-        kept = sidecar.load_all(left)
-        found.update(kept)
-        return len(kept)
+        loaded = sidecar.load_all(left)
+        found.update(loaded)
+        return len(loaded)
 
-    def is_waited_for(new: int) -> bool:
+    def is_waiting(new: int) -> bool:
         return not new and len(found) < len(objects)
 
     while len(found) < len(objects):
         largest = max(object.size for object in objects if object.uri not in found)
-        looking = Retrying(
-            wait=wait_fixed(_ASK_EVERY),
-            stop=stop_after_delay(patience + largest / _SLOWEST),
-            retry=retry_if_result(is_waited_for),
+        polling = Retrying(
+            wait=wait_fixed(_POLL_SECONDS),
+            stop=stop_after_delay(patience + largest / _MIN_BYTES_PER_SECOND),
+            retry=retry_if_result(is_waiting),
             retry_error_callback=lambda _: 0,
         )
-        if not looking(look):
+        if not polling(load_new):
             break
     return found
 
 
-def _is_plain(object: StoredObject) -> bool:
+def _is_uncompressed(object: StoredObject) -> bool:
     head = storage.read_range(object.uri, 0, framing.HEADER, version=object.version) if object.size else b""
     try:
         framing.refuse_known(object.uri, head)

@@ -1,4 +1,4 @@
-"""Follows the frames of one object whose bytes come in order, from a map, a file or the network; over damage too."""
+"""Scanner of the frames of one object, whose bytes arrive in order; it resynchronizes after damage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import FOOTER, HEADER, OVERHEAD, BadRecord
 
-# Pieces that are searched at a time: the arrays of one fit into a processor's cache.
+# The arrays for one piece of a search fit into a processor's cache.
 _PIECE = 1 << 18
 
 
 def repaired_length(header: bytes) -> int | None:
-    """The payload length that a header (12 bytes) had before one of its bytes changed; None when it was not so.
+    """Return the payload length of a header (12 bytes) in which one byte is wrong; None for any other damage.
 
-    Random bytes pass for such a header once in a million times, so that the answer wants confirming.
+    One in a million random 12-byte strings passes as such a header, so that the caller must confirm the result.
     """
     length, stored = framing.header_format.unpack(header)
     crc: int = google_crc32c.value(header[:8])
@@ -43,7 +43,7 @@ def repaired_length(header: bytes) -> int | None:
 
 
 def first_header(content: NDArray[np.uint8], room: int) -> int | None:
-    """The first place in `content` where a header with the right checksum begins whose record fits.
+    """Return the offset in `content` of the first header with a valid checksum whose record fits into the object.
 
     `room` is the number of bytes from the beginning of `content` to the end of the object.
     """
@@ -58,7 +58,7 @@ def first_header(content: NDArray[np.uint8], room: int) -> int | None:
 
 def _headers(content: NDArray[np.uint8], room: int) -> NDArray[np.int64]:
     count = len(content) - framing.HEADER + 1
-    # A number at every byte, which no other view of an array gives.
+    # Overlapping views: element i is the number that begins at byte i.
     lengths: NDArray[np.uint64] = np.ndarray(count, "<u8", content, strides=(1,))
     stored: NDArray[np.uint32] = np.ndarray(count, "<u4", content, offset=8, strides=(1,))
     places = np.flatnonzero(lengths <= np.uint64(max(0, room - framing.OVERHEAD)))
@@ -74,7 +74,7 @@ def _headers(content: NDArray[np.uint8], room: int) -> NDArray[np.int64]:
 
 @functools.cache
 def _tables() -> NDArray[np.uint32]:
-    """Shape [8, 256]: by what the CRC32C of 8 bytes changes when byte i changes by the bits v."""
+    """Return an array of shape [8, 256]: the XOR of the CRC32C of 8 bytes if byte i changes by XOR v."""
     zero = google_crc32c.value(bytes(8))
     return np.array(
         [
@@ -87,8 +87,8 @@ def _tables() -> NDArray[np.uint32]:
 
 Content = bytes | bytearray | memoryview | mmap.mmap
 
-# A frame found after damage is believed when what follows confirms it, as far as this many bytes; also how many bytes
-# of a file that does not begin with a record are searched for one.
+# A frame found after damage must be confirmed, unless it is longer than this many bytes. If a file does not begin with
+# a record, the first one is searched within this many bytes.
 LOOKAHEAD = 64 << 20
 _KNOWN = 1 << 16
 
@@ -96,12 +96,12 @@ PAST_END = "its length leads past the end of the file"
 
 
 class FrameWalk:
-    """Fed all bytes of an object in order, in pieces of any size, it finds the frames and checks every length's CRC.
+    """Finds the frames of an object, fed in order in pieces of any size, and verifies the CRC of every length.
 
-    A payload is passed over untouched, unless `check_payloads`. A frame that cannot be followed ends where the next
-    plausible one begins: by the repaired header when one byte of it is wrong, else by a search for a header that fits
-    into the object and is confirmed by its payload's checksum, the header after it or the end. What is between is one
-    entry of `ShardIndex.damaged`. Kept are the lengths, and after damage at most LOOKAHEAD bytes.
+    Payloads are not verified unless `check_payloads`. A damaged frame ends where the next plausible one begins: after
+    the length in its repaired header if one byte of the header is wrong, else at the next header that fits into the
+    object and is confirmed by its payload's checksum, the header after it or the end of the object. The bytes between
+    are one entry of `ShardIndex.damaged`. Memory: the lengths and checksums, and after damage at most LOOKAHEAD bytes.
     """
 
     def __init__(self, object: StoredObject, *, check_payloads: bool = False) -> None:
@@ -111,31 +111,31 @@ class FrameWalk:
         self._damaged: list[BadRecord] = []
         self._lengths = array("q")
         self._checksums = array("I")
-        # Bytes fed so far; the last of them that are still needed, and how many must be there to go on.
+        # Bytes fed so far; the last of them, kept from offset `_keep_from`; the number of bytes required to continue.
         self._fed = 0
-        self._kept = bytearray()
-        self._needed = self._wanted = 0
-        # The frame under way: where it begins, its payload's length once the header was seen, how much is checked.
+        self._buffer = bytearray()
+        self._keep_from = self._required = 0
+        # The current frame: its offset, its payload's length once known, and the payload's CRC up to offset `_checked`.
         self._at = 0
         self._length: int | None = None
         self._crc = self._checked = 0
-        # After damage: its cause, where to search on, and the frame to confirm: its beginning and end.
+        # After damage: its cause, the offset of the search, and (begin, end) of the frame to confirm.
         self._cause = ""
-        self._search = 0
+        self._search_from = 0
         self._candidate: tuple[int, int] | None = None
-        # The first 12 bytes; doubted while it is open whether this is a TFRecord file at all.
+        # The first 12 bytes; if they are not a header, `_unverified` until a frame shows that this is a TFRecord file.
         self._head = b""
-        self._doubted = self._refused = False
+        self._unverified = self._is_foreign = False
 
     @property
     def bad_payloads(self) -> tuple[BadRecord, ...]:
-        """With `check_payloads`: the records whose payload does not fit its checksum. They do have rows."""
+        """With `check_payloads`: the records whose payload does not match its checksum. They have rows in the index."""
         return tuple(self._bad_payloads)
 
     def feed(self, content: Content) -> None:
-        """The object's next bytes.
+        """Process the object's next bytes.
 
-        Raises InvalidData for what is no TFRecord file, CompressedFile for a compressed one, and ValueError for more
+        Raises InvalidData if it is not a TFRecord file, CompressedFile if it is compressed, and ValueError for more
         bytes than the object has.
         """
         begin = self._fed
@@ -143,67 +143,67 @@ class FrameWalk:
         if self._fed > self.object.size:
             raise ValueError(f"{self.object.uri}: fed {self._fed} bytes of {self.object.size}")
         window = content
-        if self._kept:
-            begin -= len(self._kept)
-            self._kept += content
-            window = self._kept
-        if self._fed < self._wanted:
-            if window is content and self._needed < self._fed:
-                self._kept += content[max(0, self._needed - begin) :]
+        if self._buffer:
+            begin -= len(self._buffer)
+            self._buffer += content
+            window = self._buffer
+        if self._fed < self._required:
+            if window is content and self._keep_from < self._fed:
+                self._buffer += content[max(0, self._keep_from - begin) :]
             return
         if not self._head and self._fed >= HEADER:
-            self._doubt(bytes(window[:HEADER]))
+            self._check_head(bytes(window[:HEADER]))
         while self._resynchronize(window, begin) if self._cause else self._follow(window, begin):
             pass
-        # Raised here, since a traceback through the walk would hold on to views of a map that is to be closed.
-        if self._refused:
+        # Raised here, since a traceback from `_resynchronize` would keep views of a mmap, which then cannot be closed.
+        if self._is_foreign:
             framing.refuse_foreign(self.object.uri, self._head)
         if window is content:
-            self._kept += content[self._needed - begin :] if self._needed < self._fed else b""
+            self._buffer += content[self._keep_from - begin :] if self._keep_from < self._fed else b""
         else:
-            del self._kept[: self._needed - begin]
+            del self._buffer[: self._keep_from - begin]
 
     def finish(self) -> ShardIndex:
-        """The index, once all bytes were fed; ValueError before."""
+        """Return the index; raises ValueError if not all bytes were fed."""
         if self._fed < self.object.size:
             raise ValueError(f"{self.object.uri}: fed {self._fed} bytes of {self.object.size}")
         lengths = np.array(self._lengths, np.int64)
         checksum = shard_index.content_checksum(lengths, np.array(self._checksums, np.uint32), self._damaged)
         return shard_index.from_lengths(self.object, lengths, checksum, self._damaged)
 
-    def _doubt(self, head: bytes) -> None:
+    def _check_head(self, head: bytes) -> None:
         self._head = head
-        if not framing.is_header(head) and self._repaired(head, 0) is None:
+        if not framing.is_header(head) and self._repaired_frame(head, 0) is None:
             framing.refuse_known(self.object.uri, head)
-            self._doubted = True
+            self._unverified = True
 
-    def _repaired(self, header: bytes, at: int) -> tuple[int, int] | None:
-        """Beginning and end of the frame at `at` when one byte of its header is wrong."""
+    def _repaired_frame(self, header: bytes, at: int) -> tuple[int, int] | None:
+        """Return begin and end of the frame at `at` if only one byte of its header is wrong, else None."""
         length = repaired_length(header)
         if length is None or at + OVERHEAD + length > self.object.size:
             return None
         return at, at + OVERHEAD + length
 
     def _follow(self, window: Content, start: int) -> bool:
-        """From frame to frame; returns whether there is damage to go on with, else what was fed is used up."""
+        """Follow valid frames; returns True at damage, False if more bytes are needed."""
         size, end, check = self.object.size, self._fed, self._check
         at, length, known = self._at, self._length, _known_lengths
         unpack_header, unpack_footer = framing.header_format.unpack_from, framing.footer_format.unpack_from
         add_length, add_checksum = self._lengths.append, self._checksums.append
-        view = np.frombuffer(window, np.uint8) if check else _NOTHING
-        self._needed = self._wanted = size
+        view = np.frombuffer(window, np.uint8) if check else _EMPTY
+        self._keep_from = self._required = size
         while at < size:
             if length is None:
                 if at + HEADER > end:
                     if at + HEADER > size:
-                        return self._lose(at, framing.TRUNCATED, b"")
-                    self._needed, self._wanted = at, at + HEADER
+                        return self._begin_damage(at, framing.TRUNCATED, b"")
+                    self._keep_from, self._required = at, at + HEADER
                     break
                 length, stored = unpack_header(window, at - start)
-                if known.get(length) != stored and not _learn(length, stored):
-                    return self._lose(at, framing.BAD_LENGTH, bytes(window[at - start : at - start + HEADER]))
+                if known.get(length) != stored and not _is_valid_length(length, stored):
+                    return self._begin_damage(at, framing.BAD_LENGTH, bytes(window[at - start : at - start + HEADER]))
                 if at + OVERHEAD + length > size:
-                    return self._lose(at, framing.TRUNCATED, b"")
+                    return self._begin_damage(at, framing.TRUNCATED, b"")
                 self._crc, self._checked = 0, at + HEADER
             footer = at + HEADER + length
             if check:
@@ -211,9 +211,9 @@ class FrameWalk:
                 self._crc = google_crc32c.extend(self._crc, view[self._checked - start : stop - start])
                 self._checked = stop
             if footer + FOOTER > end:
-                self._needed, self._wanted = footer, footer + FOOTER
+                self._keep_from, self._required = footer, footer + FOOTER
                 if check and end < footer:
-                    self._needed = self._wanted = end
+                    self._keep_from = self._required = end
                 break
             (stored,) = unpack_footer(window, footer - start)
             if check and framing.masked_crc_of(self._crc) != stored:
@@ -224,42 +224,44 @@ class FrameWalk:
         self._at, self._length = at, length
         return False
 
-    def _lose(self, at: int, cause: str, header: bytes) -> bool:
-        self._at, self._length, self._cause, self._search = at, None, cause, at + 1
-        self._candidate = self._repaired(header, at) if header else None
+    def _begin_damage(self, at: int, cause: str, header: bytes) -> bool:
+        self._at, self._length, self._cause, self._search_from = at, None, cause, at + 1
+        self._candidate = self._repaired_frame(header, at) if header else None
         return True
 
     def _resynchronize(self, window: Content, start: int) -> bool:
-        """Searches on; returns whether there is a frame to follow, else what was fed is used up."""
+        """Search for a frame after damage; returns True if there is one to follow, False if more bytes are needed."""
         size, end = self.object.size, self._fed
         view = np.frombuffer(window, np.uint8)
         while True:
             if self._candidate is None:
-                last = min(end, LOOKAHEAD) if self._doubted else end
-                found = first_header(view[self._search - start : last - start], size - self._search)
+                last = min(end, LOOKAHEAD) if self._unverified else end
+                found = first_header(view[self._search_from - start : last - start], size - self._search_from)
                 if found is None:
-                    self._search = max(self._search, last - HEADER + 1)
-                    if self._doubted and last == min(size, LOOKAHEAD):
-                        self._refused = True
+                    self._search_from = max(self._search_from, last - HEADER + 1)
+                    if self._unverified and last == min(size, LOOKAHEAD):
+                        self._is_foreign = True
                         return False
                     if end == size:
-                        return self._regain(size, size)
-                    self._needed, self._wanted = self._search, min(self._search + HEADER, size)
+                        return self._end_damage(size, size)
+                    self._keep_from, self._required = self._search_from, min(self._search_from + HEADER, size)
                     return False
-                begin = self._search + found
+                begin = self._search_from + found
                 (length, _) = framing.header_format.unpack_from(window, begin - start)
                 self._candidate = (begin, begin + OVERHEAD + length)
             begin, following = self._candidate
-            sight = min(following + HEADER, size)
-            if sight - begin > LOOKAHEAD or (sight <= end and _is_confirmed(view, begin - start, following - start)):
-                return self._regain(begin, following)
-            if sight > end:
-                self._needed, self._wanted = begin, sight
+            required = min(following + HEADER, size)
+            if required - begin > LOOKAHEAD or (
+                required <= end and _is_confirmed(view, begin - start, following - start)
+            ):
+                return self._end_damage(begin, following)
+            if required > end:
+                self._keep_from, self._required = begin, required
                 return False
-            self._candidate, self._search = None, max(self._search, begin + 1)
+            self._candidate, self._search_from = None, max(self._search_from, begin + 1)
 
-    def _regain(self, begin: int, following: int) -> bool:
-        """Ends the damage before the frame at `begin`; after it when that is the damaged one, its header repaired."""
+    def _end_damage(self, begin: int, following: int) -> bool:
+        """End the damage before the frame at `begin`; after it if that is the damaged frame with a repaired header."""
         lost, cause, size = self._at, self._cause, self.object.size
         end = following if begin == lost else begin
         if begin == lost:
@@ -269,20 +271,20 @@ class FrameWalk:
             to = f"the next record begins at byte {end}" if end < size else "no record was found after it"
             cause += f"; {to}"
         self._damaged.append(self._bad(lost, cause, end - lost))
-        self._at, self._cause, self._candidate, self._doubted = end, "", None, False
+        self._at, self._cause, self._candidate, self._unverified = end, "", None, False
         return True
 
     def _bad(self, at: int, cause: str, length: int) -> BadRecord:
         return BadRecord(self.object.uri, len(self._lengths) + len(self._damaged), at, cause, length)
 
 
-_NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
-# Lengths with their checksums: records of one data set are often of one length, and a look-up is cheaper than a CRC.
+_EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
+# Checksums by length: records of a data set often have equal lengths, and a look-up is cheaper than a CRC.
 _known_lengths: dict[int, int] = {}
 
 
-def _learn(length: int, stored: int) -> bool:
-    """Whether `stored` is the checksum of this length."""
+def _is_valid_length(length: int, stored: int) -> bool:
+    """Return whether `stored` is the checksum of this length, and remember it."""
     if framing.masked_crc(struct.pack("<Q", length)) != stored:
         return False
     if len(_known_lengths) < _KNOWN:
@@ -291,7 +293,7 @@ def _learn(length: int, stored: int) -> bool:
 
 
 def _is_confirmed(view: NDArray[np.uint8], begin: int, following: int) -> bool:
-    """Whether the end, a header after the frame, or the payload's checksum says that this is a frame."""
+    """Return whether the end of the object, a valid header after the frame, or the payload's checksum confirms it."""
     if following == len(view) or framing.is_header(view[following : following + HEADER].tobytes()):
         return True
     footer = following - FOOTER
@@ -301,10 +303,10 @@ def _is_confirmed(view: NDArray[np.uint8], begin: int, following: int) -> bool:
 
 
 def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
-    """The index of one object; a local file is mapped, a remote one streamed.
+    """Return the index of one object; a local file is mapped, a remote one streamed.
 
-    `expanded` is the local file with the content of an object that is compressed. Raises InvalidData for what is no
-    TFRecord file or was replaced, CompressedFile for a compressed one.
+    `expanded` is the local file with the content of a compressed object. Raises InvalidData if the object is not a
+    TFRecord file or was replaced, CompressedFile if it is compressed.
     """
     content = expanded or object
     walk = FrameWalk(replace(content, uri=object.uri))
@@ -313,7 +315,7 @@ def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> Shard
 
 
 def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:
-    """Feeds a whole object to a walk; of a remote one `progress` gets the bytes fed so far."""
+    """Feed a whole object to a walk; for a remote one `progress` gets the bytes fed so far."""
     if not content.size:
         return
     if not storage.is_remote(content.uri):

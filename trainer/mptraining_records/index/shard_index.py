@@ -1,4 +1,4 @@
-"""Where every record of one object lies: its frames followed from the first to the last, lengths checked."""
+"""Index of one object: offset and length of every record, damaged parts, and a checksum of the content."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Int64s = NDArray[np.int64]
 class ShardIndex:
     """The records of one object, in file order: payload offsets and lengths in bytes, shape [records] each.
 
-    `damaged` are stretches in which no frame could be followed: they have no row. `checksum` is the CRC32C over all
-    lengths, all stored payload checksums and the places of `damaged`: it changes with any record, and stays when the
-    object is copied elsewhere. `expanded` is the local file that a compressed object was expanded into.
+    `damaged` are byte ranges without valid frames, which have no row. `checksum` is the CRC32C over all lengths, all
+    stored payload checksums and the positions of `damaged`: it changes with any record, but not with the object's
+    location. `expanded` is the local file that a compressed object was expanded into.
     """
 
     object: StoredObject
@@ -38,11 +38,11 @@ class ShardIndex:
 
     @property
     def readable(self) -> StoredObject:
-        """Where the bytes are that `offsets` count; messages and fingerprint name `object`."""
+        """The object whose bytes `offsets` refer to; messages and the fingerprint name `object`."""
         return self.expanded or self.object
 
     def bad_record(self, row: int, cause: str = framing.BAD_PAYLOAD) -> BadRecord:
-        """The record of this row as a damaged one; its number counts `damaged` ones before it as well."""
+        """Return the record of this row as a BadRecord; its number also counts the `damaged` ones before it."""
         begin = int(self.offsets[row]) - framing.HEADER
         before = sum(each.offset < begin for each in self.damaged)
         length = int(self.lengths[row]) + framing.OVERHEAD
@@ -50,7 +50,7 @@ class ShardIndex:
 
 
 def from_lengths(object: StoredObject, lengths: Int64s, checksum: int, damaged: Sequence[BadRecord] = ()) -> ShardIndex:
-    """The index of an object whose payload lengths are known: frames follow each other, `damaged` between them."""
+    """Return the index of an object with these payload lengths; its frames are contiguous except for `damaged`."""
     ends = np.cumsum(lengths + framing.OVERHEAD)
     begins = ends - lengths - framing.FOOTER
     passed = 0
@@ -61,7 +61,7 @@ def from_lengths(object: StoredObject, lengths: Int64s, checksum: int, damaged: 
 
 
 def content_checksum(lengths: Int64s, payload_checksums: NDArray[np.uint32], damaged: Sequence[BadRecord] = ()) -> int:
-    """CRC32C over the lengths, the stored payload checksums and the damaged places, all in little-endian order."""
+    """Return the CRC32C over the lengths, the stored payload checksums and the damaged ranges, all little-endian."""
     crc: int = google_crc32c.value(lengths.astype("<i8").tobytes())
     crc = google_crc32c.extend(crc, payload_checksums.astype("<u4").tobytes())
     places = np.array([(each.offset, each.length) for each in damaged], "<i8")

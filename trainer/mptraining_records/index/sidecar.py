@@ -1,8 +1,7 @@
-"""The index of a remote shard, kept beside it in `.index/`, so that only its first reader streams the shard.
+"""Sidecar files: the index of a remote shard, stored in `.index/` of its folder, so that only one reader scans it.
 
-A sidecar holds the payload lengths and the damaged places (offsets follow from them) and the version of the
-object that it describes; one of another version is not used. Local files are scanned, which costs less than
-trusting a modification time.
+A sidecar has the payload lengths and the damaged ranges (offsets follow from them) and the version of its object; a
+sidecar of another version is ignored. Local files have none: a scan is cheap, and a modification time is unreliable.
 
     b"MPTX1\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
 """
@@ -29,13 +28,13 @@ _THREADS = 16
 
 
 def uri_of(shard_uri: str) -> str:
-    """`folder/.index/shard` for `folder/shard`: a folder of its own, so that no glob takes it for a shard."""
+    """Return `folder/.index/shard` for `folder/shard`; in a separate folder no glob matches it as a shard."""
     folder, _, name = shard_uri.rpartition("/")
     return f"{folder}/.index/{name}"
 
 
 def save(shard: ShardIndex) -> None:
-    """Writes the sidecar of one shard; a compressed one can have none."""
+    """Write the sidecar of one shard, which must not be compressed."""
     damaged = [[each.record, each.offset, each.cause, each.length] for each in shard.damaged]
     lengths = shard.lengths.astype("<i8").tobytes()
     header = {
@@ -49,7 +48,7 @@ def save(shard: ShardIndex) -> None:
 
 
 def load(object: StoredObject) -> ShardIndex | None:
-    """The kept index of exactly this version of the object; None when there is none or it does not fit."""
+    """Load the index of exactly this version of the object; None if there is none or it is invalid."""
     try:
         uri = uri_of(object.uri)
         content = ranges.fetch_whole(uri) if storage.is_remote(uri) else storage.read(uri)
@@ -57,21 +56,21 @@ def load(object: StoredObject) -> ShardIndex | None:
         return None
     header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
     try:
-        said = json.loads(header)
-        if not content.startswith(_MAGIC) or said["version"] != object.version or said["size"] != object.size:
+        fields = json.loads(header)
+        if not content.startswith(_MAGIC) or fields["version"] != object.version or fields["size"] != object.size:
             return None
-        if said["lengths_crc32c"] != google_crc32c.value(lengths):
+        if fields["lengths_crc32c"] != google_crc32c.value(lengths):
             return None
         damaged = [
             BadRecord(object.uri, int(record), int(offset), str(cause), int(length))
-            for record, offset, cause, length in said.get("damaged", ())
+            for record, offset, cause, length in fields.get("damaged", ())
         ]
         sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
-        # Whoever writes it may choose lengths whose sum is right, such as a huge one and its opposite.
-        told = [sizes.min(initial=0), sizes.max(initial=0), *(each.length for each in damaged)]
-        if min(told) < 0 or max(told) > object.size:
+        # A sidecar may have invalid lengths with a correct sum, such as a huge one and its negative.
+        bounds = [sizes.min(initial=0), sizes.max(initial=0), *(each.length for each in damaged)]
+        if min(bounds) < 0 or max(bounds) > object.size:
             return None
-        shard = shard_index.from_lengths(object, sizes, said["checksum"], damaged)
+        shard = shard_index.from_lengths(object, sizes, fields["checksum"], damaged)
     except (ValueError, LookupError, TypeError):
         return None
     covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
@@ -79,6 +78,6 @@ def load(object: StoredObject) -> ShardIndex | None:
 
 
 def load_all(objects: Sequence[StoredObject]) -> dict[str, ShardIndex]:
-    """What `load` finds, by URI, for many objects asked for side by side."""
+    """Load the sidecars of many objects in parallel; returns the valid ones by URI."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecars") as pool:
         return {shard.object.uri: shard for shard in pool.map(load, objects) if shard is not None}

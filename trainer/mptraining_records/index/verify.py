@@ -1,4 +1,4 @@
-"""Checks every checksum of a data set and goes on after damage, to list all of it."""
+"""Verification of every checksum of a data set; damage is listed and does not end it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mptraining_records.tfrecord.framing import BadRecord
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was read, and every damaged record in the order of the files.
+    """Totals of a verification, and every damaged record in the order of the files.
 
-    `records` counts those whose place is known, `bad` with a damaged payload included; `bytes` is the size of the
+    `records` counts the records with a valid frame, including those with a damaged payload; `bytes` is the size of the
     files.
     """
 
@@ -28,11 +28,10 @@ class VerifyReport:
 
 
 def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Reads every record of the files that the patterns match.
+    """Verify every record of the files that the patterns match.
 
-    Damage costs its record, wherever in it the damage is, unless nothing tells where the next record begins.
-    `progress` gets the bytes done and all bytes. Raises InvalidData when a pattern matches nothing or a file is no
-    TFRecord file.
+    Damage affects only its own record, unless the beginning of the next record cannot be found. `progress` gets the
+    bytes done and all bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
     """
     objects = dataset_index.find(patterns)
     bad: list[BadRecord] = []
@@ -44,7 +43,7 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
             progress(done + count, total)
 
     for object in objects:
-        shard, payloads = _walked(object, fed)
+        shard, payloads = _scan(object, fed)
         bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
         done += object.size
@@ -52,8 +51,8 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     return VerifyReport(len(objects), records, total, tuple(bad))
 
 
-def _walked(object: StoredObject, progress: Callable[[int], None]) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
-    """The index of one object, and its records with a damaged payload."""
+def _scan(object: StoredObject, progress: Callable[[int], None]) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
+    """Return the index of one object, and its records with a damaged payload."""
     try:
         walk, shard = FrameWalk(object, check_payloads=True), None
         scanner.feed(walk, object, progress)

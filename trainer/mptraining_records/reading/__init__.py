@@ -1,1 +1,1 @@
-"""Records in training order: deterministic shuffling, byte ranges and prefetching."""
+"""Records in training order: deterministic shuffling, byte sources and prefetching."""

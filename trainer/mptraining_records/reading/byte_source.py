@@ -1,8 +1,8 @@
-"""Where the bytes of a shard come from: the disk cache, a file, or the bucket, whichever has them and is nearest.
+"""Bytes of shards from the disk cache, a local file or the bucket, and their verification as records.
 
-Amplification: bytes fetched from a bucket for each byte of its own records that a worker gets, in a shuffled epoch of
-64 streams; computed from the plans of all workers, 200,000 records of 8 kB or 40,000 of 120 kB in 16 objects. The row
-is what one window of every stream holds; half of the read-ahead is planned at once.
+Read amplification: the bytes that a worker fetches from a bucket for each byte of its own records, in a shuffled epoch
+of 64 streams; computed from the plans of all workers, for 200,000 records of 8 kB or 40,000 of 120 kB in 16 objects. A
+row is one window of every stream; half of the read-ahead is planned at once.
 
     record   row      read-ahead   1 worker   2      3      8
     8 kB     8 MB     64 MB        1.0        1.0    2.3    1.0
@@ -15,9 +15,9 @@ is what one window of every stream holds; half of the read-ahead is planned at o
     120 kB   1.2 GB   64 MB        1.0        1.0    1.0    1.1
     120 kB   1.2 GB   512 MB       1.1        1.2    1.1    1.0
 
-It is near 1 where a worker's part of a row fits into half of the read-ahead and the number of workers divides 64, since
-each of them then has streams of its own. Otherwise every worker needs records of every stream, and reads over the
-others' where they lie closer than `gap`.
+It is near 1 if a worker's part of a row fits into half of the read-ahead and the number of workers divides 64, since
+each worker then has its own streams. Otherwise every worker needs records of every stream, and also fetches other
+workers' records in gaps of at most `gap` bytes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from mptraining_records.tfrecord import framing
 
 Buffer = NDArray[np.uint8]
 
-_SMALLEST = 64 << 10
-# Longer ranges, single long records, are rare and of many sizes; more free memory than this is given back.
-_LONGEST = 2 * RANGE
-_MOST_FREE = 4 << 20
+_MIN_BUFFER = 64 << 10
+# Longer buffers, for single long records, are rare and differ in size, so that the pool does not retain them. It
+# retains at most `_MAX_FREE` bytes.
+_MAX_BUFFER = 2 * RANGE
+_MAX_FREE = 4 << 20
 
 
 class Buffers:
-    """Memory for ranges, used again and again. Safe to use from several threads.
+    """Pool of reusable buffers for ranges. Thread-safe.
 
-    New memory has to be cleared by the kernel, page by page, and the allocator would keep some for each thread.
+    The kernel clears new memory page by page, and the allocator would retain some for each thread.
     """
 
     def __init__(self) -> None:
@@ -57,21 +58,21 @@ class Buffers:
         self.free_bytes = 0
 
     def take(self, length: int) -> Buffer:
-        """At least `length` bytes."""
-        # Powers of two, so that ranges of nearly one length share their buffers.
-        size = max(_SMALLEST, 1 << (length - 1).bit_length())
+        """Return a buffer of at least `length` bytes."""
+        # Sizes are powers of two, so that ranges of similar length share buffers.
+        size = max(_MIN_BUFFER, 1 << (length - 1).bit_length())
         with self._lock:
             free = self._free[size]
             if free:
                 self.free_bytes -= size
                 return free.pop()
-        # Not cleared: pages that nothing is written to take no memory.
+        # The buffer is not cleared, since pages without a write take no memory.
         return np.empty(size, np.uint8)
 
     def give(self, buffer: Buffer) -> None:
-        """Takes a buffer back."""
+        """Return a buffer to the pool."""
         with self._lock:
-            if len(buffer) <= _LONGEST and self.free_bytes + len(buffer) <= _MOST_FREE:
+            if len(buffer) <= _MAX_BUFFER and self.free_bytes + len(buffer) <= _MAX_FREE:
                 self.free_bytes += len(buffer)
                 self._free[len(buffer)].append(buffer)
 
@@ -80,33 +81,33 @@ class Loaded:
     """The records of one range, in the order of its rows."""
 
     def __init__(self, content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> None:
-        """Checks every record's checksum; a file that ends early was cut off after it was indexed."""
+        """Verify every record's checksum; shorter content is that of a file truncated after it was indexed."""
         self._content = content
         begins = shard.offsets[read.rows] - read.start
         ends = begins + shard.lengths[read.rows]
-        self._places = list(map(slice, begins.tolist(), ends.tolist()))
-        self.is_sound = [False] * len(self._places)
+        self._slices = list(map(slice, begins.tolist(), ends.tolist()))
+        self.is_sound = [False] * len(self._slices)
         if len(content) < read.length:
             return
         array = np.frombuffer(content, np.uint8)
         crc = google_crc32c.value
         stored = framing.unmasked(array, ends).tolist()
-        self.is_sound = [crc(array[place]) == checksum for place, checksum in zip(self._places, stored, strict=True)]
+        self.is_sound = [crc(array[place]) == checksum for place, checksum in zip(self._slices, stored, strict=True)]
 
     def payload(self, row: int) -> bytes | None:
-        """The record at this place among the rows; None for a damaged one."""
-        return bytes(self._content[self._places[row]]) if self.is_sound[row] else None
+        """Return the record of this row of the range; None if it is damaged."""
+        return bytes(self._content[self._slices[row]]) if self.is_sound[row] else None
 
 
-# A request to a bucket takes as long as a megabyte of transfer, but many wait side by side, and what they bring shares
-# the machine's network: with gaps of 512 kB a shuffled epoch of 100 kB records fetched 1.4 times its bytes. A file's
-# bytes cost no more than copying them.
+# A request to a bucket takes as long as the transfer of a megabyte, but many requests run in parallel and share the
+# machine's network: with gaps of 512 kB, a shuffled epoch of 100 kB records fetched 1.4 times its bytes. Bytes of a
+# local file cost only a copy.
 REMOTE = Limits(gap=128 << 10, range=RANGE)
 LOCAL = Limits(gap=16 << 10, range=1 << 20)
 
 
 class ShardBytes:
-    """The bytes of a data set's shards. Safe to use from several threads."""
+    """The bytes of a data set's shards. Thread-safe."""
 
     def __init__(self, dataset: DatasetIndex, traffic: Traffic, cache: DiskCache | None = None) -> None:
         self.dataset = dataset
@@ -115,7 +116,7 @@ class ShardBytes:
         self._remote = [storage.is_remote(shard.readable.uri) for shard in dataset.shards]
 
     def plan(self, numbers: Int64s) -> list[RangeRead]:
-        """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
+        """Return the ranges that cover these records (shape [n], -1 for none), in the order of their first use."""
         wanted = numbers >= 0
         places = wanted.nonzero()[0]
         of, rows = self.dataset.locate(numbers[places])
@@ -123,31 +124,31 @@ class ShardBytes:
             return range_reads(self.dataset.shards, of, rows, places, LOCAL)
         if self.cache is None:
             return range_reads(self.dataset.shards, of, rows, places, REMOTE)
-        here = self.cache.holds(numbers[places])
+        cached = self.cache.holds(numbers[places])
         reads = [
-            *range_reads(self.dataset.shards, of[here], rows[here], places[here], LOCAL),
-            *range_reads(self.dataset.shards, of[~here], rows[~here], places[~here], REMOTE),
+            *range_reads(self.dataset.shards, of[cached], rows[cached], places[cached], LOCAL),
+            *range_reads(self.dataset.shards, of[~cached], rows[~cached], places[~cached], REMOTE),
         ]
         return sorted(reads, key=lambda read: int(read.places.min()))
 
     def is_remote(self, read: RangeRead) -> bool:
-        """Whether these bytes are a bucket's, kept on this machine or not."""
+        """Return whether the shard is in a bucket, cached on this machine or not."""
         return self._remote[read.shard]
 
     def is_near(self, read: RangeRead) -> bool:
-        """Whether these bytes are on this machine."""
+        """Return whether these bytes are on this machine."""
         return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))
 
     def get(self, read: RangeRead, into: Buffer | None, *, anew: bool = False) -> bytes | memoryview:
-        """The bytes of one range; with `anew` not from the cache. Raises InvalidData and StorageUnavailable.
+        """Read the bytes of one range; with `anew`, bypass the cache. Raises InvalidData and StorageUnavailable.
 
-        What comes from a bucket lies in `into`, where that is given.
+        Bytes from a bucket are written to `into`, if given.
         """
         object = self.dataset.shards[read.shard].readable
         if self.cache is not None and not anew:
-            kept = self.cache.read(read)
-            if kept is not None:
-                return kept
+            cached = self.cache.read(read)
+            if cached is not None:
+                return cached
         if not self._remote[read.shard]:
             return storage.read_range(object.uri, read.start, read.length, version=object.version)
         content = fetch(

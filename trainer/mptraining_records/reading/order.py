@@ -1,14 +1,14 @@
-"""The order of training records: a pure function of (seed, epoch, position), for any number of workers.
+"""Order of training records: a pure function of (seed, epoch, position), for any number of workers.
 
     records   0 … N-1, in index order, cut into blocks of `block_size` contiguous records (the last shorter)
-    sequence  the blocks, permuted anew in every epoch, one after the other
+    sequence  the blocks, concatenated in an order permuted in every epoch
     streams   the sequence cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V,
               else floor(N/V), so that position i·V + v exists exactly when it is less than N
     windows   each stream cut into windows of `buffer_size / V` records, each permuted
     position  p takes record p div V of stream p mod V
 
-Permutations sort hashed keys instead of using numpy's generators, whose `permutation` may change between
-versions: a resumed job must find the order that it left.
+Permutations sort hashed keys instead of using numpy's generators, whose `permutation` may change between versions: a
+resumed job must continue in the same order.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _ALL = 2**64 - 1
 
 
 def key(*numbers: int) -> UInt64s:
-    """One key of shape [1] from any integers, each taken modulo 2^64; their order matters."""
+    """Return one key of shape [1] for a sequence of integers, each taken modulo 2^64."""
     result = 0
-    # `hashed` of single numbers, without numpy, which takes ten times as long for those.
+    # This is `hashed` for single numbers; numpy takes ten times as long for those.
     for number in numbers:
         result = (result + (number + 1) * _STEP) & _ALL
         result = ((result ^ result >> 30) * _MIX[0]) & _ALL
@@ -42,7 +42,7 @@ def key(*numbers: int) -> UInt64s:
 
 
 def hashed(keys: UInt64s, numbers: UInt64s) -> UInt64s:
-    """The element number `numbers` of the splitmix64 sequence that begins at `keys`; shapes broadcast.
+    """Return element number `numbers` of the splitmix64 sequence that begins at `keys`; shapes broadcast.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with the
     constants of Stafford's variant 13 as in Vigna's public-domain splitmix64.c. Arithmetic is modulo 2^64.
@@ -59,13 +59,13 @@ Int64s = NDArray[np.int64]
 
 STREAMS = 64
 _MAX_BLOCK = 1024
-# What a key is for; part of the key, so that no two permutations share one.
+# The purpose of a key is part of it, so that no two permutations share a key.
 _WINDOWS, _BLOCKS = 1, 2
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far training came: `examples` counts what this epoch has consumed, skipped ones included."""
+    """Position of training: `examples` counts the records consumed in this epoch, including skipped ones."""
 
     seed: int
     epoch: int
@@ -77,23 +77,23 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        """The inverse of `to_json`; other fields are ignored. Raises InvalidData when one is missing."""
+        """Parse the result of `to_json`; other fields are ignored. Raises InvalidData if one is missing."""
         try:
-            said = json.loads(text)
-            numbers = {name: int(said[name]) for name in ("seed", "epoch", "examples")}
-            return Position(**numbers, fingerprint=str(said["fingerprint"]))
+            fields = json.loads(text)
+            numbers = {name: int(fields[name]) for name in ("seed", "epoch", "examples")}
+            return Position(**numbers, fingerprint=str(fields["fingerprint"]))
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidData("position", f"unreadable: {text[:80]!r}") from error
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order of `count` records in every epoch; with `shuffle` False it is the index order.
+    """Order of `count` records in every epoch; with `shuffle` False it is the index order.
 
     `buffer_size` is the number of records that are shuffled against each other, as in tf.data: reading
     `row_size` positions at a time, from a multiple of it, fetches whole windows of contiguous blocks.
-    `block_size` None takes an eighth of a stream, at most 1024 records: small enough that each stream is
-    drawn from all over a sorted data set, long enough that a block of small records is one range request.
+    `block_size` None means an eighth of a stream, at most 1024 records: small enough that each stream samples a
+    whole sorted data set, large enough that a block of small records is one range request.
     """
 
     count: int
@@ -112,17 +112,17 @@ class Order:
 
     @property
     def stream_count(self) -> int:
-        """V: `streams`, but no more than there are records."""
+        """V: `streams`, at most the number of records."""
         return max(1, min(self.streams, self.count))
 
     @property
     def window(self) -> int:
-        """How many consecutive records of one stream are shuffled against each other."""
+        """The number of consecutive records of one stream that are shuffled against each other."""
         return max(1, self.buffer_size // self.stream_count)
 
     @property
     def row_size(self) -> int:
-        """The positions that one window of every stream covers."""
+        """The number of positions in one window of every stream."""
         return self.window * self.stream_count
 
     @property
@@ -131,14 +131,14 @@ class Order:
         return self.block_size or max(1, min(_MAX_BLOCK, self.count // (8 * self.stream_count)))
 
     def records(self, epoch: int, positions: Int64s) -> Int64s:
-        """The record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
+        """Return the record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
 
-        Costs one sort of `row_size` keys for every row that the positions touch (the last four rows are
-        kept), and one permutation of the blocks per epoch. Raises IndexError outside the epoch.
+        Costs one sort of `row_size` keys for each row of the positions (the last four rows are cached), and one
+        permutation of the blocks per epoch. Raises IndexError for a position outside the epoch.
         """
         positions = np.asarray(positions, np.int64)
         if positions.size and (positions.min() < 0 or positions.max() >= self.count):
-            raise IndexError(f"positions must lie in 0 … {self.count - 1}")
+            raise IndexError(f"positions must be in 0 … {self.count - 1}")
         if not self.shuffle or not positions.size:
             return positions.copy()
         place, stream = np.divmod(positions, self.stream_count)
@@ -157,15 +157,15 @@ class Order:
             shuffled[chosen] = windows[stream[chosen], column[chosen]]
         shorter, longer_streams = divmod(self.count, self.stream_count)
         sequence = stream * shorter + np.minimum(stream, longer_streams) + row * self.window + shuffled
-        return self._through_blocks(epoch, sequence)
+        return self._records_in_blocks(epoch, sequence)
 
-    def _through_blocks(self, epoch: int, sequence: Int64s) -> Int64s:
-        """Record numbers for places in the sequence of permuted blocks."""
+    def _records_in_blocks(self, epoch: int, sequence: Int64s) -> Int64s:
+        """Return the record numbers at these positions of the sequence of permuted blocks."""
         size = self.block
         blocks = _blocks(self.seed, epoch, -(-self.count // size))
         last = len(blocks) - 1
         last_size = self.count - last * size
-        # The short block stands somewhere in the middle; what follows it is shifted by what it lacks.
+        # The short block may be anywhere in the sequence; records after it are shifted by its missing ones.
         last_end = int(np.flatnonzero(blocks == last)[0]) * size + last_size
         shift = np.where(sequence >= last_end, size - last_size, 0)
         block, offset = np.divmod(sequence + shift, size)
@@ -173,14 +173,14 @@ class Order:
 
 
 def worker_positions(start: int, count: int, worker: int, workers: int) -> Int64s:
-    """A worker's share of the positions start … start + count - 1: those equal to `worker` mod `workers`."""
+    """Return a worker's share of the positions start … start + count - 1: those equal to `worker` mod `workers`."""
     first = start + (worker - start) % workers
     return np.arange(first, start + count, workers, dtype=np.int64)
 
 
 @functools.lru_cache(maxsize=4)
 def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, window: int) -> Int64s:
-    """Shape [streams, window]: a permutation of 0 … length - 1 for each stream's window number `row`."""
+    """Return for each stream's window number `row` a permutation of 0 … length - 1; shape [streams, window]."""
     keys = hashed(key(seed, epoch, _WINDOWS, row), np.arange(streams, dtype=np.uint64))
     drawn = hashed(keys[:, None], np.arange(window, dtype=np.uint64)[None, :])
     shorter, longer_streams = divmod(count, streams)
@@ -191,6 +191,6 @@ def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, windo
 
 @functools.lru_cache(maxsize=4)
 def _blocks(seed: int, epoch: int, blocks: int) -> Int64s:
-    """A permutation of 0 … blocks - 1."""
+    """Return a permutation of 0 … blocks - 1."""
     drawn = hashed(key(seed, epoch, _BLOCKS), np.arange(blocks, dtype=np.uint64))
     return np.argsort(drawn, kind="stable").astype(np.int64)

@@ -1,4 +1,4 @@
-"""Records by number, their payloads verified: at random with `read`, ahead of their need with `stream`."""
+"""Reader of records by number, which fetches their ranges in threads and verifies their payloads."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mptraining_records.storage import storage
 from mptraining_records.storage.ranges import STREAMS, Figures, Traffic
 from mptraining_records.tfrecord.framing import BadRecord
 
-# What is on this machine comes as fast as it can be checked, which more threads than processors only slow down.
-_NEAR = 2
+# Local reads are limited by the checksums, which more threads than processors would only slow down.
+_LOCAL_THREADS = 2
 
 
 class Load(NamedTuple):
-    """A range on its way, and the memory that it comes to."""
+    """A range that is being read, and its buffer."""
 
     future: Future[Loaded]
-    # None for what is on this machine.
+    # None for a local range.
     buffer: Buffer | None
 
     def result(self) -> Loaded:
@@ -38,10 +38,10 @@ class Load(NamedTuple):
 
 
 class RecordReader:
-    """Reads records of a data set by their number. Safe to use from several threads; close it, or use `with`.
+    """Reads records of a data set by their number. Thread-safe; close it, or use `with`.
 
-    `bad_records` decides about damaged payloads and keeps account of them; without it the first one raises InvalidData.
-    A skipped one is None in its place. At most `streams` ranges of buckets are read at once.
+    `bad_records` receives damaged payloads; without it the first one raises InvalidData. A skipped record is None in
+    the result. At most `streams` ranges of buckets are read in parallel.
     """
 
     def __init__(
@@ -57,27 +57,27 @@ class RecordReader:
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self.bad_records = bad_records or BadRecords()
         self._buffers = Buffers()
-        # Shard and row of records that were damaged when they were fetched for the second time.
+        # (shard, row) of records that were damaged again in a second fetch.
         self._confirmed: set[tuple[int, int]] = set()
         self._closed = threading.Event()
-        self._far = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
-        self._near = ThreadPoolExecutor(_NEAR, thread_name_prefix="records-near")
+        self._remote_pool = ThreadPoolExecutor(max(1, streams), thread_name_prefix="records-far")
+        self._local_pool = ThreadPoolExecutor(_LOCAL_THREADS, thread_name_prefix="records-near")
 
     @property
     def skipped(self) -> tuple[BadRecord, ...]:
-        """Every damaged record that the account knows, those of the index included."""
+        """Every damaged record found so far, including those of the index."""
         return self.bad_records.skipped
 
     @property
     def figures(self) -> Figures:
-        """What was fetched from buckets so far."""
+        """Totals of the fetches from buckets so far."""
         return self._bytes.traffic.figures
 
     def read(self, record_numbers: Int64s) -> list[bytes | None]:
-        """The payloads, in the order asked for, repetitions allowed; None for each skipped one.
+        """Return the payloads in the order of the numbers, which may repeat; None for each skipped record.
 
-        Raises InvalidData for a damaged record (see the class) and for a shard that was replaced since it
-        was indexed, StorageUnavailable for a bucket that does not answer.
+        Raises InvalidData for a damaged record (see the class) and for a shard that was replaced after it was indexed,
+        StorageUnavailable if a bucket does not answer.
         """
         numbers = np.asarray(record_numbers, np.int64)
         results: list[bytes | None] = [None] * len(numbers)
@@ -97,25 +97,25 @@ class RecordReader:
         return results
 
     def plan(self, numbers: Int64s) -> list[RangeRead]:
-        """The ranges that bring these records (shape [n], -1 for none), in the order in which they are needed first."""
+        """Return the ranges that cover these records (shape [n], -1 for none), in the order of their first use."""
         return self._bytes.plan(numbers)
 
     def begin(self, read: RangeRead) -> Load:
-        """Begins to read one range. Whoever is through with it should `end` it."""
-        near = self._bytes.is_near(read)
-        buffer = None if near else self._buffers.take(read.length)
-        pool = self._near if near else self._far
+        """Start reading one range; call `end` after the last use of its records."""
+        is_local = self._bytes.is_near(read)
+        buffer = None if is_local else self._buffers.take(read.length)
+        pool = self._local_pool if is_local else self._remote_pool
         return Load(pool.submit(self._load, read, buffer), buffer)
 
     def end(self, load: Load) -> None:
-        """What was loaded is not looked at any more."""
+        """Release the buffer of a range, whose records are no longer used."""
         if load.buffer is not None:
             self._buffers.give(load.buffer)
 
     def close(self) -> None:
-        """Ends the threads; ranges that are on their way are waited for, those that are not yet begun are not."""
+        """Stop the threads: wait for running reads and cancel those that have not started."""
         self._closed.set()
-        for pool in (self._near, self._far):
+        for pool in (self._local_pool, self._remote_pool):
             pool.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
@@ -132,21 +132,21 @@ class RecordReader:
         shard = self.dataset.shards[read.shard]
         loaded = Loaded(self._bytes.get(read, buffer), shard, read)
         if self._bytes.is_remote(read) and not self._confirmed.issuperset(_damaged(read, loaded)):
-            # The way, or the disk cache, may be what is damaged.
+            # The damage may be in the transfer or in the disk cache, so that the range is fetched again.
             loaded = Loaded(self._bytes.get(read, None, anew=True), shard, read)
             self._confirmed.update(_damaged(read, loaded))
         return loaded
 
     def damaged(self, number: int) -> None:
-        """Accounts for record `number`, which was read and is damaged; raises InvalidData as the class says."""
+        """Report record `number`, which was read, as damaged; raises InvalidData as described in the class."""
         of, rows = self.dataset.locate(np.array([number]))
         shard, row = self.dataset.shards[int(of[0])], int(rows[0])
-        # Overwriting a file in place looks like damage; say what really happened.
+        # A file overwritten in place looks damaged; the error must name the real cause.
         if storage.stat(shard.readable.uri).version != shard.readable.version:
             raise storage.replaced(shard.readable.uri)
         self.bad_records.met(shard.bad_record(row))
 
 
 def _damaged(read: RangeRead, loaded: Loaded) -> set[tuple[int, int]]:
-    """Shard and row of the damaged records of a range."""
+    """Return (shard, row) of the damaged records of a range."""
     return {(read.shard, row) for row, sound in zip(read.rows.tolist(), loaded.is_sound, strict=True) if not sound}

@@ -1,4 +1,4 @@
-"""What the error of a request to a bucket means for the user, in one line: of obstore and of google-cloud-storage."""
+"""Errors of obstore and google-cloud-storage, translated into one-line Problems for the user."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ READER = "roles/storage.objectViewer"
 WRITER = "roles/storage.objectUser"
 _NO_BUCKET = re.compile(r"NoSuchBucket|no bucket named|bucket does not exist", re.IGNORECASE)
 _NO_OBJECT = re.compile(r"NoSuchKey|No such object|specified key does not exist", re.IGNORECASE)
-# How Google's answers begin: "trainer@project.iam.gserviceaccount.com does not have storage.objects.get access …".
-_REFUSED = re.compile(r"(principal://[^\s\"']+|[^\s\"':]+@[^\s\"':]+|Anonymous caller) does not have")
+# Matches "trainer@project.iam.gserviceaccount.com does not have storage.objects.get access …", a response of Google.
+_PRINCIPAL = re.compile(r"(principal://[^\s\"']+|[^\s\"':]+@[^\s\"':]+|Anonymous caller) does not have")
 
 
 @contextmanager
 def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Callable[[], bool]) -> Iterator[None]:
-    """Turns whatever the two clients raise into one line about `uri`.
+    """Translate every exception of the two clients into a Problem about `uri`.
 
-    `has_bucket` is asked where the answer leaves open what was not found.
+    `has_bucket` is called if a 404 does not tell whether the bucket or the object is missing.
     """
     import requests
     from google.api_core.exceptions import GoogleAPICallError, RetryError
@@ -48,7 +48,9 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
             raise _no_token(uri, refused) from error
         found = re.search(r"status code: (\d{3})", text)
         contact.answered = contact.answered or bool(found)
-        raise _problem(uri, bucket, int(found[1]) if found else 0, text, _of_obstore(text), role, has_bucket) from error
+        raise _problem(
+            uri, bucket, int(found[1]) if found else 0, text, _obstore_cause(text), role, has_bucket
+        ) from error
     except (GoogleAPICallError, RetryError, InvalidResponse, requests.RequestException, GoogleAuthError) as error:
         cause: BaseException = error
         if isinstance(error, RetryError) and error.__cause__ is not None:
@@ -66,7 +68,7 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
 
 
 def names_the_object(text: str) -> bool:
-    """Whether an answer of 404 says that it is the object that does not exist."""
+    """Return whether the text of a 404 response names the object as missing, not the bucket."""
     return bool(_NO_OBJECT.search(text))
 
 
@@ -78,35 +80,34 @@ def _problem(
             return no_bucket(uri, bucket)
         return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
     if status in (401, 403):
-        return _refused(uri, bucket, status, text, role)
+        return _permission_denied(uri, bucket, status, text, role)
     if status and not is_temporary(status) and status < 500:
-        # 416: nobody asks for bytes past the end of what was listed, so the object is shorter now.
+        # Ranges end within the listed size, so that 416 means that the object became shorter after it was listed.
         refused = InvalidData(uri, f"the bucket refused the request (HTTP {status})")
         return preconditions.replaced(uri) if status == 416 else refused
     return StorageUnavailable(uri, cause or f"the bucket answered HTTP {status}")
 
 
 def no_bucket(uri: str, bucket: str) -> InvalidData:
-    """What to say when the bucket itself does not exist."""
+    """Return the error for a bucket that does not exist."""
     return InvalidData(uri, f"there is no bucket {bucket!r}", next_step="Check the name after gs://")
 
 
-def _refused(uri: str, bucket: str, status: int, text: str, role: str) -> InvalidData:
-    named = _REFUSED.search(text)
-    who = named[1] if named else gcs_clients.principal(gcs_clients.settings())
-    if who == "Anonymous caller":
-        who = "allUsers"
-    said = f"{who} has no permission (HTTP {status})" if who else f"no permission (HTTP {status})"
-    return InvalidData(
-        uri, said, next_step=f"Grant {role} on gs://{bucket} to {who or 'the account that the job runs as'}"
-    )
+def _permission_denied(uri: str, bucket: str, status: int, text: str, role: str) -> InvalidData:
+    match = _PRINCIPAL.search(text)
+    principal = match[1] if match else gcs_clients.principal(gcs_clients.settings())
+    if principal == "Anonymous caller":
+        principal = "allUsers"
+    found = f"{principal} has no permission (HTTP {status})" if principal else f"no permission (HTTP {status})"
+    grantee = principal or "the account that the job runs as"
+    return InvalidData(uri, found, next_step=f"Grant {role} on gs://{bucket} to {grantee}")
 
 
 def _no_token(uri: str, refused: sign_in.Refusal) -> InvalidData:
     return InvalidData(uri, refused.found, next_step=refused.next_step)
 
 
-def _of_obstore(text: str) -> str:
+def _obstore_cause(text: str) -> str:
     status = re.search(r"status code: (\d{3})", text)
     if status:
         return f"the bucket answered HTTP {status[1]}"

@@ -1,7 +1,7 @@
-"""Google Cloud Storage: the remote half of `storage`, and with `fetch` the only module that asks a bucket.
+"""Google Cloud Storage backend of `storage`; only this module and `ranges` send requests to a bucket.
 
-google-cloud-storage lists, stats, reads small objects, writes and deletes, by the JSON API; obstore reads ranges.
-Every error becomes a Problem (`bucket_errors`). A version is an object's generation.
+google-cloud-storage lists, stats, reads small objects, writes, copies and deletes through the JSON API; obstore reads
+ranges. Every error becomes a Problem (`errors`). A version is an object's generation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEME = "gs://"
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
-# The unit that a resumable upload goes on from; also what it holds in memory.
+# A resumable upload resumes at a multiple of this size and holds this much in memory.
 _CHUNK = 8 << 20
 
 
@@ -40,9 +40,9 @@ class Found(NamedTuple):
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Bucket and key of `gs://bucket/key`; the key of a bare bucket is empty.
+    """Split `gs://bucket/key` into bucket and key; the key of a bare bucket is empty.
 
-    Raises InvalidData when there is no bucket.
+    Raises InvalidData if the bucket's name is missing.
     """
     bucket, _, key = uri.removeprefix(SCHEME).partition("/")
     if not bucket:
@@ -51,17 +51,17 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def get(uri: str) -> bytes:
-    """The whole object, its checksum verified; for small ones."""
+    """Read a whole small object and verify its checksum."""
     with explained(uri):
-        content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_patience(uri))
+        content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_request_options(uri))
         return content
 
 
 def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
-    """At most `length` bytes from byte `start`; raises InvalidData when the object is not of this version."""
+    """Read at most `length` bytes from byte `start`; raises InvalidData if the object has another version."""
     import obstore
 
-    store, key = _reading(uri)
+    store, key = _read_store(uri)
     with explained(uri):
         result = obstore.get(store, key, options={"range": (start, start + length)})
         contact.answered = True
@@ -70,16 +70,16 @@ def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
 
 
 def check_version(uri: str, meta: Any, version: str | None) -> None:
-    """Raises InvalidData when an answer of obstore's is not of this version of the object."""
+    """Raise InvalidData if `meta`, of a response of obstore, has another version of the object."""
     if version is not None and str(meta["version"]) != version:
         raise preconditions.replaced(uri)
 
 
 def download(uri: str, destination: Path) -> None:
-    """Streams the object into a local file."""
+    """Stream the object into a local file."""
     import obstore
 
-    store, key = _reading(uri)
+    store, key = _read_store(uri)
     with explained(uri), destination.open("wb") as file:
         for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
             contact.answered = True
@@ -87,9 +87,9 @@ def download(uri: str, destination: Path) -> None:
 
 
 def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
-    """Writes the object in one step, a long one resumably; `replacing` as in `storage.write`.
+    """Write the object in one step, a large one by a resumable upload; `replacing` as in `storage.write`.
 
-    The bucket itself refuses content whose CRC32C is not the source's. Raises Conflict.
+    The bucket rejects content whose CRC32C is not the source's. Raises Conflict.
     """
     from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
 
@@ -100,16 +100,16 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
             file.seek(0)
             try:
                 blob.upload_from_file(
-                    file, size=size, checksum=None, **_condition(replacing), **_patience(uri, writing=True)
+                    file, size=size, checksum=None, **_precondition(replacing), **_request_options(uri, writing=True)
                 )
             except PreconditionFailed as error:
-                # The answer to our own first try may have been lost on the way.
-                there = head(uri)
-                if there is None or (there.size, there.crc32c) != (size, crc32c):
+                # An earlier request of this call may have written the object, and its response was lost.
+                existing = head(uri)
+                if existing is None or (existing.size, existing.crc32c) != (size, crc32c):
                     raise preconditions.conflict(uri, replacing) from error
-                return there
+                return existing
             except GoogleAPICallError as error:
-                # 410: the bucket forgot the upload; it begins anew, once.
+                # 410 means that the server discarded the upload session, which is restarted once.
                 if last or error.code != 410:
                     raise
                 continue
@@ -122,27 +122,27 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
 
 
 def copy(source: str, version: str, uri: str) -> Found:
-    """Copies this version of an object without moving its bytes through this machine, replacing what is at `uri`."""
+    """Copy this version of an object within Google Cloud Storage, replacing the object at `uri`."""
     with explained(uri, writing=True):
         original, blob = _blob(source), _blob(uri)
         token = None
         while True:
-            # Between storage classes or places the bucket copies in parts, and says where it is.
+            # Between storage classes or locations the server copies in several calls, continued by a token.
             token, _, _ = blob.rewrite(
-                original, token=token, if_source_generation_match=int(version), **_patience(uri, writing=True)
+                original, token=token, if_source_generation_match=int(version), **_request_options(uri, writing=True)
             )
             if token is None:
                 return _found(blob)
 
 
 def head(uri: str) -> Found | None:
-    """The object's size and version, None when it does not exist; raises InvalidData when there is no bucket."""
+    """Return the object's size and version, None if it does not exist; raises InvalidData if there is no bucket."""
     from google.api_core.exceptions import NotFound
 
     with explained(uri):
         blob = _blob(uri)
         try:
-            blob.reload(**_patience(uri))
+            blob.reload(**_request_options(uri))
         except NotFound as error:
             if not errors.names_the_object(str(error)) and not _has_bucket(uri):
                 raise
@@ -151,13 +151,13 @@ def head(uri: str) -> Found | None:
 
 
 def walk(uri: str) -> list[Found]:
-    """Every object below a folder, at any depth; none when the folder does not exist."""
+    """List every object below a folder, at any depth; empty if the folder does not exist."""
     with explained(uri):
         return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
 def level(uri: str) -> tuple[list[str], list[Found]]:
-    """The folders (keys without the last slash) and the objects directly in one folder."""
+    """List the folders (keys without the last slash) and the objects directly in one folder."""
     with explained(uri):
         listing = _list(uri, delimiter="/")
         objects = [_found(blob) for blob in listing if not _is_marker(blob)]
@@ -165,12 +165,12 @@ def level(uri: str) -> tuple[list[str], list[Found]]:
 
 
 def delete(uri: str, version: str | None = None) -> None:
-    """Deletes the object, with `version` that one alone; nothing happens when it does not exist. Raises Conflict."""
+    """Delete the object, with `version` only that one; ignore a missing object. Raises Conflict."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     with explained(uri, writing=True):
         try:
-            _blob(uri).delete(**_condition(version or preconditions.ANY), **_patience(uri))
+            _blob(uri).delete(**_precondition(version or preconditions.ANY), **_request_options(uri))
         except NotFound:
             return
         except PreconditionFailed as error:
@@ -181,7 +181,7 @@ def _list(uri: str, **options: Any) -> Any:
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else None
     client = gcs_clients.client(gcs_clients.settings())
-    return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_patience(uri))
+    return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_request_options(uri))
 
 
 def _has_bucket(uri: str) -> bool:
@@ -189,8 +189,8 @@ def _has_bucket(uri: str) -> bool:
 
     client = gcs_clients.client(gcs_clients.settings())
     try:
-        # Asking for the bucket itself takes a permission that those who may read its objects often lack.
-        next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_patience(uri))), None)
+        # A GET of the bucket requires storage.buckets.get, which accounts that may read its objects often lack.
+        next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_request_options(uri))), None)
     except NotFound:
         return False
     except GoogleAPICallError:
@@ -199,7 +199,7 @@ def _has_bucket(uri: str) -> bool:
 
 
 def _is_marker(blob: Blob) -> bool:
-    # Consoles make folders of empty objects whose name ends so.
+    # The Google Cloud console represents a folder by an empty object whose name ends in a slash.
     return str(blob.name).endswith("/")
 
 
@@ -213,18 +213,18 @@ def _blob(uri: str) -> Blob:
     return gcs_clients.client(gcs_clients.settings()).bucket(bucket).blob(key, chunk_size=_CHUNK)
 
 
-def _patience(uri: str, *, writing: bool = False) -> dict[str, Any]:
+def _request_options(uri: str, *, writing: bool = False) -> dict[str, Any]:
     timeout = gcs_clients.WRITING if writing else gcs_clients.READING
     return {"timeout": timeout, "retry": retry_policy(uri, gcs_clients.settings().retry_seconds)}
 
 
-def _condition(replacing: str | None) -> dict[str, int]:
+def _precondition(replacing: str | None) -> dict[str, int]:
     return {} if replacing == preconditions.ANY else {"if_generation_match": int(replacing or 0)}
 
 
 @contextmanager
 def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
-    """The source as a file, its size in bytes and its CRC32C."""
+    """Yield the source as a file, its size in bytes and its CRC32C."""
     if isinstance(source, bytes):
         yield io.BytesIO(source), len(source), google_crc32c.value(source)
         return
@@ -235,12 +235,12 @@ def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
         yield file, file.tell(), crc32c
 
 
-def _reading(uri: str) -> tuple[GCSStore, str]:
+def _read_store(uri: str) -> tuple[GCSStore, str]:
     bucket, key = split(uri)
     return gcs_clients.store(bucket, gcs_clients.settings(), writing=False), key
 
 
 def explained(uri: str, *, writing: bool = False) -> Any:
-    """A context in which every error of asking for `uri` becomes a Problem."""
+    """Return a context manager that turns every error of a request for `uri` into a Problem."""
     has_bucket: Callable[[], bool] = functools.partial(_has_bucket, uri)
     return errors.explained(uri, split(uri)[0], writing=writing, has_bucket=has_bucket)

@@ -1,13 +1,13 @@
-"""The connections to buckets: whose credentials, how long to wait, which address.
+"""Google Cloud Storage clients: credentials, endpoint, time-outs and retries.
 
-The environment decides, in this order:
+The environment selects the endpoint and the credentials, in this order:
     STORAGE_EMULATOR_HOST          an emulator at this address, no real credentials, plain http allowed
     MPTRAINING_GCS_ANONYMOUS=1     public buckets, read only
     otherwise                      application default credentials (google-auth)
-MPTRAINING_STORAGE_RETRY_SECONDS (default 16) bounds how long a request is repeated; with the time-outs below
-a bucket that does not answer is given up within 30 s.
+MPTRAINING_STORAGE_RETRY_SECONDS (default 16) limits the retries of a request; with the time-outs below a request
+to a bucket that does not answer fails within 30 s.
 
-`client` is the control plane (google-cloud-storage), `store` the data plane (obstore).
+`client` returns the control-plane client (google-cloud-storage), `store` the data-plane client (obstore).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSConfig, GCSStore
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-# Seconds to connect and between two answers. After an upload's last byte the bucket stores it before it answers.
+# Connect and read time-outs in seconds. The bucket stores an upload after its last byte, before it responds.
 READING = (4.0, 9.0)
 WRITING = (8.0, 60.0)
 
@@ -50,37 +50,37 @@ def settings() -> Settings:
 
 @functools.lru_cache(maxsize=8)
 def client(settings: Settings) -> Client:
-    """The control plane, to be shared by threads. Raises google.auth's DefaultCredentialsError."""
+    """Return the control-plane client, which threads may share. Raises google.auth's DefaultCredentialsError."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 
     from mptraining_records.storage import http_session
 
-    # For traces that nobody asked for the client would look up each bucket in a thread of its own, and again for two
-    # minutes where there is no answer.
+    # The client would otherwise look up each bucket for OpenTelemetry traces, in a thread that retries for two minutes
+    # if there is no response.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    nobody = bool(settings.emulator) or settings.anonymous
-    credentials = AnonymousCredentials() if nobody else default_credentials()
-    session = http_session.session(credentials, anonymous=nobody, emulator=bool(settings.emulator))
-    session.hooks["response"].append(_answered)
+    anonymous = bool(settings.emulator) or settings.anonymous
+    credentials = AnonymousCredentials() if anonymous else default_credentials()
+    session = http_session.session(credentials, anonymous=anonymous, emulator=bool(settings.emulator))
+    session.hooks["response"].append(_record_response)
     options = {"api_endpoint": base_url(settings.emulator)} if settings.emulator else None
     return Client(project=None, credentials=credentials, _http=session, client_options=options)
 
 
 @functools.lru_cache(maxsize=64)
 def store(bucket: str, settings: Settings, *, writing: bool) -> GCSStore:
-    """The data plane of one bucket. Raises InvalidData when there are no credentials."""
+    """Return the data-plane client of one bucket. Raises InvalidData if there are no credentials."""
     from obstore.store import GCSStore
 
     config: GCSConfig = {}
     provider: Callable[[], Any] | None = None
-    # A read that is silent for long is lost. An upload is silent while it sends, so it gets time to send.
+    # An upload receives nothing while it sends, so that a read time-out would abort it; only its total time is limited.
     client: ClientConfig = {"allow_http": bool(settings.emulator), "connect_timeout": f"{READING[0]:g}s"}
     client |= {"timeout": "120s"} if writing else {"read_timeout": f"{READING[1]:g}s", "timeout": "300s"}
     if settings.emulator:
         config["base_url"] = base_url(settings.emulator)
         provider = _emulator_credentials
-        # Only a proxy of its own keeps the client from those of the environment; the exception leaves it none.
+        # Only an explicit proxy makes the client ignore those of the environment; the exclusion then disables it.
         url = base_url(settings.emulator)
         client |= {"proxy_url": url, "proxy_excludes": urlsplit(url).hostname or ""}
     elif settings.anonymous:
@@ -106,25 +106,25 @@ def base_url(address: str) -> str:
 
 @functools.cache
 def default_credentials() -> Credentials:
-    """Application default credentials, loaded once. Raises google.auth's DefaultCredentialsError."""
+    """Load the application default credentials, once. Raises google.auth's DefaultCredentialsError."""
     import google.auth
 
     return google.auth.default(scopes=[_SCOPE])[0]
 
 
 def principal(settings: Settings) -> str:
-    """Whose permissions count, as far as the credentials know; empty when they do not."""
+    """Return the account whose permissions apply; empty if the credentials do not name it."""
     if settings.emulator:
         return ""
     if settings.anonymous:
         return "allUsers (MPTRAINING_GCS_ANONYMOUS=1)"
     credentials = default_credentials()
     known = getattr(credentials, "service_account_email", None) or getattr(credentials, "account", None) or ""
-    # The metadata server's credentials have no address before the first token, nor without a Google account at all.
+    # Credentials of the metadata server have no email before the first token, or without a Google service account.
     return str(known) if "@" in str(known) else ""
 
 
-def _answered(response: Any, *_: object, **__: object) -> Any:
+def _record_response(response: Any, *_: object, **__: object) -> Any:
     contact.answered = True
     return response
 
@@ -151,7 +151,7 @@ def _token_provider(bucket: str) -> Callable[[], Any]:
             refusal = sign_in.refusal(error)
             if refusal is not None:
                 raise sign_in.Refused(refusal) from None
-            raise ConnectionError("nobody answers who gives credentials") from None
+            raise ConnectionError("the credential provider does not answer") from None
         expiry = credentials.expiry
         if expiry is not None and expiry.tzinfo is None:
             expiry = expiry.replace(tzinfo=UTC)

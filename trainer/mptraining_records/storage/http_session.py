@@ -1,8 +1,8 @@
-"""The HTTP session of the control plane: as many kept-alive connections as threads, and time-outs that hold.
+"""HTTP session of the control plane: a connection pool for many threads, and enforced time-outs.
 
-Three things in requests break its time-outs here. Every address of a host gets the whole time to connect, and
-storage.googleapis.com has sixteen. The resolver waits as long as resolv.conf says. And the body of an upload, sent
-in one piece, must be through within one time-out, however large it is.
+requests applies its time-outs wrongly in three cases. Every address of a host gets the whole connect time-out, and
+storage.googleapis.com has sixteen. The resolver waits as long as resolv.conf allows. The body of an upload, sent in
+one piece, must be sent within one time-out, however large it is.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ _PIECE = 256 << 10
 
 
 def session(credentials: Credentials, *, anonymous: bool, emulator: bool) -> AuthorizedSession:
-    """A session for many threads. An emulator is asked directly, whatever proxies the environment names."""
-    # Nobody's credentials cannot be fetched anew, which a refusal would lead to.
-    made = AuthorizedSession(credentials, refresh_status_codes=()) if anonymous else AuthorizedSession(credentials)
+    """Return a session for many threads; requests to an emulator ignore the proxies of the environment."""
+    # Anonymous credentials cannot be refreshed, which a 401 response would cause.
+    authorized = (
+        AuthorizedSession(credentials, refresh_status_codes=()) if anonymous else AuthorizedSession(credentials)
+    )
     if emulator:
-        made.trust_env = False
-        # `trust_env` is about proxies here, but certificates of the environment go with it.
-        made.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
+        authorized.trust_env = False
+        # Without `trust_env` requests ignores the environment's proxies, but also its certificates.
+        authorized.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
     for scheme in ("http://", "https://"):
-        made.mount(scheme, _Adapter(pool_connections=4, pool_maxsize=CONNECTIONS))
-    return made
+        authorized.mount(scheme, _Adapter(pool_connections=4, pool_maxsize=CONNECTIONS))
+    return authorized
 
 
 class _Adapter(HTTPAdapter):
@@ -49,7 +51,7 @@ class _Adapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **named: Any) -> requests.Response:
-        # A file is sent in small blocks, and the time-out holds for each of them.
+        # A file is sent in small blocks, and the time-out applies to each block.
         if isinstance(request.body, bytes) and len(request.body) > _PIECE:
             request.body = io.BytesIO(request.body)  # type: ignore[assignment]
         return super().send(request, *arguments, **named)
@@ -57,12 +59,12 @@ class _Adapter(HTTPAdapter):
 
 class _Connection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        return _connected(self, super()._new_conn)
+        return _connect(self, super()._new_conn)
 
 
 class _SecureConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
-        return _connected(self, super()._new_conn)
+        return _connect(self, super()._new_conn)
 
 
 class _Pool(HTTPConnectionPool):
@@ -73,25 +75,25 @@ class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
-def _connected(connection: HTTPConnection, connect: Any) -> socket.socket:
-    """Connects within the connection's time-out, which all addresses of the host share."""
-    whole = connection.timeout
-    if not isinstance(whole, int | float):
+def _connect(connection: HTTPConnection, connect: Any) -> socket.socket:
+    """Connect within the connection's time-out, divided among all addresses of the host."""
+    timeout = connection.timeout
+    if not isinstance(timeout, int | float):
         return connect()  # type: ignore[no-any-return]
-    connection.timeout = whole / _count_addresses(connection)
+    connection.timeout = timeout / _count_addresses(connection)
     try:
-        made: socket.socket = connect()
+        connected_socket: socket.socket = connect()
     finally:
-        connection.timeout = whole
-    made.settimeout(whole)
-    return made
+        connection.timeout = timeout
+    connected_socket.settimeout(timeout)
+    return connected_socket
 
 
 def _count_addresses(connection: HTTPConnection) -> int:
     answer: SimpleQueue[int | socket.gaierror] = SimpleQueue()
-    ask = functools.partial(_resolve, connection.host, connection.port, answer)
-    # Nothing interrupts the resolver; the thread is left to it.
-    threading.Thread(target=ask, daemon=True, name="resolver").start()
+    resolve = functools.partial(_resolve, connection.host, connection.port, answer)
+    # getaddrinfo cannot be interrupted, so that its thread may outlive this call.
+    threading.Thread(target=resolve, daemon=True, name="resolver").start()
     try:
         found = answer.get(timeout=_RESOLVE_SECONDS)
     except Empty:

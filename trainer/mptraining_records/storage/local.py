@@ -1,4 +1,4 @@
-"""Files of a mounted disk: the local half of `storage`. Every OSError becomes a Problem here."""
+"""Local files, the backend of `storage` for paths; every OSError becomes a Problem."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Found(NamedTuple):
 
 
 def read(path: Path) -> bytes:
-    """The whole content."""
+    """Read the whole content."""
     with explained(path):
         return path.read_bytes()
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
-    """A file for reading, and what it is."""
+    """Open a file for reading; yields it with its size and version."""
     with explained(path), path.open("rb") as file:
         yield file, _found(path, os.fstat(file.fileno()))
 
 
 def write(path: Path, data: bytes, only: str | None = preconditions.ANY) -> Found:
-    """Writes in one step; `only` is what may be replaced, as in `storage.write`."""
+    """Write a file in one step; `only` is the version that may be replaced, as `replacing` of `storage.write`."""
     with replacing(path, only) as unfinished, unfinished.open("wb") as file:
         file.write(data)
         _flush(file)
@@ -48,7 +48,7 @@ def write(path: Path, data: bytes, only: str | None = preconditions.ANY) -> Foun
 
 
 def copy(source: Path, destination: Path, only: str | None = preconditions.ANY) -> Found:
-    """Copies a file, without holding it in memory, in one step."""
+    """Copy a file in one step, without loading it into memory."""
     with (
         explained(source),
         source.open("rb") as reading,
@@ -61,7 +61,7 @@ def copy(source: Path, destination: Path, only: str | None = preconditions.ANY) 
 
 
 def move(source: Path, destination: Path, only: str | None = preconditions.ANY) -> Found:
-    """Renames a file within a disk, once its content is safely there; `only` is what may be replaced."""
+    """Rename a file on the same disk after an fsync of its content; `only` is the version that may be replaced."""
     with explained(destination), source.open("rb+") as file:
         _flush(file)
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -70,19 +70,19 @@ def move(source: Path, destination: Path, only: str | None = preconditions.ANY) 
 
 
 def head(path: Path) -> Found | None:
-    """The file's size and version; None when there is no such file, or it is a folder."""
+    """Return the file's size and version; None if it does not exist or is a folder."""
     with explained(path):
         return _found(path, path.stat()) if path.is_file() else None
 
 
 def walk(folder: Path) -> list[Found]:
-    """Every finished file below a folder, at any depth; none when the folder does not exist."""
+    """List every finished file below a folder, at any depth; empty if the folder does not exist."""
     with explained(folder):
         return _finished(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def level(folder: Path) -> tuple[list[str], list[Found]]:
-    """The names of the folders and the finished files directly in `folder`."""
+    """List the names of the folders and the finished files directly in `folder`."""
     with explained(folder):
         paths = {path: path.is_dir() for path in folder.iterdir()}
         folders = [path.name for path, is_folder in paths.items() if is_folder]
@@ -90,31 +90,31 @@ def level(folder: Path) -> tuple[list[str], list[Found]]:
 
 
 def delete(path: Path) -> None:
-    """Deletes one file; nothing happens when it does not exist."""
+    """Delete one file; ignore a missing one."""
     with explained(path):
         path.unlink(missing_ok=True)
 
 
 def delete_folder(folder: Path) -> None:
-    """Deletes a folder with everything below it; nothing happens when it does not exist."""
+    """Delete a folder with everything below it; ignore a missing one."""
     with explained(folder):
         if folder.exists():
             shutil.rmtree(folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder and those above it where they do not exist."""
+    """Create the folder and its missing parents."""
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def replacing(path: Path, only: str | None = preconditions.ANY) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it at the end, removed after a failure.
+    """Yield a temporary path in the same folder, renamed to `path` at the end and deleted after a failure.
 
-    Raises Conflict when something else is at `path` than `only` (as `replacing` of `storage.write`).
+    Raises Conflict if `path` has another version than `only` (as `replacing` of `storage.write`).
     """
-    # Pods on a shared volume all have low process ids: the host name keeps them apart.
+    # Pods on a shared volume may have equal process IDs; their host names differ.
     writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     unfinished = path.with_name(f".{path.name}.{writer}{UNFINISHED}")
     with explained(path):
@@ -129,32 +129,32 @@ def replacing(path: Path, only: str | None = preconditions.ANY) -> Iterator[Path
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns an OSError into one line about `path`."""
+    """Translate an OSError into a Problem about `path`."""
     where = str(path)
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidData(where, "no such file or folder") from error
     except PermissionError as error:
-        step = f"Open it to user {os.getuid()}, as whom this runs"
+        step = f"Grant access to user ID {os.getuid()}, which this process runs as"
         raise InvalidData(where, "no permission to read or write here", next_step=step) from error
     except IsADirectoryError as error:
         raise InvalidData(where, "this is a folder", expected="a file") from error
     except FileExistsError as error:
-        raise InvalidData(where, "a file of this name is in the way", expected="a folder") from error
+        raise InvalidData(where, "a file with this name exists", expected="a folder") from error
     except OSError as error:
         if error.errno == errno.EROFS:
             step = "Mount a volume there (podTemplate.volumes and volumeMounts), or name a bucket."
             raise InvalidData(where, "this file system is read-only", next_step=step) from error
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        said = "the disk is full" if full else f"the file system failed: {error.strerror or error}"
-        raise StorageUnavailable(where, said) from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        found = "the disk is full" if is_full else f"the file system failed: {error.strerror or error}"
+        raise StorageUnavailable(where, found) from error
 
 
 def _publish(unfinished: Path, path: Path, only: str | None) -> None:
     if only is None:
         try:
-            # Unlike a renaming, a link fails when the name is taken.
+            # Unlike a rename, a hard link fails if the destination exists.
             path.hardlink_to(unfinished)
         except FileExistsError as error:
             raise preconditions.conflict(str(path), only) from error
@@ -165,8 +165,8 @@ def _publish(unfinished: Path, path: Path, only: str | None) -> None:
             unfinished.unlink()
             return
     elif only != preconditions.ANY:
-        there = head(path)
-        if there is None or there.version != only:
+        existing = head(path)
+        if existing is None or existing.version != only:
             raise preconditions.conflict(str(path), only)
     unfinished.replace(path)
 
@@ -179,7 +179,7 @@ def _present(path: Path) -> Found:
 def _finished(paths: Iterable[Path]) -> list[Found]:
     found = []
     for path in paths:
-        # Others may delete a file, or rename an unfinished one, between listing and asking.
+        # Another process may delete or rename a file between the listing and stat.
         with suppress(FileNotFoundError):
             if not path.name.endswith(UNFINISHED):
                 found.append(_found(path, path.stat()))

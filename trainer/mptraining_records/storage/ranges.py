@@ -1,6 +1,6 @@
-"""Ranges of objects, fetched whole: what a connection lost is asked for again, and only that.
+"""Byte ranges of remote objects, read in parallel; after a lost connection only the missing bytes are requested again.
 
-The data plane: obstore, a kept-alive connection for each thread that asks, no lock held while bytes arrive.
+This is the data plane: obstore, one kept-alive connection per requesting thread, no lock held while bytes arrive.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from obstore.store import GCSStore
 
 
-# One stream of Google Cloud Storage gives some 20 to 100 MB/s, whatever the machine: many short ranges at once, each
-# long enough (2 MiB are 0.1 s at 20 MB/s) that the 30 to 50 ms before its first byte are not the most of it.
+# A single stream of Google Cloud Storage delivers 20 to 100 MB/s on any machine. Many ranges are therefore read in
+# parallel, each long enough (2 MiB take 0.1 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.
 RANGE = 2 << 20
 STREAMS = 32
-# What a lost connection costs at most, and what each stream holds beside its range.
+# The most bytes that a lost connection discards, and the memory of a stream in addition to its range.
 _CHUNK = 64 << 10
-# Waits grow from 0.1 s to 3 s, drawn at random so that workers who failed together do not come back together:
+# Waits grow from 0.1 s to 3 s with random jitter, so that workers that fail together do not retry together:
 # https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
-# Not of the random module: the job's program may have seeded it, the same on every worker.
+# The job's program may have seeded `random` identically on every worker, so that `secrets` draws the jitter.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was fetched so far: `bytes` that arrived, `requests` sent, `retries` among them."""
+    """Totals of the fetches so far: `bytes` received, `requests` sent, and the `retries` among them."""
 
     bytes: int = 0
     requests: int = 0
@@ -48,7 +48,7 @@ class Figures:
 
 
 class Traffic:
-    """Counts what all threads of one reader fetch."""
+    """Counts the fetches of all threads of one reader."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,8 +60,8 @@ class Traffic:
 
     def add(self, *, bytes: int = 0, requests: int = 0, retries: int = 0) -> None:
         with self._lock:
-            had = self._figures
-            self._figures = Figures(had.bytes + bytes, had.requests + requests, had.retries + retries)
+            last = self._figures
+            self._figures = Figures(last.bytes + bytes, last.requests + requests, last.retries + retries)
 
 
 def fetch(
@@ -73,17 +73,17 @@ def fetch(
     traffic: Traffic,
     into: memoryview | None = None,
 ) -> memoryview:
-    """Bytes start … start + length - 1 of a remote object, which must have that many; written to `into` if given.
+    """Read bytes start … start + length - 1 of a remote object, which must have that many, into `into` if given.
 
-    A range of several `RANGE`s is fetched in parts side by side. A failure is tried again for as long as
-    MPTRAINING_STORAGE_RETRY_SECONDS says, counted anew whenever bytes arrived. Raises StorageUnavailable after that,
-    and InvalidData at once when the object was replaced, is gone, or may not be read.
+    A range longer than two `RANGE`s is read in parallel parts. A failed request is retried for
+    MPTRAINING_STORAGE_RETRY_SECONDS, counted again from each arrival of bytes. Raises StorageUnavailable after that,
+    and InvalidData at once if the object was replaced, does not exist or may not be read.
     """
     if into is None:
         into = np.empty(length, np.uint8).data
     parts = -(-length // RANGE)
     if parts <= 2:
-        # Threads of its own would cost more than they bring.
+        # Starting threads would take more time than it saves.
         _fill(uri, start, into, version, traffic)
         return into
     size = -(-length // parts)
@@ -92,7 +92,7 @@ def fetch(
             pool.submit(_fill, uri, start + at, into[at : at + size], version, traffic) for at in range(0, length, size)
         ]
         wait(fills, return_when=FIRST_EXCEPTION)
-        # After a failure the others would only fail too, each in its own time.
+        # After one failure the other parts would fail too, each only after its own retries.
         pool.shutdown(cancel_futures=True)
     for each in fills:
         if not each.cancelled():
@@ -101,9 +101,9 @@ def fetch(
 
 
 def fetch_whole(uri: str) -> bytes:
-    """A small remote object over the connections that ranges will go by; its checksum is the caller's to look at.
+    """Read a small remote object over the connections of the data plane; the caller verifies its checksum.
 
-    Tried again and raises as `fetch`.
+    Retries and raises as `fetch`.
     """
     content: bytes = _retrying(uri, Traffic())(_receive_whole, uri)
     return content
@@ -118,7 +118,7 @@ def _fill(
 ) -> None:
     got = 0
     while got < len(into):
-        # A new account of time for each stretch: a range that keeps moving is never given up.
+        # Each call gets the whole retry time, so that a range that makes progress never fails.
         received = _retrying(uri, traffic)(_receive, uri, start + got, into[got:], version, traffic)
         got += received
         if got < len(into):
@@ -141,7 +141,7 @@ def _retrying(uri: str, traffic: Traffic) -> Retrying:
 
 
 def _receive(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> int:
-    """Fills `into` from one request; the bytes that came, fewer when the connection was lost on the way."""
+    """Fill `into` from one request; returns the number of bytes received, fewer if the connection was lost."""
     import obstore
 
     traffic.add(requests=1)
@@ -174,7 +174,7 @@ def _receive_whole(uri: str) -> bytes:
 
 
 def _store(uri: str) -> GCSStore:
-    # Without obstore's own retries, which nobody can count: its clock of 0 seconds is over at the first failure.
+    # obstore's own retries cannot be counted; a retry time-out of 0 seconds disables them.
     return gcs_clients.store(gcs.split(uri)[0], gcs_clients.settings()._replace(retry_seconds=0.0), writing=False)
 
 
@@ -186,18 +186,18 @@ def _wait(state: RetryCallState) -> float:
 def windows(
     objects: Sequence[StoredObject], traffic: Traffic, done_with: set[str] | None = None
 ) -> Iterator[tuple[StoredObject, int, bytes]]:
-    """(object, first byte, content) for every window of every object, one object after the other.
+    """Yield (object, first byte, content) for every window of every object, one object after the other.
 
-    At most `STREAMS` windows of `RANGE` bytes are fetched or wait to be taken. Of an object whose URI is put into
-    `done_with` no more is fetched. Raises InvalidData and StorageUnavailable as `fetch`, the latter also when a whole
-    object differs from its CRC32C.
+    At most `STREAMS` windows of `RANGE` bytes are fetched ahead. The caller skips the rest of an object by adding its
+    URI to `done_with`. Raises InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs
+    from its CRC32C.
     """
-    left = set() if done_with is None else done_with
+    skipped = set() if done_with is None else done_with
 
-    def todo() -> Iterator[tuple[StoredObject, int]]:
+    def remaining() -> Iterator[tuple[StoredObject, int]]:
         for object in objects:
             for start in range(0, object.size, RANGE):
-                if object.uri in left:
+                if object.uri in skipped:
                     break
                 yield object, start
 
@@ -206,7 +206,7 @@ def windows(
         return pool.submit(fetch, object.uri, start, length, version=object.version, traffic=traffic)
 
     ahead: deque[tuple[StoredObject, int, Future[memoryview]]] = deque()
-    wanted = todo()
+    wanted = remaining()
     crc = 0
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="windows") as pool:
         try:
@@ -220,7 +220,7 @@ def windows(
                 crc = google_crc32c.extend(crc if start else 0, content)
                 if start + len(content) == object.size and object.crc32c not in (None, crc):
                     raise StorageUnavailable(object.uri, "what arrived differs from the object's CRC32C")
-                if object.uri not in left:
+                if object.uri not in skipped:
                     yield object, start, content
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

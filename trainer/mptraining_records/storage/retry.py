@@ -1,7 +1,7 @@
-"""Whether the storage service answers: what is asked again and for how long, who hears of it, did it ever answer.
+"""Retry policy of storage requests, status and cause of their errors, and the listener that retries are reported to.
 
-`contact` is the one of this process. Its owner sets `on_retry`, which hears one line each time something is asked
-again, from any thread, and must neither wait nor raise; it decides how often to pass one on.
+`contact` is this process's listener. Its owner sets `on_retry`, which is called with one line before each retry, from
+any thread, and must neither block nor raise; it decides how many lines to pass on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RetryListener:
-    """`answered` is true once the service gave any answer, be it a refusal."""
+    """Receives retries; `answered` is true once the service sent any response, even an error."""
 
     def __init__(self) -> None:
         self.answered = False
         self.on_retry: Callable[[str], None] | None = None
 
     def retrying(self, uri: str, cause: str) -> None:
-        """Tells that `uri` is asked again because of `cause`."""
+        """Report that a request for `uri` is retried because of `cause`."""
         if self.on_retry is not None:
             self.on_retry(" ".join(f"{uri}: {cause}; trying again".split()))
 
@@ -33,16 +33,16 @@ contact = RetryListener()
 
 
 def is_temporary(status: int) -> bool:
-    """Whether a request that was answered with this HTTP status may succeed later."""
+    """Return whether a request that failed with this HTTP status may succeed later."""
     return status in _TEMPORARY
 
 
 def retry_policy(uri: str, seconds: float) -> Retry:
-    """Asks again after what may heal, with growing random waits of at most 3 s, for `seconds` in all."""
+    """Return a policy that retries transient errors for `seconds` in all, with growing random waits of at most 3 s."""
     from google.api_core.retry import Retry
 
     return Retry(
-        predicate=_may_heal,
+        predicate=_is_transient,
         initial=0.5,
         multiplier=2.0,
         maximum=3.0,
@@ -52,7 +52,7 @@ def retry_policy(uri: str, seconds: float) -> Retry:
 
 
 def cause_of(error: BaseException) -> str:
-    """What went wrong with a request, in a few words."""
+    """Return the cause of a failed request in a few words."""
     import requests
 
     status = status_of(error)
@@ -63,11 +63,11 @@ def cause_of(error: BaseException) -> str:
         return "the bucket cannot be reached (no answer in time)"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "the bucket cannot be reached (the connection was cut)"
-    return f"the bucket cannot be reached ({_innermost(error)})"
+    return f"the bucket cannot be reached ({_os_message(error)})"
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status behind an error of google-cloud-storage; 0 when there was no answer."""
+    """Return the HTTP status of an error of google-cloud-storage; 0 if there was no response."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.cloud.storage.exceptions import InvalidResponse
 
@@ -79,14 +79,14 @@ def status_of(error: BaseException) -> int:
 
 
 def is_untrusted(error: BaseException) -> bool:
-    """Whether the server's certificate is not trusted, which it will not be in a second either.
+    """Return whether the server's certificate is not trusted, which a retry does not change.
 
-    A connection that is cut in its handshake is an SSLError as well, but may heal.
+    A connection cut during the TLS handshake is an SSLError as well, but may succeed later.
     """
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def _may_heal(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     import requests
     from google.auth.exceptions import GoogleAuthError
 
@@ -100,13 +100,13 @@ def _may_heal(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or is_temporary(status_of(error))
 
 
-def _innermost(error: BaseException) -> str:
-    """The words of the operating system, which urllib3 and requests wrap several times."""
+def _os_message(error: BaseException) -> str:
+    """Return the operating system's message, which urllib3 and requests wrap several times."""
     found: BaseException | None = error
-    said = str(error)
+    message = str(error)
     while found is not None:
         if isinstance(found, OSError) and found.strerror:
-            said = found.strerror
+            message = found.strerror
         reason = getattr(found, "reason", None) or next((arg for arg in found.args if isinstance(arg, Exception)), None)
         found = found.__cause__ or (reason if isinstance(reason, BaseException) else None) or found.__context__
-    return said.partition("\n")[0][:200]
+    return message.partition("\n")[0][:200]

@@ -1,8 +1,8 @@
-"""What it means that Google gave no token: whether it may heal, who has to mend what. Keys, external accounts, GKE.
+"""Causes and remedies of failed Google authentication: keys, external accounts, GKE Workload Identity.
 
-google-auth says it in six ways: an error of OAuth's or of IAM's in JSON, an answer of the metadata server, a file that
-is not there, an answer that did not come. obstore passes on nothing but the text of what its provider raised, which
-is why a refusal can be written as one, `Refused`, and found again in it.
+google-auth reports them in several forms: an OAuth or IAM error in JSON, a response of the metadata server, a missing
+file, a missing response. obstore keeps only the text of its credential provider's exception; a `Refused` therefore
+carries the refusal as JSON text, which `refused_in` reads.
 """
 
 from __future__ import annotations
@@ -22,111 +22,110 @@ LOGIN = (
     "Run `gcloud auth application-default login`, give the pod a service account, "
     "or set MPTRAINING_GCS_ANONYMOUS=1 for a public bucket"
 )
-_LONGEST = 300
-# As obstore passes on what the provider of credentials raised.
-_MARK = "provider: Refused: "
+_MAX_MESSAGE = 300
+# obstore begins the text of its credential provider's exception with this.
+_PREFIX = "provider: Refused: "
 
 
 class Refusal(NamedTuple):
-    """What was refused, and what to do; parts of a Problem."""
+    """Cause and next step of an authentication failure that a retry does not change; parts of a Problem."""
 
     found: str
     next_step: str
 
 
 class Refused(Exception):
-    """A refusal as a text that outlives the way through another language."""
+    """A refusal as JSON text, which survives obstore's Rust code."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(json.dumps(refusal))
 
 
 def refused_in(text: str) -> Refusal | None:
-    """The refusal that a text tells of, as a `Refused` was made into a part of it."""
-    _, found, rest = text.partition(_MARK)
+    """Return the refusal of a `Refused` whose message is part of the text, else None."""
+    _, found, rest = text.partition(_PREFIX)
     if not found:
         return None
-    told, _ = json.JSONDecoder().raw_decode(rest)
-    return Refusal(*told)
+    fields, _ = json.JSONDecoder().raw_decode(rest)
+    return Refusal(*fields)
 
 
 def no_credentials(error: DefaultCredentialsError) -> Refusal:
-    """There are none, or the file that the environment names is none."""
+    """Return the refusal for missing credentials, or for an invalid file named by the environment."""
     if not os.environ.get(KEY_FILE):
         return Refusal("no Google credentials found", LOGIN)
     return Refusal(
-        f"the file that {KEY_FILE} names is of no use ({_line(error.args[0])})",
+        f"the file that {KEY_FILE} names is of no use ({_first_line(error.args[0])})",
         "Mount a service account's key or a credential configuration there",
     )
 
 
 def refusal(error: GoogleAuthError) -> Refusal | None:
-    """Why there is no token; None where it was not refused and may come when it is asked for again."""
+    """Return the refusal of a token; None if the token was not refused and a retry may succeed."""
     from google.auth.exceptions import RefreshError, TransportError
 
     if error.retryable:
         return None
     unanswered = next((each for each in (error, error.__cause__) if isinstance(each, TransportError)), None)
     if unanswered is not None:
-        return _of_metadata(unanswered)
-    answer = _answer(error)
-    said = answer.get("error")
-    if isinstance(said, Mapping):
-        return _of_iam(said)
-    if said:
-        return _of_oauth(f"{said}: {answer.get('error_description', '')}".rstrip(": "), error)
-    # Without an answer it is the file with a provider's token. Else something answered that is not Google.
-    file = isinstance(error, RefreshError) and len(error.args) == 1
-    return (
-        Refusal(_line(error.args[0]), "Mount the token where the credential configuration names it") if file else None
-    )
+        return _metadata_refusal(unanswered)
+    answer = _json_response(error)
+    reported = answer.get("error")
+    if isinstance(reported, Mapping):
+        return _iam_refusal(reported)
+    if reported:
+        return _oauth_refusal(f"{reported}: {answer.get('error_description', '')}".rstrip(": "), error)
+    # A RefreshError without a response comes from reading the provider's token file; other responses are not Google's.
+    if isinstance(error, RefreshError) and len(error.args) == 1:
+        return Refusal(_first_line(error.args[0]), "Mount the token where the credential configuration names it")
+    return None
 
 
-def _of_metadata(error: GoogleAuthError) -> Refusal | None:
+def _metadata_refusal(error: GoogleAuthError) -> Refusal | None:
     response = error.args[1] if len(error.args) > 1 else None
     status = int(getattr(response, "status", 0))
     if not status or is_temporary(status) or status >= 500:
         return None
     content = getattr(response, "data", b"")
-    said = _line(content.decode(errors="replace") if isinstance(content, bytes) else content)
+    reported = _first_line(content.decode(errors="replace") if isinstance(content, bytes) else content)
     return Refusal(
-        f"the metadata server gives no token (HTTP {status}: {said})",
+        f"the metadata server gives no token (HTTP {status}: {reported})",
         "Check the pod's Kubernetes service account: its annotation iam.gke.io/gcp-service-account names a Google one, "
         "on which it needs roles/iam.workloadIdentityUser",
     )
 
 
-def _of_iam(error: Mapping[str, Any]) -> Refusal | None:
+def _iam_refusal(error: Mapping[str, Any]) -> Refusal | None:
     status = int(error.get("code", 0))
     if is_temporary(status) or status >= 500:
         return None
     return Refusal(
-        f"Google let nobody act as the service account (HTTP {status}: {_line(error.get('message', ''))})",
+        f"Google denied impersonation of the service account (HTTP {status}: {_first_line(error.get('message', ''))})",
         "Grant roles/iam.workloadIdentityUser on the service account of the credential configuration to the pool's "
         "principal",
     )
 
 
-def _of_oauth(said: str, error: GoogleAuthError) -> Refusal | None:
+def _oauth_refusal(reported: str, error: GoogleAuthError) -> Refusal | None:
     from google.auth.exceptions import OAuthError
 
-    if said.startswith(("internal_failure", "server_error", "temporarily_unavailable")):
+    if reported.startswith(("internal_failure", "server_error", "temporarily_unavailable")):
         return None
     if isinstance(error, OAuthError):
         return Refusal(
-            f"Google did not accept the provider's token ({_line(said)})",
+            f"Google did not accept the provider's token ({_first_line(reported)})",
             "Compare its issuer and audience with those of the workload identity provider",
         )
-    if "JWT" in said or "account not found" in said:
+    if "JWT" in reported or "account not found" in reported:
         return Refusal(
-            f"Google did not accept the service account's key ({_line(said)})",
+            f"Google did not accept the service account's key ({_first_line(reported)})",
             f"Make a new key for the file that {KEY_FILE} names",
         )
-    return Refusal(f"the Google credentials were refused ({_line(said)})", LOGIN)
+    return Refusal(f"the Google credentials were refused ({_first_line(reported)})", LOGIN)
 
 
-def _answer(error: GoogleAuthError) -> Mapping[str, Any]:
-    """The JSON that came; empty for anything else."""
+def _json_response(error: GoogleAuthError) -> Mapping[str, Any]:
+    """Return the JSON object of the response; empty for anything else."""
     content = error.args[1] if len(error.args) > 1 else {}
     if isinstance(content, str):
         try:
@@ -136,5 +135,5 @@ def _answer(error: GoogleAuthError) -> Mapping[str, Any]:
     return content if isinstance(content, Mapping) else {}
 
 
-def _line(text: object) -> str:
-    return str(text).strip().partition("\n")[0].rstrip(" .")[:_LONGEST]
+def _first_line(text: object) -> str:
+    return str(text).strip().partition("\n")[0].rstrip(" .")[:_MAX_MESSAGE]

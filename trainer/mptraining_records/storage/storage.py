@@ -1,7 +1,7 @@
 """Files and objects by URI: `gs://bucket/key`, a local path, or `file:///path`.
 
-Every function raises Problems only: InvalidData for what the user can put right (no such file, no
-permission), StorageUnavailable for what may heal by itself (no answer, a full disk).
+Every function raises Problems only: InvalidData for errors that the user can fix (no such file, no permission),
+StorageUnavailable for errors that may be temporary (no response, a full disk).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One file or object: `size` in bytes, `version` changes whenever the content is replaced.
+    """One file or object: `size` in bytes; `version` changes whenever the content is replaced.
 
-    `crc32c` is of the whole content, as the bucket knows it; None for local files.
+    `crc32c` is that of the whole content, as reported by the bucket; None for local files.
     """
 
     uri: str
@@ -42,7 +42,7 @@ class StoredObject:
 
 
 def is_remote(uri: str) -> bool:
-    """Whether `uri` names a bucket; raises InvalidData for a scheme that is neither gs:// nor file://."""
+    """Return whether `uri` is in a bucket; raises InvalidData for a scheme other than gs:// and file://."""
     if uri.startswith(gcs.SCHEME):
         return True
     scheme, found, _ = uri.partition("://")
@@ -52,31 +52,31 @@ def is_remote(uri: str) -> bool:
 
 
 def local_path(uri: str) -> Path:
-    """The path of a local URI."""
+    """Return the path of a local URI."""
     return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
 
 
 def local_folder(uri: str) -> Path:
-    """The path of a local folder, made if it does not exist."""
+    """Return the path of a local folder, created if it does not exist."""
     local.make_folder(local_path(uri))
     return local_path(uri)
 
 
 def join(base: str, *parts: str) -> str:
-    """`base/part/part`, without doubled slashes."""
+    """Return `base/part/part`, without doubled slashes."""
     stripped = [part.strip("/") for part in parts]
     return "/".join([base.rstrip("/"), *stripped] if base else stripped)
 
 
 def read(uri: str) -> bytes:
-    """The whole content."""
+    """Read the whole content."""
     return gcs.get(uri) if is_remote(uri) else local.read(local_path(uri))
 
 
 def read_range(uri: str, start: int, length: int, *, version: str | None = None) -> bytes:
-    """At most `length` bytes from byte `start`; fewer at the end of the object.
+    """Read at most `length` bytes from byte `start`; fewer at the end of the object.
 
-    With `version`, raises InvalidData when the object was replaced since that version.
+    With `version`, raises InvalidData if the object has another one.
     """
     if is_remote(uri):
         return gcs.get_range(uri, start, length, version)
@@ -88,7 +88,7 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
 
 
 def mapped(stored: StoredObject) -> mmap.mmap:
-    """The content of a local file that is not empty; raises InvalidData when it was replaced since."""
+    """Map a local file, which must not be empty, into memory; raises InvalidData if it was replaced since."""
     with local.opened(local_path(stored.uri)) as (file, found):
         if found.version != stored.version:
             raise replaced(stored.uri)
@@ -96,11 +96,11 @@ def mapped(stored: StoredObject) -> mmap.mmap:
 
 
 def write(uri: str, data: bytes, *, replacing: str | None = preconditions.ANY) -> StoredObject:
-    """Writes in one step: a reader sees the old content or the new, never a part.
+    """Write in one step: a reader sees either the old content or the new one.
 
-    `replacing` says what may be there before: `versions.ANY` content or none; None: nothing, the object must not
-    exist; else this version alone. Raises Conflict, and changes nothing, when something else is there. Local files
-    are compared and renamed in two steps, between which another process could write.
+    `replacing` is the precondition: `preconditions.ANY` replaces any version or none; with None the object must not
+    exist; else it must have this version. Raises Conflict, and changes nothing, if the precondition is not met. Local
+    files are compared and renamed in two steps, between which another process could write.
     """
     if is_remote(uri):
         return _stored(uri, gcs.put(uri, data, replacing))
@@ -108,7 +108,7 @@ def write(uri: str, data: bytes, *, replacing: str | None = preconditions.ANY) -
 
 
 def upload(source: Path | str, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
-    """Copies a local file to `uri` without holding it in memory, in one step as `write` does."""
+    """Copy a local file to `uri` in one step, as `write`, without loading it into memory."""
     if not is_remote(uri):
         return _local([local.copy(Path(source), local_path(uri), replacing)])[0]
     with local.explained(Path(source)):
@@ -117,7 +117,7 @@ def upload(source: Path | str, uri: str, *, replacing: str | None = precondition
 
 
 def move(source: Path, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
-    """As `upload`, but the local file goes; on the same disk it is renamed."""
+    """Upload a local file and delete it; to a local `uri`, which must be on the same disk, rename it."""
     if not is_remote(uri):
         return _local([local.move(source, local_path(uri), replacing)])[0]
     stored = upload(source, uri, replacing=replacing)
@@ -126,7 +126,7 @@ def move(source: Path, uri: str, *, replacing: str | None = preconditions.ANY) -
 
 
 def copy(source: StoredObject, uri: str) -> StoredObject:
-    """Copies an object; from bucket to bucket its bytes do not pass through this machine."""
+    """Copy an object; from bucket to bucket, the copy is made within Google Cloud Storage."""
     if not is_remote(source.uri):
         return upload(local_path(source.uri), uri)
     if is_remote(uri):
@@ -136,7 +136,7 @@ def copy(source: StoredObject, uri: str) -> StoredObject:
 
 
 def download(uri: str, destination: Path | str) -> None:
-    """Copies the object to a local file without holding it in memory, in one step."""
+    """Copy the object to a local file in one step, without loading it into memory."""
     if not is_remote(uri):
         local.copy(local_path(uri), Path(destination))
         return
@@ -146,7 +146,7 @@ def download(uri: str, destination: Path | str) -> None:
 
 @contextmanager
 def at_hand(uri: str) -> Iterator[Path]:
-    """The object as a local file: itself, or a copy of one in a bucket while the context lasts."""
+    """Yield the object as a local file: the file itself, or a temporary copy of a remote object."""
     if not is_remote(uri):
         stat(uri)
         yield local_path(uri)
@@ -158,12 +158,12 @@ def at_hand(uri: str) -> Iterator[Path]:
 
 
 def exists(uri: str) -> bool:
-    """Whether there is such a file or object (a folder is none)."""
+    """Return whether the file or object exists (False for a folder)."""
     return find(uri) is not None
 
 
 def stat(uri: str) -> StoredObject:
-    """Size and version; raises InvalidData when there is no such object."""
+    """Return size and version; raises InvalidData if the object does not exist."""
     found = find(uri)
     if found is None:
         raise InvalidData(uri, "no such file or object")
@@ -171,25 +171,25 @@ def stat(uri: str) -> StoredObject:
 
 
 def find(uri: str) -> StoredObject | None:
-    """As `stat`, but None when there is no such object; a missing bucket is still an InvalidData."""
+    """Return size and version, None if the object does not exist; raises InvalidData if there is no bucket."""
     if is_remote(uri):
-        there = gcs.head(uri)
-        return None if there is None else _stored(uri, there)
+        remote = gcs.head(uri)
+        return None if remote is None else _stored(uri, remote)
     present = local.head(local_path(uri))
     return None if present is None else _local([present])[0]
 
 
 def list_objects(folder: str) -> list[StoredObject]:
-    """Every object below a folder, at any depth, sorted by URI; none when the folder does not exist."""
+    """List every object below a folder, at any depth, sorted by URI; empty if the folder does not exist."""
     remote = is_remote(folder)
     found = _remote(folder, gcs.walk(folder)) if remote else _local(local.walk(local_path(folder)))
     return sorted(found, key=lambda each: each.uri)
 
 
 def delete(uri: str, *, version: str | None = None) -> None:
-    """Deletes one object; nothing happens when it does not exist.
+    """Delete one object; ignore a missing one.
 
-    With `version` a bucket deletes that one alone, and raises Conflict when another one is there.
+    With `version`, a remote object is deleted only if it has that one; raises Conflict if it has another.
     """
     if is_remote(uri):
         gcs.delete(uri, version)
@@ -198,7 +198,7 @@ def delete(uri: str, *, version: str | None = None) -> None:
 
 
 def delete_prefix(folder: str) -> None:
-    """Deletes a folder with everything below it; nothing happens when it does not exist."""
+    """Delete a folder with everything below it; ignore a missing one."""
     if not is_remote(folder):
         local.delete_folder(local_path(folder))
         return
@@ -207,14 +207,14 @@ def delete_prefix(folder: str) -> None:
 
 
 def replaced(uri: str) -> InvalidData:
-    """What to say when an object is not the one that was indexed."""
+    """Return the error for an object that was replaced after it was indexed."""
     return preconditions.replaced(uri)
 
 
 def glob(pattern: str) -> list[StoredObject]:
-    """The objects that match, sorted by URI; `*`, `?` and `[…]` may stand in any element of the path.
+    """List the objects that match, sorted by URI; any path element may contain `*`, `?` and `[…]`.
 
-    Raises InvalidData, with the nearest existing names, when nothing matches.
+    Raises InvalidData, with the nearest existing names, if nothing matches.
     """
     folder, elements = _literal_folder(pattern)
     folders, missed = [folder], (folder, elements[0])
@@ -235,7 +235,7 @@ def glob(pattern: str) -> list[StoredObject]:
 
 
 def matching(pattern: str) -> list[StoredObject]:
-    """As `glob`, but an empty list when nothing matches or the folder does not exist."""
+    """List the objects that match, as `glob`; empty if nothing matches or the folder does not exist."""
     try:
         return glob(pattern)
     except InvalidData:
@@ -243,7 +243,7 @@ def matching(pattern: str) -> list[StoredObject]:
 
 
 def _literal_folder(pattern: str) -> tuple[str, list[str]]:
-    """The longest folder without a wildcard, and the elements that follow it (at least one)."""
+    """Split a pattern into its longest folder without a wildcard and the elements after it (at least one)."""
     if is_remote(pattern):
         bucket, key = gcs.split(pattern)
         if _WILDCARDS & set(bucket) or not key:
@@ -260,14 +260,14 @@ def _literal_folder(pattern: str) -> tuple[str, list[str]]:
 
 
 def _match(names: Iterable[str], element: str) -> list[str]:
-    # As in a shell, a wildcard stands for no hidden name: indexes and unfinished shards lie beside the finished ones.
+    # As in a shell, a wildcard matches no hidden names, such as those of indexes and unfinished shards.
     hidden = element.startswith(".")
     matching = [name for name in names if fnmatch.fnmatchcase(name, element) and (hidden or not name.startswith("."))]
     return [name for name in names if name == element] or matching
 
 
 def _level(folder: str) -> tuple[list[str], list[StoredObject]]:
-    """The names of the folders and the objects directly in `folder`."""
+    """List the names of the folders, and the objects, directly in `folder`."""
     if is_remote(folder):
         keys, objects = gcs.level(folder)
         return [key.rpartition("/")[2] for key in keys], _remote(folder, objects)

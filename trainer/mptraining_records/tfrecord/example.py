@@ -1,7 +1,7 @@
 """tf.train.Example without TensorFlow: one record as named lists of bytes, integers or floats.
 
-Source of the message: tensorflow/core/example/feature.proto and example.proto. It lives in a descriptor pool
-of its own, so that TensorFlow may register its own copy in the same process.
+Source of the message: tensorflow/core/example/feature.proto and example.proto. It is registered in a separate
+descriptor pool, so that TensorFlow can register its own copy in the same process.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LISTS = {"BytesList": "TYPE_BYTES", "FloatList": "TYPE_FLOAT", "Int64List": "TY
 
 
 def encode(features: Mapping[str, Encodable]) -> bytes:
-    """One record, byte for byte the same for the same features: bytes and text become a bytes list, integers
-    and booleans an int64 list, other numbers a float list; arrays are flattened in C order.
+    """Serialize the features deterministically: bytes and text as a bytes list, integers and booleans as an int64
+    list, other numbers as a float list; arrays are flattened in C order.
 
-    Raises TypeError for anything else, and for a list of mixed kinds.
+    Raises TypeError for any other value and for a list of mixed kinds.
     """
     example = _example()()
     for name, value in features.items():
@@ -60,9 +60,9 @@ def encode(features: Mapping[str, Encodable]) -> bytes:
 
 
 def parse(record: bytes) -> dict[str, tuple[Kind, Values]]:
-    """The features by name: bytes as a list, int64 and float as arrays of shape [values].
+    """Parse a record into features by name: bytes as a list, int64 and float as arrays of shape [values].
 
-    A feature without values is left out. Raises InvalidData when the record is no tf.train.Example.
+    A feature without a kind is skipped. Raises InvalidData if the record is not a tf.train.Example.
     """
     example = _example()()
     try:
@@ -96,7 +96,7 @@ def _bytes(value: bytes | str) -> bytes:
 
 @functools.cache
 def _example() -> Any:
-    """The message class, built from its description in this module."""
+    """Build the message class from its descriptor in this module."""
     field = descriptor_pb2.FieldDescriptorProto
     one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
     file = descriptor_pb2.FileDescriptorProto(name="mptraining/example.proto", package="tensorflow", syntax="proto3")

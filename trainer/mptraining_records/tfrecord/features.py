@@ -1,4 +1,4 @@
-"""What the records of a data set hold: declared in its manifest or the job, else inferred from a few."""
+"""Features of a data set: name, dtype, shape and encoding of each tensor; their inference from records; the label."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GIVE_FEATURES = "Describe the records in data.features"
 class Feature(BaseModel):
     """One named tensor of every record.
 
-    `shape` is that of the decoded tensor, None where a dimension varies. `decode` says how its single bytes
-    value becomes a tensor: an encoded image, or "raw", the tensor's own bytes, little-endian, in C order.
+    `shape` is that of the decoded tensor, None where a dimension varies. `decode` is the encoding of its single bytes
+    value: an image format, or "raw" for the tensor's own bytes, little-endian, in C order.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -36,11 +36,11 @@ class Feature(BaseModel):
 
 
 def infer(records: Sequence[bytes], label: str | None = None) -> tuple[Feature, ...]:
-    """The features of a data set, sorted by name, as its first records show them.
+    """Infer the features of a data set, sorted by name, from its first records.
 
-    One integer is an int64 scalar and several a vector of fixed length; other numbers float32; JPEG and PNG
-    bytes an image (its height and width None where they vary); other bytes a string. Raises InvalidData when
-    a feature is missing from a record, its kind or length varies, or there is no feature `label`.
+    One integer is an int64 scalar and several are a vector of fixed length; other numbers are float32; JPEG and PNG
+    bytes are an image (height and width None where they vary); other bytes are a string. Raises InvalidData if a
+    feature is missing from a record, its kind or length varies, or there is no feature `label`.
     """
     if not records:
         raise InvalidData("data.features", "no record to infer them from")
@@ -61,7 +61,7 @@ def infer(records: Sequence[bytes], label: str | None = None) -> tuple[Feature, 
 
 
 def describe(features: Sequence[Feature]) -> list[str]:
-    """One line for each feature, to be shown to the user: `image: uint8 [?, ?, 3] from jpeg`."""
+    """Return one line for the user about each feature: `image: uint8 [?, ?, 3] from jpeg`."""
     lines = []
     for feature in features:
         sizes = ", ".join("?" if size is None else str(size) for size in feature.shape)
@@ -72,14 +72,14 @@ def describe(features: Sequence[Feature]) -> list[str]:
 
 
 def image_kind(content: bytes) -> Decode | None:
-    """ "jpeg" or "png" when the bytes begin as one, else None."""
+    """Return "jpeg" or "png" by the first bytes of the content, else None."""
     return next((kind for kind, magic in _MAGIC.items() if content.startswith(magic)), None)
 
 
 def image_shape(content: bytes) -> tuple[int, int, int]:
-    """Height, width and channels as TensorFlow decodes them (a palette and CMYK become RGB).
+    """Return height, width and channels as TensorFlow decodes them (palette and CMYK images become RGB).
 
-    Raises OSError when Pillow cannot read the header.
+    Raises OSError if Pillow cannot read the header.
     """
     from PIL import Image
 
@@ -120,9 +120,9 @@ def _infer_bytes(name: str, contents: Sequence[bytes]) -> Feature:
 
 
 def images(name: str, kinds: set[Decode], shapes: set[tuple[int, int, int]]) -> Feature:
-    """The feature of images of these encodings and these shapes [height, width, channels].
+    """Return the feature of images with these encodings and these shapes [height, width, channels].
 
-    TensorFlow's decoders of JPEG and PNG each read both, so "png" stands for a mixture.
+    TensorFlow's JPEG and PNG decoders each decode both formats, so that "png" also means a mixture.
     """
     heights, widths, channels = ({shape[axis] for shape in shapes} for axis in range(3))
     return Feature(
@@ -141,7 +141,7 @@ LABELS = ("label", "labels", "y", "target", "class")
 
 
 def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
-    """The label's name: the one asked for, else one of LABELS where there is one."""
+    """Return the name of the label: `label` if given, else the first of LABELS in `names`. Raises InvalidData."""
     if label is None:
         return next((name for name in LABELS if name in names), None)
     if label not in names:

@@ -1,8 +1,8 @@
-"""TFRecord framing: how one record lies in a file.
+"""TFRecord framing: the frame of one record, its checksums, and errors of damaged and foreign files.
 
     uint64 length | uint32 masked CRC32C of those 8 bytes | payload | uint32 masked CRC32C of the payload
 
-all little-endian. Source: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
+All numbers are little-endian. Source: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _FOREIGN = {
 
 @dataclass(frozen=True)
 class BadRecord:
-    """One damaged record: its number within the object, the byte at which it begins, what is wrong.
+    """One damaged record: its number within the object, the offset of its first byte, and the cause.
 
-    `length` is how many bytes of the object it takes up, frame included; where a frame could not be followed, all
-    bytes up to the next one that can, and these count as one record. Bytes of a compressed file are counted in what
-    it holds.
+    `length` is its number of bytes in the object, frame included. If the frame cannot be followed, these are all bytes
+    up to the next valid frame, which count as one record. Offsets and lengths in a compressed file count decompressed
+    bytes.
     """
 
     uri: str
@@ -52,7 +52,7 @@ class BadRecord:
     length: int
 
     def problem(self) -> InvalidData:
-        """The damage as an error for the user."""
+        """Return the damage as an error for the user."""
         return InvalidData(
             self.uri,
             f"record {self.record} at byte {self.offset} is damaged: {self.cause}",
@@ -61,34 +61,34 @@ class BadRecord:
 
 
 class CompressedFile(InvalidData):
-    """The file is a GZIP or ZLIB one: `compressed` reads it, nothing else does."""
+    """The file is GZIP or ZLIB compressed; only `mptraining_records.index.compressed` reads it."""
 
 
 def masked_crc(data: bytes) -> int:
-    """The CRC32C of `data`, rotated right by 15 bits plus a constant, as TFRecord stores it."""
+    """Return the CRC32C of `data` as TFRecord stores it: rotated right by 15 bits, plus a constant."""
     return masked_crc_of(google_crc32c.value(data))
 
 
 def masked_crc_of(crc: int) -> int:
-    """The stored form of a CRC32C that is known already."""
+    """Return the stored form of a CRC32C."""
     return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmasked_crc(stored: int) -> int:
-    """The inverse of `masked_crc_of`."""
+    """Return the CRC32C of a stored one: the inverse of `masked_crc_of`."""
     rotated = (stored - MASK_DELTA) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def unmasked(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The CRC32Cs stored at the bytes `footers` (shape [n]) of `content`: the inverse of `masked_crc_of`."""
+    """Return the CRC32Cs of the footers at the offsets `footers` (shape [n]): the inverse of `masked_crc_of`."""
     stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(MASK_DELTA)
     crcs: NDArray[np.uint32] = stored >> np.uint32(17) | stored << np.uint32(15)
     return crcs
 
 
 def encode(record: bytes) -> bytes:
-    """The record with its frame; `len(record) + 16` bytes."""
+    """Return the record with its frame, `len(record) + 16` bytes."""
     length = struct.pack("<Q", len(record))
     return b"".join(
         (
@@ -101,17 +101,17 @@ def encode(record: bytes) -> bytes:
 
 
 def is_header(header: bytes) -> bool:
-    """Whether these 12 bytes are a length with its right checksum."""
+    """Return whether these 12 bytes are a length with a valid checksum."""
     return len(header) == HEADER and header_format.unpack(header)[1] == masked_crc(header[:8])
 
 
 def is_payload(payload: bytes, footer: bytes) -> bool:
-    """Whether the 4 bytes that follow a payload are its checksum."""
+    """Return whether the 4 bytes after a payload are its checksum."""
     return len(footer) == FOOTER and footer_format.unpack(footer)[0] == masked_crc(payload)
 
 
 def refuse_foreign(uri: str, head: bytes) -> None:
-    """Raises InvalidData when a file that begins with `head` (12 bytes of it) is no TFRecord file."""
+    """Raise InvalidData if a file that begins with `head` (its first 12 bytes) is not a TFRecord file."""
     if is_header(head[:HEADER]) or not head:
         return
     refuse_known(uri, head)
@@ -119,9 +119,9 @@ def refuse_foreign(uri: str, head: bytes) -> None:
 
 
 def refuse_known(uri: str, head: bytes) -> None:
-    """As `refuse_foreign`, but only when it can be told what else the file is.
+    """Raise InvalidData if a file that begins with `head` has another known format.
 
-    Raises CompressedFile when that may be a compressed TFRecord file.
+    Raises CompressedFile if it may be a compressed TFRecord file.
     """
     if head[:2] == b"\x1f\x8b" or _is_zlib(head):
         raise CompressedFile(
@@ -144,5 +144,5 @@ def _foreign(uri: str, kind: str) -> InvalidData:
 
 
 def _is_zlib(head: bytes) -> bool:
-    # RFC 1950: method 8 with a window up to 32 KiB, and both bytes together a multiple of 31.
+    # RFC 1950 requires method 8, a window of at most 32 KiB, and a multiple of 31 as the 16-bit header.
     return len(head) > 1 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0

@@ -1,4 +1,4 @@
-"""`<name>-manifest.json` beside the shards of a split: what they hold, so that nothing has to be inferred."""
+"""Manifest of a split, `<name>-manifest.json` in the folder of its shards: features, label, classes and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIX = "manifest.json"
 
 
 class File(BaseModel):
-    """One shard: its name in the manifest's folder, its size in bytes, the CRC32C of its whole content."""
+    """One shard: its name in the manifest's folder, records, size in bytes, and the CRC32C of its whole content."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -27,7 +27,7 @@ class File(BaseModel):
 
 
 class Manifest(BaseModel):
-    """One split of a data set; `classes` names what the integers of the label mean."""
+    """One split of a data set; `classes` are the names of the integer labels."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -41,19 +41,19 @@ class Manifest(BaseModel):
 
 
 def uri_of(folder: str, name: str) -> str:
-    """Where the manifest of the split `name` lies."""
+    """Return the URI of the manifest of the split `name`."""
     return storage.join(folder, f"{name}-{SUFFIX}")
 
 
 def save(folder: str, manifest: Manifest) -> str:
-    """Writes the manifest in one step and returns its URI."""
+    """Write the manifest in one step and return its URI."""
     uri = uri_of(folder, manifest.name)
     storage.write(uri, manifest.model_dump_json(indent=1).encode())
     return uri
 
 
 def load(uri: str) -> Manifest:
-    """Reads one manifest; raises InvalidData when it is none."""
+    """Read one manifest; raises InvalidData if it is not valid."""
     try:
         return Manifest.model_validate_json(storage.read(uri))
     except ValidationError as error:
@@ -65,10 +65,10 @@ def load(uri: str) -> Manifest:
 
 
 def find(patterns: Sequence[str]) -> Manifest | None:
-    """What the manifests say about the shards that the patterns match; None when no manifest names them.
+    """Return the merged manifest of the shards that the patterns match; None if no manifest names them.
 
-    A pattern may match a part of a split, or several splits and folders: the result then lists the matched
-    files of them all. Raises InvalidData when their features, label or classes differ.
+    A pattern may match a part of a split, or several splits and folders: the result lists all matched files. Raises
+    InvalidData if their features, label or classes differ.
     """
     parts = list(_parts(dict.fromkeys(patterns)))
     if not parts:
@@ -92,7 +92,7 @@ def find(patterns: Sequence[str]) -> Manifest | None:
 
 
 def _parts(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
-    """Each manifest beside a pattern's files, with those of its files that the pattern matches."""
+    """Yield each manifest in a pattern's folder, reduced to the files that the pattern matches."""
     for pattern in patterns:
         folder, _, name = pattern.rpartition("/")
         for found in storage.matching(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
