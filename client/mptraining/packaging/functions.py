@@ -1,7 +1,7 @@
-"""The source of one function with what it stands on, cut out of the program or notebook that defines it.
+"""Extraction of one function and its dependencies from the source of a script or notebook.
 
-Kept are the top-level statements that bind a name which the function needs, and what those need in turn. All other
-lines become empty ones, so that a line has the same number as in the user's file.
+The result keeps the top-level statements that bind a name which the function uses, directly or through another kept
+statement. All other lines become empty, so that line numbers match the user's file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def refuse_nameless(function: Callable[..., Any]) -> None:
-    """Raises InvalidProgram for a lambda, a function inside a function, or another callable without source text."""
+    """Raise InvalidProgram for a lambda, a nested function, or a callable without source text."""
     name = getattr(function, "__qualname__", "")
     if not name or "<" in name or not hasattr(function, "__code__"):
         what = (
@@ -34,7 +34,10 @@ def refuse_nameless(function: Callable[..., Any]) -> None:
 
 
 def cut(text: str, name: str, where: str) -> str:
-    """`text` with only the statements that the function `name` needs. Raises InvalidProgram when it is not defined."""
+    """Return `text` with only the statements that the function `name` needs.
+
+    Raises InvalidProgram if `text` does not define it, or is not valid Python.
+    """
     try:
         statements = ast.parse(text).body
     except SyntaxError as error:
@@ -59,7 +62,7 @@ def cut(text: str, name: str, where: str) -> str:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The module's names that a statement binds; `*` when it may be any."""
+    """Yield the module-level names that a statement binds; `*` if it affects every name."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
@@ -67,7 +70,8 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         case ast.ImportFrom(module="__future__"):
             yield "*"
             return
-    # A walk finds names of functions inside `if` and `try` too, and some that are theirs alone: kept needlessly.
+    # ast.walk also yields the names inside `if` and `try`, and local names of functions there; the latter only keep
+    # statements that are not needed.
     for node in ast.walk(statement):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -80,17 +84,17 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _loaded(statement: ast.stmt) -> set[str]:
-    """The module's names that a statement, or a function in it, reads."""
+    """Return the global names that a statement, or a function in it, reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
-        # `from __future__ import annotations` in this module must not leak into theirs.
+        # dont_inherit: the `from __future__ import annotations` of this module must not apply to the user's code.
         code = compile(ast.Module([statement], []), "<shipped>", "exec", dont_inherit=True)
     return set(_names(code))
 
 
 def _names(code: CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        # Local names have other instructions, so that a variable `model` inside needs no `model` outside.
+        # Local variables have other instructions: a local `model` does not depend on a global `model`.
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             yield str(instruction.argval)
     for constant in code.co_consts:
