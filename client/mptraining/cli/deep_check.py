@@ -1,6 +1,6 @@
-"""`mptj check --deep FILE`: the trainer builds the model and says what it found; here it becomes a report for a person.
+"""Report of `mptj check --deep FILE` on the model's layers, memory and batch size; the trainer builds the model.
 
-Nothing is trained and no accelerator is needed: the model of a job for eight GPUs is looked at on a laptop.
+Nothing is trained and no accelerator is needed: the model of a job for eight GPUs can be inspected on a laptop.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mptraining_api.spec import MPTrainingJob
 
 INSPECTOR = (sys.executable, "-m", "mptraining_trainer", "inspect")
 _NAMED = 4
-# Beyond it nothing is gained by a larger batch, so that no model is said to allow one.
+# Larger batches have no benefit; the report shows "over 65,536" instead of the exact number.
 _LARGEST = 65_536
 
 
 def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] = INSPECTOR) -> Report:
-    """Lets the trainer build the model of the job at `path`, as the cluster would train it, and computes the report.
+    """Build the model of the job at `path` in the trainer, as the cluster would train it, and return the report.
 
-    `say` gets the lines that the trainer has for a person, `command` starts it. Raises Problem: what the trainer
-    found wrong, and InvalidProgram when TensorFlow is not installed.
+    `say` gets notices and errors of the trainer, `command` starts it. Raises the Problem that the trainer reports, and
+    InvalidProgram if TensorFlow is not installed.
     """
     if tuple(command) == INSPECTOR and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
@@ -85,7 +85,7 @@ def _ask(command: Sequence[str], environment: dict[str, str], say: Callable[[str
 
 
 def show(found: Report, console: Console) -> None:
-    """Prints the report: layer by layer, then what they add up to, then what to change."""
+    """Print the report: layers, memory, findings, advice."""
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
     console.print()
     head = f"{found.model} under {found.policy}: {found.parameters:,} parameters{trained}"
@@ -100,7 +100,7 @@ def show(found: Report, console: Console) -> None:
 
 
 def findings(found: Report) -> list[tuple[str, str]]:
-    """What the table says in so many rows, in one line each."""
+    """Return (name, text) lines that summarize the table of layers."""
     mixed = found.policy.startswith("mixed_")
     lines = []
     if mixed:
@@ -117,7 +117,7 @@ def findings(found: Report) -> list[tuple[str, str]]:
 
 
 def advice(found: Report) -> list[str]:
-    """What to change, the most important first."""
+    """Return suggested changes, the most important first."""
     said = []
     if found.output_not_float32:
         said.append(
@@ -202,7 +202,7 @@ def _memories(found: Report) -> Table:
 
 
 def total(memory: Memory, examples: int) -> int:
-    """Bytes of a replica that trains on so many examples at once."""
+    """Return the memory in bytes of a replica that trains on this many examples per step."""
     fixed = memory.weights + memory.slots + memory.gradients + memory.copies
     return fixed + examples * (memory.activations_per_example + memory.working_per_example)
 
