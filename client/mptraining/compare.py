@@ -70,7 +70,7 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
 
     base = _base(runs)
     # Step times are comparable only for equal batch sizes.
-    same_batch = len({_told(run, "global_batch_size") for run in runs}) == 1
+    same_batch = len({_reported(run, "global_batch_size") for run in runs}) == 1
     rows = [row("outcome", "outcome", outcome)]
     rows += [row(name, metric_title(name), _metric(name), number, better(name)) for name in metric_names(runs)]
     rows += [
@@ -85,11 +85,11 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
         row("peak_memory_bytes", "peak memory", _peak_memory, size, "lower"),
         row("input_bound_percent", "waited for data", _input_bound, lambda each: f"{each:.0f}%", "lower"),
         row("precision", "precision", lambda run: run.precision),
-        row("strategy", "strategy", lambda run: _told(run, "strategy")),
-        row("replicas", "replicas", lambda run: _told(run, "replicas_in_sync")),
-        row("global_batch_size", "global batch size", lambda run: _told(run, "global_batch_size")),
+        row("strategy", "strategy", lambda run: _reported(run, "strategy")),
+        row("replicas", "replicas", lambda run: _reported(run, "replicas_in_sync")),
+        row("global_batch_size", "global batch size", lambda run: _reported(run, "global_batch_size")),
         row("accelerator", "accelerator", lambda run: run.job.accelerator.title if run.job else None),
-        row("keras", "Keras", lambda run: _told(run, "keras")),
+        row("keras", "Keras", lambda run: _reported(run, "keras")),
         row("attempts", "attempts", lambda run: run.history.attempts or None),
     ]
     shown = [each for each in rows if any(value is not None for value in each.values)]
@@ -153,7 +153,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
         ("global_batch_size", "global batch sizes"),
         ("replicas_in_sync", "numbers of replicas"),
     ):
-        different = {value for run in runs if (value := _told(run, key)) is not None}
+        different = {value for run in runs if (value := _reported(run, key)) is not None}
         if len(different) > 1:
             found.append(f"the runs have different {title}: compare examples/s, not the time per step")
     return list(dict.fromkeys(found))
@@ -193,7 +193,7 @@ def _metric(name: str) -> Callable[[Run], Value]:
     return lambda run: run.metrics.get(name)
 
 
-def _told(run: Run, field: str) -> Any:
+def _reported(run: Run, field: str) -> Any:
     told = run.result or run.history.started
     return None if told is None else getattr(told, field)
 

@@ -69,16 +69,18 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
     Raises InvalidSpec for an unknown accelerator.
     """
     accelerator: dict[str, Any] = {"type": accelerators.canonical(flags.accelerator or "cpu")}
-    accelerator |= _said(topology=flags.topology, countPerNode=flags.count)
+    accelerator |= _without_none(topology=flags.topology, countPerNode=flags.count)
     if flags.spot:
         accelerator["provisioning"] = "Spot"
-    spec: dict[str, Any] = {"accelerator": accelerator, **_said(nodes=flags.nodes)}
+    spec: dict[str, Any] = {"accelerator": accelerator, **_without_none(nodes=flags.nodes)}
     if flags.precision:
         spec["precision"] = {"policy": flags.precision}
     spec["program"] = dict(program)
     if flags.data or flags.validation or flags.label:
-        spec["data"] = {"train": list(flags.data)} | _said(validation=list(flags.validation) or None, label=flags.label)
-    training = _said(epochs=flags.epochs)
+        spec["data"] = {"train": list(flags.data)} | _without_none(
+            validation=list(flags.validation) or None, label=flags.label
+        )
+    training = _without_none(epochs=flags.epochs)
     if flags.batch_size is not None:
         training["batchSize"] = {"perReplica": flags.batch_size}
     if training:
@@ -93,7 +95,7 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
 
 def application(target: str, flags: Flags) -> dict[str, Any]:
     """Return `spec.program` for an application, which is a model by name."""
-    return {"application": {"name": target, **_said(classes=flags.classes)}}
+    return {"application": {"name": target, **_without_none(classes=flags.classes)}}
 
 
 def prefix(target: str) -> str:
@@ -114,5 +116,5 @@ def refuse_beside_a_file(target: str, flags: Flags, arguments: Sequence[str] = (
         )
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

@@ -97,7 +97,7 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
             "google.colab.auth.authenticate_user()",
         )
     if status == 404:
-        return _absent(request, named, job=job)
+        return _not_found(request, named, job=job)
     if status == 403 and not (job and "cannot" not in message):
         return _forbidden(request, message)
     if job and status in (400, 403, 409, 422):
@@ -127,7 +127,7 @@ def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:
     return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Fix the job and submit it again.")
 
 
-def _absent(request: Request, named: str, *, job: bool) -> ClusterProblem:
+def _not_found(request: Request, named: str, *, job: bool) -> ClusterProblem:
     """Return the problem for HTTP 404: the kind, the namespace or the object is missing, by the response's details."""
     if job and not named:
         return NotInstalled(

@@ -53,7 +53,7 @@ def from_run_folder(output: str, folder: Path) -> Path:
         )
     if not storage.exists(storage.join(source, _ABOUT)):
         raise InvalidData(source, "holds no model", expected=_ABOUT, next_step="It is written at the end of training.")
-    with _appearing(folder) as part:
+    with _atomic_folder(folder) as part:
         for each in storage.list_objects(source):
             # An object name with `..` must not write outside the folder: write access to the bucket is not write
             # access to this machine.
@@ -73,7 +73,7 @@ def cached(uid: str) -> Path:
 
 def copied(source: Path, folder: Path) -> Path:
     """Copy the files of `source` to `folder` and return it."""
-    with _appearing(folder) as part:
+    with _atomic_folder(folder) as part:
         shutil.copytree(source, part, dirs_exist_ok=True)
     return folder
 
@@ -130,7 +130,7 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
             raise Unreachable(pod.name, f"the model was damaged on its way: SHA-256 {message}.")
         archive.seek(0)
         try:
-            with _appearing(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
+            with _atomic_folder(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
                 # The pod runs the user's program and is not trusted: filter="data" writes nothing outside the folder.
                 tar.extractall(part, filter="data")
         except tarfile.TarError as error:
@@ -153,7 +153,7 @@ class _Hashed:
         return self._file.write(some)
 
 
-class _appearing:  # noqa: N801 - reads as a statement: with _appearing(folder) as part
+class _atomic_folder:  # noqa: N801 - reads as a statement: with _atomic_folder(folder) as part
     """Context manager that creates a folder atomically, by a rename at the end; replaces an existing one."""
 
     def __init__(self, folder: Path) -> None:
@@ -249,11 +249,11 @@ def load(folder: Path) -> Any:
         raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
     keras = _keras("tf_keras" if legacy else "keras")
     errors = []
-    for way in _ways(about, keras.__version__, folder):
+    for name in _loaders(about, keras.__version__, folder):
         try:
-            return _WAYS[way](keras, folder)
-        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next way may still work
-            errors.append(f"{way}: {type(error).__name__}: {error}")
+            return _LOADERS[name](keras, folder)
+        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next loader may succeed
+            errors.append(f"{name}: {type(error).__name__}: {error}")
     raise InvalidProgram(
         str(folder),
         f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
@@ -262,19 +262,19 @@ def load(folder: Path) -> Any:
     )
 
 
-def _ways(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
+def _loaders(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
     """Return the loaders to try, the most likely first. A model of a script has no `rebuild.py`."""
-    there = [name for name in (_AS_IT_IS, _BY_PROGRAM) if (folder / name).exists()]
+    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if (folder / name).exists()]
     if version == about["keras"]["version"]:
         return there
-    return [*there[::-1], *([_IN_PART] if _AS_IT_IS in there else [])]
+    return [*there[::-1], *([_KERAS_FILE_REDUCED] if _KERAS_FILE in there else [])]
 
 
-def _opened(keras: Any, folder: Path) -> Any:
+def _load_file(keras: Any, folder: Path) -> Any:
     return _read(keras, folder / "model.keras")
 
 
-def _opened_in_part(keras: Any, folder: Path) -> Any:
+def _load_without_unknown(keras: Any, folder: Path) -> Any:
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         target = Path(scratch, "model.keras")
         if not rewritten(folder / "model.keras", target):
@@ -291,7 +291,7 @@ def _read(keras: Any, path: Path) -> Any:
         keras.mixed_precision.set_global_policy(before)
 
 
-def _rebuilt(keras: Any, folder: Path) -> Any:
+def _load_by_program(keras: Any, folder: Path) -> Any:
     """Build the model by `rebuild.py`, which executes the user's program in this process."""
     del keras
     spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
@@ -302,8 +302,8 @@ def _rebuilt(keras: Any, folder: Path) -> Any:
     return module.load_model(folder)
 
 
-_AS_IT_IS, _BY_PROGRAM, _IN_PART = "model.keras", "rebuild.py", "model.keras without unused arguments"
-_WAYS = {_AS_IT_IS: _opened, _BY_PROGRAM: _rebuilt, _IN_PART: _opened_in_part}
+_KERAS_FILE, _BY_PROGRAM, _KERAS_FILE_REDUCED = "model.keras", "rebuild.py", "model.keras without unused arguments"
+_LOADERS = {_KERAS_FILE: _load_file, _BY_PROGRAM: _load_by_program, _KERAS_FILE_REDUCED: _load_without_unknown}
 
 
 def _keras(name: str) -> Any:

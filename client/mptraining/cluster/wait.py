@@ -78,7 +78,7 @@ class Shown:
         self.summary = RunSummary()
         self._display = display
         self._wall = wall
-        self._said = ""
+        self._last_text = ""
         self._warned = False
         # The attempt whose log of worker 0 is read: its Progress events are newer and more detailed than the status.
         self._attempt_from_log = 0
@@ -86,8 +86,8 @@ class Shown:
 
     def job(self, seen: JobView) -> None:
         text = f"{seen.phase}: {why(seen)}"
-        if text != self._said and not seen.finished:
-            self._said = text
+        if text != self._last_text and not seen.finished:
+            self._last_text = text
             self._display.say(text)
         progress = seen.status.progress
         if progress is None or progress.step is None or progress.attempt == self._attempt_from_log:

@@ -202,7 +202,7 @@ def run_local(
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
-    folder = _as_typed(job.output or "", Path.cwd())
+    folder = _relative_path(job.output or "", Path.cwd())
     for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
         display.say(text)
     summary = RunSummary()
@@ -345,7 +345,7 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _as_typed(folder: str, here: Path) -> str:
+def _relative_path(folder: str, here: Path) -> str:
     """Return `folder` relative to the current folder `here` if it is below it."""
     below = Path(folder).is_relative_to(here) and "://" not in folder
     return str(Path(folder).relative_to(here)) if below else folder

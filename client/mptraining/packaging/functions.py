@@ -42,7 +42,7 @@ def cut(text: str, name: str, where: str) -> str:
         statements = ast.parse(text).body
     except SyntaxError as error:
         raise InvalidProgram(f"{where}, line {error.lineno}", error.msg) from error
-    binds = [set(_bound(statement)) for statement in statements]
+    binds = [set(_names_bound(statement)) for statement in statements]
     defined = {each for statement in statements if isinstance(statement, _DEFINITIONS) for each in (statement.name,)}
     if name not in defined:
         hint = nearest(name, sorted(defined)) or "Define it with `def` at the top of a cell or of the file."
@@ -55,13 +55,13 @@ def cut(text: str, name: str, where: str) -> str:
             if index in kept or not (wanted in bound or "*" in bound):
                 continue
             kept.add(index)
-            new = _loaded(statements[index]) - needed
+            new = _names_read(statements[index]) - needed
             needed |= new
             waiting += sorted(new)
-    return _blanked(text, [statements[index] for index in sorted(kept)])
+    return _with_blank_lines(text, [statements[index] for index in sorted(kept)])
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
+def _names_bound(statement: ast.stmt) -> Iterator[str]:
     """Yield the module-level names that a statement binds; `*` if it affects every name."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -83,7 +83,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
                     yield alias.asname or alias.name.partition(".")[0]
 
 
-def _loaded(statement: ast.stmt) -> set[str]:
+def _names_read(statement: ast.stmt) -> set[str]:
     """Return the global names that a statement, or a function in it, reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
@@ -102,7 +102,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _blanked(text: str, kept: list[ast.stmt]) -> str:
+def _with_blank_lines(text: str, kept: list[ast.stmt]) -> str:
     lines = text.split("\n")
     numbers: set[int] = set()
     for statement in kept:

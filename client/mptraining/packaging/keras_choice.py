@@ -34,7 +34,7 @@ def with_keras(
     """
     files = {file.path: file.content for file in package.files}
     texts = _Texts(files.__contains__, files.__getitem__)
-    made, notes = _decided(document, texts, requirements=package.requirements, image=image)
+    made, notes = _with_detected_keras(document, texts, requirements=package.requirements, image=image)
     if made["spec"].get("keras") == "Legacy":
         package, about_tuner = _with_older_tuner(package)
         notes += about_tuner
@@ -59,7 +59,7 @@ def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dic
     """Return the job and notes like `with_keras`, for a program in `folder` that is not packaged."""
     texts = _Texts(lambda path: (folder / path).is_file(), lambda path: (folder / path).read_bytes())
     source = document["spec"].get("source") or {}
-    return _decided(document, texts, requirements=source.get("requirements"))
+    return _with_detected_keras(document, texts, requirements=source.get("requirements"))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Texts:
         return self.content(path).decode("utf-8", "replace")
 
 
-def _decided(
+def _with_detected_keras(
     document: Mapping[str, Any], texts: _Texts, *, requirements: str | None, image: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     spec = dict(document["spec"])
@@ -89,12 +89,12 @@ def _decided(
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
     whole = sum((code for _, code in found), KerasCode())
-    signs = [_placed(sign, path, texts) for path, code in found for sign in code.keras_2]
+    signs = [_located(sign, path, texts) for path, code in found for sign in code.keras_2]
     if not signs:
         return dict(document), []
     more = f", and {len(signs) - 1} more" if len(signs) > 1 else ""
     if whole.needs_legacy:
-        ignored = [_placed(sign, path, texts) for path, code in found for sign in code.ignored]
+        ignored = [_located(sign, path, texts) for path, code in found for sign in code.ignored]
         note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {signs[0]}{more}"
         return {**document, "spec": {**spec, "keras": "Legacy"}}, [note, *ignored]
     if whole.bare:
@@ -103,7 +103,7 @@ def _decided(
     return dict(document), []
 
 
-def _placed(sign: Sign, path: str, texts: _Texts) -> str:
+def _located(sign: Sign, path: str, texts: _Texts) -> str:
     """Return the text of the sign with its file and line, or with its notebook cell."""
     if not sign.line:
         return f"{sign.found} ({sign.why})"
@@ -114,7 +114,7 @@ def _placed(sign: Sign, path: str, texts: _Texts) -> str:
     return f"{path}, line {sign.line}: {sign.found} ({sign.why})"
 
 
-def _start(program: Mapping[str, Any]) -> str | None:
+def _first_file(program: Mapping[str, Any]) -> str | None:
     """Return the path of the file that the trainer runs first."""
     if "script" in program:
         return str(program["script"]["path"])
@@ -125,7 +125,7 @@ def _start(program: Mapping[str, Any]) -> str | None:
 
 def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
     """Yield the paths of the program's file and of the modules in `texts` that it imports, also indirectly."""
-    waiting = [_start(program)]
+    waiting = [_first_file(program)]
     seen: set[str] = set()
     while waiting:
         path = waiting.pop()

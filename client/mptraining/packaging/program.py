@@ -104,7 +104,7 @@ def ship_running_notebook(
     """Package the running notebook with the modules that it imports from the current folder, or with `folder`."""
     made = program_of(running_notebook())
     path = f"{NOTEBOOK_MODULE}.py"
-    files, notes, root = _beside(made.text, folder)
+    files, notes, root = _files_for(made.text, folder)
     files = [each for each in files if each.path != path]
     files.append(SourceFile.of_text(path, made.text))
     return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
@@ -150,13 +150,13 @@ def ship_function(
         text, where, lines, notes = _main_program()
         text = cut(text, name, where)
         module = NOTEBOOK_MODULE
-        files, said, root = _beside(text, folder)
+        files, said, root = _files_for(text, folder)
         notes = [*notes, *said]
         path = f"{module}.py"
         files = [each for each in files if each.path != path]
         files.append(SourceFile.of_text(path, text))
     else:
-        root = (folder or _home(function)).resolve()
+        root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
     if not trains_itself:
         made = _function(f"{module}:{name}", arguments)
@@ -181,7 +181,7 @@ def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
     return Path(file).read_text(encoding="utf-8"), Path(file).name, (), []
 
 
-def _home(function: Callable[..., Any]) -> Path:
+def _import_root(function: Callable[..., Any]) -> Path:
     """Return the folder from which the function's module is imported. Raises InvalidProgram for site-packages."""
     module = sys.modules[function.__module__]
     file = getattr(module, "__file__", None)
@@ -193,7 +193,7 @@ def _home(function: Callable[..., Any]) -> Path:
     return Path(file).resolve().parents[above]
 
 
-def _beside(text: str, folder: Path | None) -> tuple[list[SourceFile], list[str], Path]:
+def _files_for(text: str, folder: Path | None) -> tuple[list[SourceFile], list[str], Path]:
     """Return files, notes and root for a program without a file: `folder`, or its imports from the current folder."""
     if folder is not None:
         files, notes = read_folder(folder.resolve())
