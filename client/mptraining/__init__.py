@@ -1,8 +1,8 @@
-"""Train Keras models on Kubernetes: submit a job, follow it, take its model.
+"""Python client for training Keras models on Kubernetes: submit a job, follow it, fetch its model.
 
-The public names are below. `packaging` ships a program; `cluster` runs a job on Kubernetes, `local` on this machine;
-`display` shows it; `runs` reads a run folder and `compare` compares several; `cli` is `mptj`; `colab` and
-`tensorflow_cloud` are for programs that were written for tensorflow-cloud.
+`__all__` is the public API. `packaging` packages a program; `cluster` runs a job on Kubernetes, `local` on this
+machine; `display` shows it; `runs` reads a run folder and `compare` compares several; `cli` is `mptj`; `colab` and
+`tensorflow_cloud` (implemented in `tensorflow_cloud_compat`) run programs that were written for tensorflow-cloud.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Job", "Run", "Where", "attach", "compare", "load_run", "run_local", "submit"]
 
-# A notebook's `import mptraining` costs nothing until a name is used.
-_HOME = {
+# The module of each public name, imported on first use, so that `import mptraining` is fast.
+_MODULE_OF = {
     "Comparison": "mptraining.compare",
     "compare": "mptraining.compare",
     "Run": "mptraining.runs",
@@ -35,10 +35,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'mptraining' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_MODULE_OF])

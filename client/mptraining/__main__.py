@@ -1,4 +1,4 @@
-"""`python -m mptraining` is `mptj`."""
+"""Entry point of `python -m mptraining`, the same as `mptj`."""
 
 from mptraining.cli.main import main
 

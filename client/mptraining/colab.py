@@ -1,8 +1,8 @@
-"""One line for a program that was written for tensorflow-cloud: `import mptraining.colab`.
+"""Replacement of tensorflow-cloud by one line in an unchanged program: `import mptraining.colab`.
 
-From then on `import tensorflow_cloud as tfc` is `mptraining.tensorflow_cloud`, without installing the 3.3 GB of the
-real package; one that is imported already is redirected (`mptraining.tensorflow_cloud.install`). A program for Keras 2
-gets tf_keras here too, if TensorFlow is not imported yet: `TF_USE_LEGACY_KERAS=1` is set, and that is printed.
+After it, `import tensorflow_cloud as tfc` imports `mptraining.tensorflow_cloud`, without the 3.3 GB of the real
+package; if the real package is already imported, `mptraining.tensorflow_cloud.install` redirects it. For a program
+written for Keras 2, `TF_USE_LEGACY_KERAS=1` (tf_keras) is set with a printed note, if TensorFlow is not imported yet.
 
     import mptraining.colab; mptraining.colab.run_here()      # jobs train on this machine, without a cluster
     python -m mptraining.colab [--here] FILE [ARGUMENTS]      # the same for a script that stays as it is
@@ -25,7 +25,7 @@ _USAGE = "usage: python -m mptraining.colab [--here] FILE [ARGUMENTS]"
 
 
 def _use_keras_2(text: str) -> None:
-    """Makes `tf.keras` tf_keras in this process if the program's text asks for it and nothing has decided it yet."""
+    """Set TF_USE_LEGACY_KERAS=1 if the program needs Keras 2, unless it is already set or TensorFlow is imported."""
     if "tensorflow" in sys.modules or _LEGACY in os.environ or tensorflow_cloud.remote():
         return
     from mptraining_api.keras_2.source_code import read
@@ -38,7 +38,7 @@ def _use_keras_2(text: str) -> None:
 
 
 def _running_notebook() -> str:
-    """The notebook's text as far as it can be had, else nothing."""
+    """Return the running notebook as program text; empty if it is not available."""
     from mptraining.packaging.notebooks import program, running_notebook, shell
     from mptraining_api.problems import Problem
 
@@ -47,7 +47,7 @@ def _running_notebook() -> str:
     try:
         return program(running_notebook(as_saved=True)).text
     except Problem:
-        # `run` says what is wrong with it.
+        # `tfc.run` raises the same problem to the user.
         return ""
 
 
@@ -60,14 +60,14 @@ if "IPython" in sys.modules and not tensorflow_cloud.remote():
 
 
 def run_here() -> None:
-    """From now on `tfc.run` trains in processes of this machine, unless a call names `backend` or `where`."""
+    """Make `tfc.run` train in processes of this machine, unless a call has `backend` or `where`."""
     from mptraining.tensorflow_cloud_compat.run import BACKEND
 
     os.environ[BACKEND] = "local"
 
 
 def main(words: Sequence[str]) -> None:
-    """Runs a script as `python FILE ARGUMENTS` would, with tensorflow_cloud replaced."""
+    """Run a script like `python FILE ARGUMENTS`, with tensorflow_cloud replaced."""
     from mptraining_api.problems import Problem
 
     here = words[:1] == ["--here"]
@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> None:
         run_here()
     _use_keras_2(Path(file).read_text(encoding="utf-8", errors="replace"))
     sys.argv = [file, *arguments]
-    # As Python does it for a script: in place of the folder of `-m`, which is the current one.
+    # Python puts the script's folder first; with `-m` the first entry is the current folder.
     sys.path[0] = str(Path(file).resolve().parent)
     try:
         runpy.run_path(file, run_name="__main__")

@@ -1,4 +1,4 @@
-"""Runs side by side: one value that the terminal, a page and a program each draw in their own way."""
+"""Comparison of runs as one value, rendered as a terminal table here and as HTML in `mptraining.compare_html`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BETTER: dict[str | None, Better] = {"up": "higher", "down": "lower"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity over all runs: `values` for programs, `texts` for people, `best` the runs that do best."""
+    """One quantity over all runs: raw `values`, formatted `texts`, and the indices of the `best` runs."""
 
     key: str
     title: str
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`labels` name the runs, each another one; `notes` are what a reader of the numbers must know."""
+    """Compared runs. `labels` are unique names of the runs; `notes` qualify the numbers."""
 
     runs: tuple[Run, ...]
     labels: tuple[str, ...]
@@ -40,7 +40,7 @@ class Comparison:
     notes: tuple[str, ...]
 
     def to_document(self) -> dict[str, Any]:
-        """For JSON: under `runs` one mapping of plain values a run (seconds, bytes), and the notes."""
+        """Return a JSON document: `runs` (one mapping of raw values per run: seconds, bytes), `best` and `notes`."""
         runs = [
             {"folder": run.folder, "label": label, **{row.key: row.values[index] for row in self.rows}}
             for index, (run, label) in enumerate(zip(self.runs, self.labels, strict=True))
@@ -50,14 +50,12 @@ class Comparison:
 
 
 def compare(folders: Sequence[str]) -> Comparison:
-    """The runs in `folders` (paths or gs:// URIs) side by side. Raises InvalidData for a folder without a
-    run.
-    """
+    """Compare the runs in `folders` (paths or gs:// URIs). Raises InvalidData for a folder without a run."""
     return side_by_side([load_run(folder) for folder in folders])
 
 
 def side_by_side(runs: Sequence[Run]) -> Comparison:
-    """The same for runs that are loaded. Only runs that succeeded can do best in anything."""
+    """Compare loaded runs. Only runs that succeeded can be best."""
 
     def row(
         key: str,
@@ -71,8 +69,8 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
         return Row(key, title, values, texts, _best(runs, values, better))
 
     base = _base(runs)
-    # A step of another batch is another amount of work.
-    same_batch = len({_told(run, "global_batch_size") for run in runs}) == 1
+    # Step times are comparable only for equal batch sizes.
+    same_batch = len({_reported(run, "global_batch_size") for run in runs}) == 1
     rows = [row("outcome", "outcome", outcome)]
     rows += [row(name, metric_title(name), _metric(name), number, better(name)) for name in metric_names(runs)]
     rows += [
@@ -87,11 +85,11 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
         row("peak_memory_bytes", "peak memory", _peak_memory, size, "lower"),
         row("input_bound_percent", "waited for data", _input_bound, lambda each: f"{each:.0f}%", "lower"),
         row("precision", "precision", lambda run: run.precision),
-        row("strategy", "strategy", lambda run: _told(run, "strategy")),
-        row("replicas", "replicas", lambda run: _told(run, "replicas_in_sync")),
-        row("global_batch_size", "global batch size", lambda run: _told(run, "global_batch_size")),
+        row("strategy", "strategy", lambda run: _reported(run, "strategy")),
+        row("replicas", "replicas", lambda run: _reported(run, "replicas_in_sync")),
+        row("global_batch_size", "global batch size", lambda run: _reported(run, "global_batch_size")),
         row("accelerator", "accelerator", lambda run: run.job.accelerator.title if run.job else None),
-        row("keras", "Keras", lambda run: _told(run, "keras")),
+        row("keras", "Keras", lambda run: _reported(run, "keras")),
         row("attempts", "attempts", lambda run: run.history.attempts or None),
     ]
     shown = [each for each in rows if any(value is not None for value in each.values)]
@@ -99,7 +97,7 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
 
 
 def labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The last element of each folder's path; with as many elements as it takes to differ."""
+    """Return a unique label per run: as many last elements of the folder's path as needed."""
     parts = [run.folder.rstrip("/").split("/") for run in runs]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         found = tuple("/".join(each[-depth:]) for each in parts)
@@ -109,9 +107,7 @@ def labels(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
-    """Validation's metrics, accuracies first, then the training loss; training's metrics where there are no
-    others.
-    """
+    """Return the validation metrics (those that improve upwards first) and the training loss, or else all metrics."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     validation = [name for name in names if name.startswith("val_")]
     chosen = sorted(validation or names, key=lambda name: better(name) != "higher")
@@ -125,7 +121,7 @@ def metric_title(name: str) -> str:
 
 
 def better(name: str) -> Better:
-    """Which way a metric of that name improves; None when the name does not say."""
+    """Return the direction in which a metric of that name improves; None if unknown."""
     return _BETTER.get(direction(name))
 
 
@@ -138,7 +134,7 @@ def outcome(run: Run) -> str:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """What the numbers alone would hide."""
+    """Return notes that a reader of the numbers must know: devices, precision, warnings, gaps, different settings."""
     found = []
     for run, label in zip(runs, labels(runs), strict=True):
         on_cpu = run.job is not None and run.job.accelerator.kind == "cpu"
@@ -157,14 +153,14 @@ def notes(runs: Sequence[Run]) -> list[str]:
         ("global_batch_size", "global batch sizes"),
         ("replicas_in_sync", "numbers of replicas"),
     ):
-        different = {value for run in runs if (value := _told(run, key)) is not None}
+        different = {value for run in runs if (value := _reported(run, key)) is not None}
         if len(different) > 1:
             found.append(f"the runs have different {title}: compare examples/s, not the time per step")
     return list(dict.fromkeys(found))
 
 
 def table(comparison: Comparison) -> Table:
-    """For a terminal; the best of each row is green and bold."""
+    """Return the comparison as a terminal table; the best value of each row is green and bold."""
     from rich.table import Table
     from rich.text import Text
 
@@ -188,7 +184,7 @@ def _best(runs: Sequence[Run], values: Sequence[Value], direction: Better) -> tu
 
 
 def _base(runs: Sequence[Run]) -> int:
-    """The run whose speed is 1: the only one in float32, else the first."""
+    """Return the index of the run whose speed is 1: the only one in float32, or else the first."""
     plain = [at for at, run in enumerate(runs) if run.precision == "float32"]
     return plain[0] if len(plain) == 1 else 0
 
@@ -197,7 +193,7 @@ def _metric(name: str) -> Callable[[Run], Value]:
     return lambda run: run.metrics.get(name)
 
 
-def _told(run: Run, field: str) -> Any:
+def _reported(run: Run, field: str) -> Any:
     told = run.result or run.history.started
     return None if told is None else getattr(told, field)
 
@@ -218,7 +214,7 @@ def _ratio(run: Run, base: Run) -> Value:
 
 
 def _seconds(run: Run) -> Value:
-    """The result tells of its own attempt alone."""
+    """Return the run's total time; the result holds only the time of its own attempt."""
     return run.result.seconds if run.result and run.history.attempts <= 1 else run.history.seconds
 
 

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that needs nothing else: the table, the notes, the curves."""
+"""Self-contained HTML page of a comparison: table, notes and metric curves as inline SVG."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mptraining.runs import Point, Run
 COLOURS = 8
 MOST_POINTS = 240
 
-# Units of the view box. Narrow, so that the letters are still readable when a phone shows it at 340 pixels.
+# Units of the SVG view box, which is narrow so that its text is readable on a phone with 340 pixels.
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 54, 24, 10, 42
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points (x, y) in the order of x; `colour` from 0."""
+    """Points (x, y) sorted by x; `colour` is an index from 0."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high` with round numbers at `ticks`."""
+    """An axis from `low` to `high` with round numbers at `ticks`."""
 
     low: float
     high: float
@@ -39,14 +39,14 @@ class Axis:
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Where `value` lies between the ends: 0 to 1."""
+        """Return the position of `value` between the ends, 0 to 1."""
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
 def linear_axis(low: float, high: float, most_ticks: int = 6) -> Axis:
-    """An axis that holds `low` to `high`, its ends round numbers too."""
+    """Return a linear axis that covers `low` to `high` and ends at round numbers."""
     if high <= low:
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
@@ -58,7 +58,7 @@ def linear_axis(low: float, high: float, most_ticks: int = 6) -> Axis:
 
 
 def logarithmic_axis(low: float, high: float) -> Axis:
-    """An axis over powers of ten, with 2 and 5 between them where these are few; `low` above 0."""
+    """Return a logarithmic axis with ticks at powers of ten, also at 2 and 5 if these are few; `low` is positive."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     finely = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     start = max(tick for tick in finely if tick <= low * 1.001)
@@ -70,13 +70,13 @@ def logarithmic_axis(low: float, high: float) -> Axis:
 
 
 def value_axis(values: Sequence[float]) -> Axis:
-    """Logarithmic where the values span far more than one power of ten, else linear."""
+    """Return a logarithmic axis if the values are positive and span a factor of 30 or more, else a linear one."""
     low, high = min(values), max(values)
     return logarithmic_axis(low, high) if low > 0 and high / low >= 30 else linear_axis(low, high)
 
 
 def tick_text(value: float, axis: Axis) -> str:
-    """As short as it can be and still differ from its neighbours: 0.25, 1500, 20k, 1e-05."""
+    """Format a tick with few digits: 0.25, 1500, 20k, 1e-05."""
     if value == 0 or abs(value) < 1e-12 * abs(axis.high):
         return "0"
     if abs(value) >= 10_000:
@@ -85,7 +85,7 @@ def tick_text(value: float, axis: Axis) -> str:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """At most `most` of the points, evenly, the first and the last among them."""
+    """Return at most `most` evenly spaced points, including the first and the last."""
     if len(points) <= most:
         return list(points)
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
@@ -99,9 +99,7 @@ def chart(
     y_label: str,
     point_text: Callable[[Curve, float, float], str],
 ) -> str:
-    """An `<svg>` of the curves; empty when they have no points. `point_text` is shown when hovering over
-    one.
-    """
+    """Return an `<svg>` of the curves; empty if they have no points. `point_text` returns a point's tooltip."""
     everything = [point for curve in curves for point in curve.points]
     if not everything:
         return ""
@@ -132,7 +130,7 @@ def chart(
         f'<text class="axis" x="14" y="{middle_y}" text-anchor="middle" '
         f'transform="rotate(-90 14 {middle_y})">{escape(y_label)}</text>'
     )
-    # Points over all lines: a line must not hide another's title.
+    # The points are drawn after all lines, so that no line covers the tooltip area of a point.
     marks = []
     for curve in curves:
         colour = f"c{curve.colour % COLOURS}"
@@ -191,7 +189,7 @@ _NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(comparison: Comparison, *, title: str = "Comparison of runs") -> str:
-    """The whole HTML document; it loads nothing and runs no script."""
+    """Return the complete HTML document, which loads no resource and runs no script."""
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -233,7 +231,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _charts(comparison: Comparison) -> str:
-    """Each metric against the step and against time, training and validation in one chart."""
+    """Return the charts of each metric against step and against time; training and validation share a chart."""
     longest = max((point.seconds for run in comparison.runs for point in run.history.points), default=0.0)
     unit, seconds = _unit(longest)
     axes: list[tuple[str, Callable[[Point], float]]] = [
@@ -246,7 +244,7 @@ def _charts(comparison: Comparison) -> str:
 
 
 def _charted(runs: Sequence[Run]) -> list[str]:
-    """The metrics worth a chart, without val_: the loss first."""
+    """Return the metrics to chart, without `val_`, the loss first."""
     found = list(dict.fromkeys(name.removeprefix("val_") for name in metric_names(runs)))
     return sorted(found, key=lambda name: name != "loss")
 
@@ -272,7 +270,7 @@ def _figure(comparison: Comparison, metric: str, x_label: str, x: Callable[[Poin
 
 
 def _legend(curves: Sequence[Curve]) -> str:
-    """A colour a run; that dashed lines are validation's is said once."""
+    """Return the legend: one colour per run, and one entry for the dashed validation curves."""
     names = {curve.colour: curve.label for curve in curves}
     keys = [f'<span class="c{at % COLOURS}"><i></i>{escape(label)}</span>' for at, label in names.items()]
     if any(curve.dashed for curve in curves):
@@ -281,7 +279,7 @@ def _legend(curves: Sequence[Curve]) -> str:
 
 
 def _unit(longest: float) -> tuple[str, float]:
-    """The unit of the time axis, and its seconds."""
+    """Return the unit of the time axis, and its length in seconds."""
     if longest < 600:
         return "seconds", 1.0
     return ("minutes", 60.0) if longest < 7200 else ("hours", 3600.0)

@@ -1,4 +1,4 @@
-"""A run folder as a value: what was asked, how it went, how it ended; as much of it as there is."""
+"""Run folder as a value: job, metrics history and result, also of an unfinished or damaged run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _EVENTS_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Metrics at a step; `seconds` of training until then, over all attempts, without the pauses between
-    them.
-    """
+    """Metrics at a step; `seconds` is the training time until then over all attempts, without the pauses between."""
 
     step: int
     seconds: float
@@ -33,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The chief's events, attempt after attempt. `seconds` is the sum of all attempts' times."""
+    """The chief's events of all attempts. `seconds` is the total time of the attempts."""
 
     points: tuple[Point, ...] = ()
     seconds: float | None = None
@@ -46,7 +44,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """None stands for what the folder does not hold (yet); `gaps` names what is missing or cannot be read."""
+    """The content of a run folder; None for what it does not hold (yet). `gaps` names missing or unreadable files."""
 
     folder: str
     job: ResolvedJob | None
@@ -56,7 +54,7 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The last value of every metric: the result's, else the history's."""
+        """Return the last value of every metric, from the result or else from the history."""
         if self.result is not None and self.result.metrics:
             return self.result.metrics
         return {name: value for point in self.history.points for name, value in point.metrics.items()}
@@ -73,10 +71,10 @@ class Run:
 
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:
-    """The story of a run from its attempts' events, each in order of time.
+    """Build the history of a run from the events of its attempts, each in order of time.
 
-    Where an attempt, or a recovery, goes back to an earlier step, the points after that step are forgotten:
-    they were trained again.
+    If an attempt resumes from, or a recovery rolls back to, an earlier step, the points after that step are dropped,
+    because those steps are trained again.
     """
     points: list[Point] = []
     past = 0.0
@@ -112,10 +110,10 @@ def history(attempts: Sequence[Sequence[Event]]) -> History:
 
 
 def load_run(folder: str) -> Run:
-    """The run in `folder`, a path or gs:// URI.
+    """Read the run in `folder`, a path or gs:// URI.
 
-    An unfinished or damaged run is given as far as it goes. Raises InvalidData when the folder holds no run
-    at all, StorageUnavailable when the bucket does not answer.
+    An unfinished or damaged run is read as far as possible. Raises InvalidData if the folder contains no run,
+    StorageUnavailable if the bucket does not answer.
     """
     from mptraining_records.storage import storage
 
@@ -133,15 +131,13 @@ def load_run(folder: str) -> Run:
     attempts = _attempts((name, storage.read(name)) for name in _of_the_chief(names))
     told = history(attempts)
     if result is not None and told.started is not None and told.started.attempt > result.attempt:
-        # Training went on after that end: the result of an earlier attempt says nothing of where it is now.
+        # A later attempt has started: the result is of an earlier attempt and out of date.
         result = None
     return Run(folder, job, result, told, tuple(gaps))
 
 
 def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str]) -> T | None:
-    """The value in that file of the folder; None when there is none, or none that can be read (then in
-    `gaps`).
-    """
+    """Read a file of the folder; return None if it is missing, or if it is invalid, which is added to `gaps`."""
     from mptraining_records.storage import storage
 
     uri = storage.join(folder, name)
@@ -160,7 +156,7 @@ def _of_the_chief(names: Sequence[str]) -> list[str]:
 
 
 def _attempts(files: Iterable[tuple[str, bytes]]) -> list[list[Event]]:
-    """The events of each launch of each attempt (a queue may start one twice), in order of time."""
+    """Return the events of each launch of each attempt (a job queue may start an attempt twice), in order of time."""
     launches: dict[tuple[int, str], list[Event]] = {}
     for name, content in files:
         match = _EVENTS_FILE.fullmatch(name.rpartition("/")[2])

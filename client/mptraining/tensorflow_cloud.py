@@ -1,11 +1,11 @@
-"""`tensorflow_cloud` without its service: the same calls make an MPTrainingJob in your cluster.
+"""Drop-in replacement of `tensorflow_cloud`, whose calls create an MPTrainingJob in your cluster.
 
     import mptraining.tensorflow_cloud as tfc
 
     job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
 
-`run` has tensorflow-cloud's arguments, defaults and messages. Where it is another, the guide says so ("Moving from
-tensorflow-cloud"). Nothing is built: the program is shipped as text and runs in the trainer's image.
+`run` has tensorflow-cloud's arguments, defaults and messages; the guide lists the differences ("Moving from
+tensorflow-cloud"). No image is built: the program's source is packaged and runs in the trainer's image.
 """
 
 from __future__ import annotations
@@ -66,30 +66,31 @@ def run(
     backend: Literal["cluster", "local"] | None = None,
     **kwargs: Any,
 ) -> Job | LocalJob | InsideJob:
-    """Submits a program as an MPTrainingJob and returns the job, which is also tensorflow-cloud's dict.
+    """Submit a program as an MPTrainingJob and return the job, which is also the dict that tensorflow-cloud returns.
 
-    tensorflow-cloud's arguments:
+    Arguments of tensorflow-cloud:
 
     entry_point: path of a script or notebook below the current folder; None for the running notebook or script; also
-        a function, which is called in the job. A script is shipped with its folder.
-    requirements_txt: path of a requirements file of pip's, installed beside what the trainer's image has.
-    docker_config: no image is built. parent_image is the image of the pods, if it has the trainer in it;
-        image_build_bucket is where a package goes that is too large for a ConfigMap; the rest is not used.
-    distribution_strategy: "auto", or None if the program makes its own strategy.
-    chief_config, worker_config, worker_count: one node more than worker_count, all alike; "auto" is a T4. For a TPU
-        worker_config alone, with worker_count=1.
+        a function, which is called in the job. A script is packaged with its folder.
+    requirements_txt: path of a pip requirements file, installed in addition to the packages of the trainer's image.
+    docker_config: no image is built. parent_image is the image of the pods, if it contains the trainer;
+        image_build_bucket is the bucket for a package that is too large for a ConfigMap; the rest is not used.
+    distribution_strategy: "auto", or None if the program creates its own strategy.
+    chief_config, worker_config, worker_count: the job has worker_count + 1 equal nodes; "auto" is a T4. For a TPU only
+        worker_config is used, with worker_count=1.
     entry_point_args: command line arguments of the program.
-    stream_logs: shows the job's log until it ends; Ctrl-C leaves the job running.
+    stream_logs: print the job's log until it ends; Ctrl-C leaves the job running.
     job_labels: labels of the job and its pods.
-    service_account: a Google service account; the pods run under the Kubernetes account of the name before its @.
+    service_account: a Google service account; the pods run under the Kubernetes service account named like the part
+        before its @.
 
-    Beyond it: `name` (default: the program's, with a random ending), `output` (the run folder, gs://…), `folder`
-    (shipped instead of the program's own), `spec` (any other fields of the job, which win), `where` (which cluster),
-    `backend="local"` (trains here, in processes of this machine; None: MPTRAINING_BACKEND in the environment, which
-    `mptraining.colab.run_here()` sets, else the cluster).
+    Additional arguments: `name` (default: the program's, with a random suffix), `output` (the run folder, gs://…),
+    `folder` (packaged instead of the program's own), `spec` (any other fields of the job, which take precedence),
+    `where` (the cluster), `backend` ("local" trains in processes of this machine; None: the environment variable
+    MPTRAINING_BACKEND, which `mptraining.colab.run_here()` sets, else the cluster).
 
-    Returns an empty InsideJob when it is called in the job. A script that submits itself ends here, as with
-    tensorflow-cloud. Raises ValueError in tensorflow-cloud's words, TypeError for an unknown keyword, and Problem.
+    Returns an empty InsideJob when it is called in the job. A script that submits itself exits here, as with
+    tensorflow-cloud. Raises ValueError with tensorflow-cloud's messages, TypeError for an unknown keyword, and Problem.
     """
     if remote():
         return InsideJob()
@@ -119,15 +120,15 @@ def run(
     shipped = tensorflow_cloud_compat_run.ship(entry_point, arguments, folder=folder, target=target)
     job = tensorflow_cloud_compat_run.launch(arguments, shipped, target, stream_logs=stream_logs)
     if shipped.from_itself:
-        # What follows in the script is the job's to do.
+        # The rest of the script runs only in the job.
         sys.exit(0)
     return job
 
 
 def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
-    """Submits the same job `num_jobs` times, each with a KERASTUNER_TUNER_ID of its own in its environment.
+    """Submit the same job `num_jobs` times, each with a different KERASTUNER_TUNER_ID in its environment.
 
-    Takes `run`'s arguments. Returns a dict of `job_ids` and `docker_image`, and the jobs themselves under `jobs`.
+    Takes the arguments of `run`. Returns a dict with `job_ids`, `docker_image`, and the job objects under `jobs`.
     """
     if remote():
         return InsideJob()
@@ -154,16 +155,16 @@ def cloud_fit(
     job_id: str | None = None,
     **fit_kwargs: Any,
 ) -> Any:
-    """Trains a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
+    """Train a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
 
     model: a compiled keras.Model, of Keras 3 or tf_keras.
-    remote_dir: a folder in a bucket, or of this machine where the job trains here; model and data are written there,
-        and the job writes `checkpoint`, `output` (of Keras 3 with `.keras`) and the run folder `run`.
+    remote_dir: a folder in a bucket, or on this machine if the job trains here; model and data are written there,
+        and the job writes `checkpoint`, `output` (for Keras 3 with `.keras`) and the run folder `run`.
     distribution_strategy: "MultiWorkerMirroredStrategy" (two CPU machines without a job_spec) or "MirroredStrategy".
-    job_spec: AI Platform's; masterType, acceleratorConfig and workerCount are used. job_id: the beginning of the name.
-    fit_kwargs: of model.fit: arrays, tf.data.Dataset, numbers, callbacks of Keras' own.
+    job_spec: AI Platform's; masterType, acceleratorConfig and workerCount are used. job_id: prefix of the job's name.
+    fit_kwargs: arguments of model.fit: arrays, tf.data.Dataset, numbers, built-in Keras callbacks.
 
-    Returns the job's name as a text with an attribute `job`. region, project_id and image_uri are not used.
+    Returns the job's name as a str with an attribute `job`. region, project_id and image_uri are not used.
     """
     if remote():
         return inside_job.cloud_fit()
@@ -187,9 +188,9 @@ def install(
     where: Where | None = None,
     backend: Literal["cluster", "local"] | None = None,
 ) -> None:
-    """Makes the real tensorflow-cloud package, where it is installed, submit to your cluster instead of AI Platform.
+    """Redirect the installed, real tensorflow-cloud package to your cluster instead of AI Platform.
 
-    The arguments are `run`'s, for every job. Raises InvalidProgram when the package is not installed.
+    The arguments are those of `run`, for every job. Raises InvalidProgram if the package is not installed.
     """
     if remote():
         return

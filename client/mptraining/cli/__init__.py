@@ -1,1 +1,1 @@
-"""`mptj`, the command line."""
+"""Command line interface `mptj`."""

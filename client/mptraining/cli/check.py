@@ -1,6 +1,4 @@
-"""`mptj check FILE`: what a cluster with the accelerators would make of a job, and why; nothing is
-started.
-"""
+"""Report of `mptj check FILE`: the job with its defaults resolved for a cluster, their reasons, and advice."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from mptraining_api.spec import MPTrainingJob
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One job file that can work: what was decided, and what its author may want to change."""
+    """A valid job file: the resolved job, and advice for its author."""
 
     path: str
     job: ResolvedJob
@@ -31,9 +29,7 @@ class Report:
 
 
 def check(path: str) -> Report:
-    """Loads, checks and resolves the job in the file at `path`. Raises InvalidSpec for what can never
-    work.
-    """
+    """Load, validate and resolve the job in the file at `path`. Raises InvalidSpec."""
     from mptraining_api.resolve.advice import advise
 
     written = MPTrainingJob.load(Path(path))
@@ -44,7 +40,7 @@ def check(path: str) -> Report:
 
 
 def summary(report: Report) -> str:
-    """One line: what runs on what."""
+    """Return one line with the program and the accelerators."""
     job = report.job
     accelerator = job.accelerator
     nodes = f"{job.processes} nodes with " if job.processes > 1 else ""
@@ -53,22 +49,22 @@ def summary(report: Report) -> str:
 
 
 def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
-    """(field, value, reason) of every choice that was made for the user."""
+    """Return (field, value, reason) of every default that was resolved."""
     shown = [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
     if job.output is not None:
         return shown
-    # What was decided is for a cluster; whoever checks a job tries it here next.
+    # The choices are for a cluster, but a local run comes next for most users, with another run folder.
     here = f"; `mptj run --local` writes runs/{job.name} instead"
     return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
 
 
 def to_document(report: Report) -> dict[str, Any]:
-    """The report for a program: the file, the resolved job with its choices, the advice."""
+    """Return the report as JSON: the file, the resolved job with its choices, the advice."""
     return {"file": report.path, "job": report.job.to_document(), "advice": list(report.advice)}
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints the report for a person."""
+    """Print the report as text and a table."""
     console.print(Text(summary(report), style="bold"), soft_wrap=True)
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("decided")

@@ -1,6 +1,6 @@
-"""`mptj check --deep FILE`: the trainer builds the model and says what it found; here it becomes a report for a person.
+"""Report of `mptj check --deep FILE` on the model's layers, memory and batch size; the trainer builds the model.
 
-Nothing is trained and no accelerator is needed: the model of a job for eight GPUs is looked at on a laptop.
+Nothing is trained and no accelerator is needed: the model of a job for eight GPUs can be inspected on a laptop.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 
 INSPECTOR = (sys.executable, "-m", "mptraining_trainer", "inspect")
-_NAMED = 4
-# Beyond it nothing is gained by a larger batch, so that no model is said to allow one.
+_MOST_NAMES = 4
+# Larger batches have no benefit; the report shows "over 65,536" instead of the exact number.
 _LARGEST = 65_536
 
 
 def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] = INSPECTOR) -> Report:
-    """Lets the trainer build the model of the job at `path`, as the cluster would train it, and computes the report.
+    """Build the model of the job at `path` in the trainer, as the cluster would train it, and return the report.
 
-    `say` gets the lines that the trainer has for a person, `command` starts it. Raises Problem: what the trainer
-    found wrong, and InvalidProgram when TensorFlow is not installed.
+    `say` gets notices and errors of the trainer, `command` starts it. Raises the Problem that the trainer reports, and
+    InvalidProgram if TensorFlow is not installed.
     """
     if tuple(command) == INSPECTOR and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("--deep", "TensorFlow is not installed here", next_step=step)
     folder = Path(path).absolute().parent
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:
-        at_hand = with_absolute_paths(
+        absolute_job = with_absolute_paths(
             MPTrainingJob.load(Path(path)), folder=folder, output=str(Path(temporary) / "run")
         )
-        job = resolve(at_hand, ClusterSettings())
+        job = resolve(absolute_job, ClusterSettings())
         job_file = Path(temporary) / run_folder.JOB
         job_file.write_text(job.to_json(), encoding="utf-8")
         environment = {
@@ -56,10 +56,10 @@ def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] 
             JOB_FILE: str(job_file),
             SOURCE_FOLDER: str(source_folder(job, folder)),
         }
-        return report(_ask(command, environment, say), job)
+        return report(_run_inspector(command, environment, say), job)
 
 
-def _ask(command: Sequence[str], environment: dict[str, str], say: Callable[[str], None]) -> ModelFacts:
+def _run_inspector(command: Sequence[str], environment: dict[str, str], say: Callable[[str], None]) -> ModelFacts:
     ended = subprocess.run(  # noqa: S603 - the trainer's command, no shell
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -85,7 +85,7 @@ def _ask(command: Sequence[str], environment: dict[str, str], say: Callable[[str
 
 
 def show(found: Report, console: Console) -> None:
-    """Prints the report: layer by layer, then what they add up to, then what to change."""
+    """Print the report: layers, memory, findings, advice."""
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
     console.print()
     head = f"{found.model} under {found.policy}: {found.parameters:,} parameters{trained}"
@@ -100,24 +100,26 @@ def show(found: Report, console: Console) -> None:
 
 
 def findings(found: Report) -> list[tuple[str, str]]:
-    """What the table says in so many rows, in one line each."""
+    """Return (name, text) lines that summarize the table of layers."""
     mixed = found.policy.startswith("mixed_")
     lines = []
     if mixed:
-        lines.append(("kept in float32", _some(found.kept_float32) or "no layer"))
-    lines.append(("softmax below float32", _some(found.softmax_not_float32) or "none"))
-    lines.append(("output below float32", _some(found.output_not_float32) or "no, as it should be"))
+        lines.append(("kept in float32", _first_names(found.kept_float32) or "no layer"))
+    lines.append(("softmax below float32", _first_names(found.softmax_not_float32) or "none"))
+    lines.append(("output below float32", _first_names(found.output_not_float32) or "no, as it should be"))
     if found.multiple > 1:
         missing = [row.name for row in found.layers if row.padding]
         cost = f"; the model multiplies {found.padding_cost:.1%} more" if missing else ""
-        lines.append((f"widths that miss a multiple of {found.multiple}", f"{_some(missing) or 'none'}{cost}"))
+        lines.append((f"widths that miss a multiple of {found.multiple}", f"{_first_names(missing) or 'none'}{cost}"))
     if found.uncounted:
-        lines.append(("not counted in memory", f"what is kept for each step of the loops in {_some(found.uncounted)}"))
+        lines.append(
+            ("not counted in memory", f"what is kept for each step of the loops in {_first_names(found.uncounted)}")
+        )
     return lines
 
 
 def advice(found: Report) -> list[str]:
-    """What to change, the most important first."""
+    """Return suggested changes, the most important first."""
     said = []
     if found.output_not_float32:
         said.append(
@@ -126,7 +128,7 @@ def advice(found: Report) -> list[str]:
         )
     softmax = [each for each in found.softmax_not_float32 if each not in found.output_not_float32]
     if softmax:
-        said.append(f"Give the softmax of {_some(softmax)} dtype='float32': sums of many small numbers round.")
+        said.append(f"Give the softmax of {_first_names(softmax)} dtype='float32': sums of many small numbers round.")
     if found.padding_cost >= 0.01:
         worst = max(found.layers, key=lambda row: row.padding_cost * row.multiply_adds)
         said.append(f"Widen {worst.name} ({worst.padding}): what is padded is computed and thrown away.")
@@ -202,7 +204,7 @@ def _memories(found: Report) -> Table:
 
 
 def total(memory: Memory, examples: int) -> int:
-    """Bytes of a replica that trains on so many examples at once."""
+    """Return the memory in bytes of a replica that trains on this many examples per step."""
     fixed = memory.weights + memory.slots + memory.gradients + memory.copies
     return fixed + examples * (memory.activations_per_example + memory.working_per_example)
 
@@ -215,6 +217,6 @@ def _bytes(number: int | None) -> str:
     return "" if number is None else size(number)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first_names(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,7 @@
-"""The verbs of `mptj` for jobs of a cluster; `kubectl mptj …` is the same."""
+"""Commands of `mptj` (also `kubectl mptj`) for cluster jobs: list, status, logs, wait, cancel, suspend, resume.
+
+The module also has the options that select the cluster, output formats, and helpers for `submit` and `compare`.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ if TYPE_CHECKING:
 _OPTIONS = {
     "context": typer.Option("--context", help="Context of the kubeconfig."),
     "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's."),
-    "project": typer.Option("--project", help="GKE without kubeconfig: the project,"),
-    "location": typer.Option("--location", help="the cluster's zone or region,"),
-    "cluster": typer.Option("--cluster", help="and its name."),
+    "project": typer.Option("--project", help="GKE without kubeconfig: project."),
+    "location": typer.Option("--location", help="GKE without kubeconfig: zone or region."),
+    "cluster": typer.Option("--cluster", help="GKE without kubeconfig: cluster name."),
 }
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
-    """The command of the shell whose options are the function's parameters, these five in place of the last, `where`.
+    """Wrap a command function so that its last parameter, `where`, is replaced by the five cluster options.
 
-    It raises NoCluster when they do not go together.
+    The wrapper raises NoCluster if the options do not go together.
     """
     *own, where = inspect.signature(command).parameters.values()
     assert where.name == "where"
@@ -46,7 +49,7 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
         command(**{each.name: given[each.name] for each in own}, where=_where({name: given[name] for name in options}))
 
     signature = inspect.Signature([*(each.replace(annotation=hints[each.name]) for each in own), *options_last])
-    # What typer reads of a function.
+    # typer reads the signature and the annotations of a function.
     called.__signature__ = signature  # type: ignore[attr-defined]
     called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
     return called
@@ -59,7 +62,7 @@ def _where(said: dict[str, Any]) -> Where:
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell's completion: it shows nothing rather than an error."""
+    """Return the job names for shell completion; empty instead of an error."""
     from mptraining_api.problems import Problem
 
     try:
@@ -77,19 +80,19 @@ Names = Annotated[list[str], typer.Argument(help="The jobs' names.", metavar="NA
 
 
 class Format(StrEnum):
-    """What is printed instead of text for people."""
+    """Machine-readable output format."""
 
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
 
 
-OutputFormat = Annotated[Format | None, typer.Option("--output", "-o", help="Print that instead.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")]
+OutputFormat = Annotated[Format | None, typer.Option("--output", "-o", help="Output format instead of text.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")]
 
 
 def show_list(
-    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")] = False,
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List jobs of all namespaces.")] = False,
     output: OutputFormat = None,
     *,
     where: Where,
@@ -126,7 +129,7 @@ def show_status(
     *,
     where: Where,
 ) -> None:
-    """Show how a job stands: why, how far, its attempts, and what to do."""
+    """Show a job's phase, its reason, progress, attempts and advice."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job_view import lines, unseen
     from mptraining.cluster.submit import missing_for
@@ -151,14 +154,14 @@ def show_status(
 
 def logs(
     name: Name,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    worker: Annotated[int | None, typer.Option(help="Of this worker alone.", metavar="INDEX", min=0)] = None,
-    attempt: Annotated[int | None, typer.Option(help="Of this attempt; default: the last.", min=1)] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Events as JSON, as they stand in the log.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job has ended.")] = False,
+    worker: Annotated[int | None, typer.Option(help="Only logs of this worker.", metavar="INDEX", min=0)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Logs of this attempt; default: the last.", min=1)] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print events as JSON, as in the log.")] = False,
     *,
     where: Where,
 ) -> None:
-    """Print what the workers of a job said."""
+    """Print the logs of a job's workers."""
     from mptraining.cluster.wait import detached
 
     job = _attach(name, where)
@@ -172,8 +175,10 @@ def logs(
 
 def wait(
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="At most; then the code is 124.", metavar="SECONDS")] = None,
-    model: Annotated[str | None, typer.Option(help="Save the trained model there.", metavar="FOLDER")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Longest time to wait; exit code 124 after it.", metavar="SECONDS")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Folder to save the trained model in.", metavar="FOLDER")] = None,
     plain: Plain = False,
     *,
     where: Where,
@@ -188,7 +193,7 @@ def cancel(
     *,
     where: Where,
 ) -> None:
-    """Delete jobs: their workers save and leave. Run folders stay."""
+    """Delete jobs: their workers save a checkpoint and exit. Run folders are kept."""
     for name in names:
         job = _attach(name, where)
         folder = job.status().output
@@ -201,7 +206,7 @@ def suspend(
     *,
     where: Where,
 ) -> None:
-    """Let jobs save and give their machines back, until `mptj resume`."""
+    """Suspend jobs until `mptj resume`. They save a checkpoint and release their machines."""
     for name in names:
         job = _attach(name, where)
         _refuse_ended(job)
@@ -214,7 +219,7 @@ def resume(
     *,
     where: Where,
 ) -> None:
-    """Let suspended jobs go on from their last checkpoint."""
+    """Resume suspended jobs from their last checkpoint."""
     for name in names:
         job = _attach(name, where)
         _refuse_ended(job)
@@ -226,7 +231,7 @@ def comparison(
     runs: Sequence[str],
     where: Where,
 ) -> Comparison:
-    """Of run folders, and of jobs where no folder has that name. Raises Problem."""
+    """Compare run folders, and jobs if no folder of that name exists. Raises Problem."""
     from pathlib import Path
 
     from mptraining.cluster.errors import NoCluster
@@ -245,7 +250,7 @@ def comparison(
 
 
 def follow_to_the_end(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> None:
-    """Leaves with the job's exit code; with 130 after Ctrl-C, which ends nothing but the following."""
+    """Follow the job and exit with its exit code; with 130 after Ctrl-C, which does not stop the job."""
     from mptraining.cluster.wait import detached
     from mptraining.display.choice import display_here
 
@@ -261,7 +266,7 @@ def follow_to_the_end(job: Job, *, timeout: float | None, model: str | None, pla
 
 
 def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, many: bool) -> None:
-    """As kubectl prints them; several as a List."""
+    """Print objects in kubectl's formats; with `many` as a List."""
     if format is Format.NAME:
         for each in documents:
             typer.echo(f"mptrainingjob.mptraining.dev/{each['metadata']['name']}")
@@ -276,13 +281,13 @@ def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, m
 
 
 def columns(table: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, each column as wide as its longest cell."""
+    """Format rows as lines, each column as wide as its longest cell."""
     wide = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(each, wide, strict=True)).rstrip() for each in table]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Makes them commands of `app`."""
+    """Register the commands with `app`."""
     app.command("list")(placed(show_list))
     app.command("status")(placed(show_status))
     for command in (logs, wait, cancel, suspend, resume):
@@ -304,6 +309,6 @@ def _attach(
 ) -> Job:
     from mptraining.cluster.job import attach
 
-    # As kubectl prints them, names can be passed on.
+    # Accept names as `kubectl get -o name` and `mptj list -o name` print them.
     plain = name.removeprefix("mptrainingjob.mptraining.dev/").removeprefix("mptj/")
     return attach(plain, where)

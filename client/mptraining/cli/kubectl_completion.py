@@ -1,7 +1,7 @@
-"""`kubectl_complete-mptj`: what kubectl asks when somebody presses Tab behind `kubectl mptj`.
+"""Shell completion of `kubectl mptj`: the executable `kubectl_complete-mptj`, which kubectl runs for its plugin.
 
-kubectl passes the words behind `mptj`, the unfinished one last, and reads candidates, one a line, and a number that
-says what the shell does next (kubectl's plugins; the numbers are cobra's).
+kubectl passes the words after `mptj`, the incomplete one last, and reads candidates, one per line, followed by one of
+cobra's numeric ShellCompDirectives.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-# Cobra's ShellCompDirective: complete file names, or do not.
+# Cobra's ShellCompDirectiveDefault (complete file names) and ShellCompDirectiveNoFileComp.
 FILES, NO_FILES = 0, 4
 
 
 def candidates(words: Sequence[str]) -> tuple[list[str], int]:
-    """(candidates, directive) for the words behind `kubectl mptj`; the last is the unfinished one.
+    """Return (candidates, directive) for the words after `kubectl mptj`; the last one is incomplete.
 
-    They are what bash would be told: its protocol is the same in all versions of typer, whose classes are not.
+    Uses typer's bash completion protocol, which is the same in all versions of typer, unlike its classes.
     """
     from mptraining.cli.main import app
 

@@ -1,8 +1,10 @@
-"""`mptj`: what can be typed. Commands import what they need when they run, so that `--help` is quick.
+"""Command line `mptj`: the app with its commands, error reporting and exit codes.
 
-Exit codes: 0; 2 for a mistake of the user, told in one line; 75 when the cluster does not answer; 130 after Ctrl-C;
-`mptj run` and `mptj wait` mirror the worker that failed (outcomes); 124 when the time to wait is over, 128 and the
-number of a signal after a signal, as a shell does.
+Commands import their modules when they run, so that `--help` is fast.
+
+Exit codes: 0; 2 for an error of the user, reported in one line; 75 if the cluster does not answer; 130 after Ctrl-C;
+124 if `mptj wait --timeout` expires; 128 plus the signal number after a signal, as in a shell. `mptj run` and
+`mptj wait` exit with the code of the worker that failed (`mptraining_api.outcomes`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining_api.model_report import Report
 
-# Without markup the help is plain text: rich would triple the time it takes.
+# rich_markup_mode=None: importing rich would triple the time of `--help`.
 app = typer.Typer(
     name="mptj",
     no_args_is_help=True,
@@ -58,7 +60,7 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """What holds for every command; `main` reads --debug itself."""
+    """Declare the global options; `main` handles --debug itself."""
 
 
 @app.command()
@@ -66,12 +68,12 @@ def run(
     file: Annotated[str, typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE")],
     local: Annotated[bool, typer.Option("--local", help="Train on this machine, without a cluster.")] = False,
     output: Annotated[str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")] = False,
 ) -> None:
     """Train the job in FILE on this machine.
 
-    Paths in FILE count from its own folder. The run folder is output.uri or runs/NAME; the same command goes
-    on where it was interrupted.
+    Paths in FILE are relative to its folder. The run folder is output.uri or runs/NAME; the same command resumes
+    an interrupted run.
     """
     if not local:
         step = f"Train on this machine with: mptj run {file} --local"
@@ -86,13 +88,13 @@ def run(
 @app.command()
 def check(
     files: Annotated[list[str], typer.Argument(help="Job files.", metavar="FILE...")],
-    deep: Annotated[bool, typer.Option("--deep", help="Build the model and look at it, layer by layer.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each job.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Build the model and inspect every layer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per job.")] = False,
 ) -> None:
-    """Validate jobs and show what would be decided for them, and why. Needs no cluster.
+    """Validate jobs and show their resolved defaults with reasons. Needs no cluster.
 
-    With --deep the trainer builds each model, trains nothing, and tells what computes in which precision, what is
-    padded, and how large a batch fits. Needs TensorFlow, no accelerator, and no data where the job names its features.
+    With --deep the trainer builds each model without training it, and reports the precision of each layer, padding,
+    and the largest batch that fits. Needs TensorFlow, no accelerator, and no data if the job lists its features.
     """
     from rich.console import Console
 
@@ -107,18 +109,18 @@ def check(
             report = checking.check(file)
             if not as_json:
                 checking.show(report, console)
-            found = _look_deep(file, console, quiet=as_json) if deep else None
+            found = _deep_check(file, console, quiet=as_json) if deep else None
             if as_json:
                 document = checking.to_document(report)
                 typer.echo(json.dumps(document | ({"model": found.to_document()} if found else {})))
         except Problem as problem:
             if len(files) == 1:
                 raise
-            worst = max(worst, _tell(problem, prefix=f"{file}: " if file not in str(problem) else ""))
+            worst = max(worst, _report(problem, prefix=f"{file}: " if file not in str(problem) else ""))
     raise typer.Exit(worst)
 
 
-def _look_deep(file: str, console: Console, *, quiet: bool) -> Report:
+def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
     from mptraining.cli import deep_check
 
     found = deep_check.deep_check(file, say=lambda line: typer.echo(line, err=quiet))
@@ -160,29 +162,29 @@ def compare(
 
 
 def _wide(console: Console) -> Console:
-    """In a pipe nothing is cut to the 80 columns that nobody sees."""
+    """Return the console with unlimited width if it is a pipe, so that rich does not cut lines at 80 columns."""
     if not console.is_terminal:
         console.width = 10_000
     return console
 
 
-def _tell(problem: Problem, *, prefix: str = "") -> int:
-    """One line on standard error; returns the exit code."""
+def _report(problem: Problem, *, prefix: str = "") -> int:
+    """Print the problem as one line on standard error; return the exit code."""
     typer.echo(f"mptj: {prefix}{problem}", err=True)
     code = getattr(problem, "exit_code", None)
     return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The command line; leaves with the exit code."""
+    """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Wherever it stands: who meets an error adds it at the end.
+    # --debug is accepted at any position, since users append it to the failed command.
     debug = "--debug" in given
     given = [each for each in given if each != "--debug"]
     if debug:
         from mptraining_api import launch
 
-        # The workers of `mptj run` show theirs too.
+        # The variable makes the workers of `mptj run` show tracebacks too.
         os.environ[launch.DEBUG] = "1"
     called = Path(sys.argv[0]).name
     try:
@@ -190,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Problem as problem:
         if debug:
             raise
-        sys.exit(_tell(problem))
+        sys.exit(_report(problem))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)

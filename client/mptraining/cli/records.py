@@ -1,4 +1,4 @@
-"""`mptj records convert | index | verify`."""
+"""Commands `mptj records convert | index | verify`, with progress and storage retries on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mptraining_records.tfrecord.framing import BadRecord
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: make, index and check them.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: convert, index and verify.")
 
 PLAIN_SECONDS = 10.0
 
@@ -25,12 +25,12 @@ def convert(
     source: Annotated[str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")],
     destination: Annotated[str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")],
     name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
-    label: Annotated[str | None, typer.Option(help="Column that is the label.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
     validation_fraction: Annotated[float, typer.Option(help="Share of rows for the split 'validation'.")] = 0.0,
-    image_size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH that images are resized to.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="Resize images to HEIGHTxWIDTH.")] = None,
     shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
-    seed: Annotated[int, typer.Option(help="Which rows are for validation.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed that selects the validation rows.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> None:
     """Write SOURCE as TFRecords, with a manifest, to the folder DEST."""
     from mptraining.display.text import size
@@ -55,19 +55,19 @@ def convert(
         total = size(sum(file.bytes for file in each.files))
         typer.echo(f"{each.name}: {_counted(each.records, 'record')} in {_counted(len(each.files), 'file')}, {total}")
     pattern = f"{destination.rstrip('/')}/{name}-*.tfrecord"
-    # Another name than `train` may be of records to validate with.
+    # A split with another name than `train` may be for validation, so its field in the job is not known.
     typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
 
 
 @app.command()
 def index(
     patterns: Annotated[list[str], typer.Argument(help="gs:// URIs; wildcards allowed.", metavar="PATTERN...")],
-    force: Annotated[bool, typer.Option("--force", help="Write indexes anew that are there and fit.")] = False,
-    allow_damage: Annotated[bool, typer.Option("--allow-damage", help="Exit code 0 in spite of damage.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Rewrite valid indexes too.")] = False,
+    allow_damage: Annotated[bool, typer.Option("--allow-damage", help="Exit with 0 despite damage.")] = False,
 ) -> None:
-    """Write the index of every shard beside it, so that no job has to build it; list damaged frames.
+    """Write an index file next to every shard, so that no job has to build it; list damaged frames.
 
-    Payloads are not checked, `mptj records verify` does that. Exit code 2 if there is damage.
+    Payloads are not checked; `mptj records verify` checks them. Exit code 2 if there is damage.
     """
     from mptraining.display.text import size
     from mptraining_records.index.dataset_index import publish
@@ -94,7 +94,7 @@ def index(
 def verify(
     patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:
-    """Read every record and list those that are damaged; exit code 2 if there are any."""
+    """Read every record and list damaged ones; exit code 2 if there are any."""
     from mptraining.display.text import size
     from mptraining_records.index.verify import verify as run
 
@@ -118,7 +118,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """`224x224` as (height, width). Raises InvalidSpec."""
+    """Parse `224x224` to (height, width). Raises InvalidSpec."""
     if text is None:
         return None
     parts = text.lower().split("x")
@@ -130,8 +130,9 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 class _Meter:
-    """How far a long command is, and how long it takes yet: a bar on a terminal, a line every ten seconds elsewhere;
-    on standard error. What storage is asked again is a line every ten seconds too.
+    """Progress and remaining time on standard error: a bar on a terminal, else a line every PLAIN_SECONDS.
+
+    Retries of storage requests are reported at most every PLAIN_SECONDS.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -182,7 +183,7 @@ class _Meter:
         return f"{shown(done)} of {shown(total)}{unit}" + (f", {duration(left)} left" if left is not None else "")
 
     def retried(self, line: str) -> None:
-        """One new try of a request; from any thread."""
+        """Report one retry of a request; called from any thread."""
         now = self._clock()
         if now - self._retry_said < PLAIN_SECONDS:
             self._retries += 1

@@ -1,4 +1,4 @@
-"""`mptj submit`: a job file, or a program and flags, into a cluster."""
+"""Command `mptj submit`: submits a job file, or a program with flags, to a cluster."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ def submit(
         str, typer.Argument(help="Job file, script, notebook, module:function, or application.", metavar="TARGET")
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Of a script; after -- what begins with a dash.", metavar="[ARGUMENTS]")
+        list[str] | None,
+        typer.Argument(help="Arguments of a script; after -- if they begin with a dash.", metavar="[ARGUMENTS]"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The job's name; default: made from TARGET.")] = None,
+    name: Annotated[str | None, typer.Option(help="The job's name; default: generated from TARGET.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="cpu, t4, v100, a100, v5e, …", metavar="TYPE")] = None,
     count: Annotated[int | None, typer.Option(help="Accelerators on each node.", min=1)] = None,
-    topology: Annotated[str | None, typer.Option(help="Of a TPU, such as 2x4.")] = None,
+    topology: Annotated[str | None, typer.Option(help="Topology of a TPU, such as 2x4.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Machines.", min=1)] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Machines that may be taken away.")] = False,
+    spot: Annotated[bool, typer.Option("--spot", help="Use Spot machines, which may be preempted.")] = False,
     precision: Annotated[str | None, typer.Option(help="Auto, float32, mixed_float16, mixed_bfloat16.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="TFRecords to train on; may be repeated.")] = None,
     validation: Annotated[list[str] | None, typer.Option(help="TFRecords to validate with.")] = None,
     label: Annotated[str | None, typer.Option(help="The feature that is the label.")] = None,
-    classes: Annotated[int | None, typer.Option(help="Of an application's head.", min=1)] = None,
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step on each replica.", min=1)] = None,
-    run_folder: Annotated[str | None, typer.Option(help="For checkpoints and the model.", metavar="URI")] = None,
-    image: Annotated[str | None, typer.Option(help="Instead of the operator's.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes of an application.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs to train.", min=1)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step on each replica.", min=1)] = None,
+    run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
+    image: Annotated[str | None, typer.Option(help="Container image instead of the operator's default.")] = None,
     requirements: Annotated[str | None, typer.Option(help="A requirements file.", metavar="FILE")] = None,
-    source: Annotated[str | None, typer.Option(help="The folder that is shipped.", metavar="FOLDER")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it; leave with the job's code.")] = False,
+    source: Annotated[str | None, typer.Option(help="Folder to package with the program.", metavar="FOLDER")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job; exit with its exit code.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; submit nothing.")] = False,
     output: OutputFormat = None,
     plain: Plain = False,
     *,
     where: Where,
 ) -> None:
-    """Submit a job to the cluster: a job file, or a program and what it needs.
+    """Submit a job to the cluster: a job file, or a program with flags.
 
     mptj submit job.yaml
 
@@ -105,7 +106,7 @@ def submit(
 
 
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:
-    """The job, and the code that is shipped with it. Raises Problem."""
+    """Return the job document, and the package of its program if there is one. Raises Problem."""
     from mptraining.cli import submit_flags
     from mptraining_api.problems import InvalidSpec
     from mptraining_api.spec import MPTrainingJob

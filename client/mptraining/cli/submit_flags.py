@@ -1,4 +1,4 @@
-"""`mptj submit` without a job file: from what is typed to the document of an MPTrainingJob. Pure."""
+"""MPTrainingJob document from the flags of `mptj submit` without a job file. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND
 
 Target = Literal["file", "script", "function", "application"]
-# A job's name has at most 50 characters, of which the cluster adds 5.
+# A job's name has at most 50 characters; the API server appends 5 to `generateName`, after a hyphen.
 _LONGEST_PREFIX = 44
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command line says of the job; None and () for what was left out."""
+    """Flags of the command line that describe the job; None or () for flags that are not given."""
 
     name: str | None = None
     accelerator: str | None = None
@@ -41,13 +41,13 @@ class Flags:
     arguments: tuple[str, ...] = ()
 
     def given(self) -> list[str]:
-        """The options that were typed."""
+        """Return the names of the flags that are given."""
         said = [each.name for each in fields(self) if getattr(self, each.name) not in (None, (), False)]
         return ["ARGUMENTS" if name == "arguments" else f"--{name.replace('_', '-')}" for name in said]
 
 
 def kind_of(target: str) -> Target:
-    """A job file, a script or notebook, `module:function`, or the name of an application."""
+    """Classify TARGET: a job file, a script or notebook, `module:function`, or an application's name."""
     if target.endswith((".yaml", ".yml", ".json")):
         return "file"
     if target.endswith((".py", ".ipynb")):
@@ -64,21 +64,23 @@ def kind_of(target: str) -> Target:
 
 
 def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str, Any]:
-    """The job that trains `program` (the section `spec.program`) as the flags say.
+    """Return the job that trains `program` (the section `spec.program`) with these flags.
 
-    Raises InvalidSpec for an accelerator that nobody knows.
+    Raises InvalidSpec for an unknown accelerator.
     """
     accelerator: dict[str, Any] = {"type": accelerators.canonical(flags.accelerator or "cpu")}
-    accelerator |= _said(topology=flags.topology, countPerNode=flags.count)
+    accelerator |= _without_none(topology=flags.topology, countPerNode=flags.count)
     if flags.spot:
         accelerator["provisioning"] = "Spot"
-    spec: dict[str, Any] = {"accelerator": accelerator, **_said(nodes=flags.nodes)}
+    spec: dict[str, Any] = {"accelerator": accelerator, **_without_none(nodes=flags.nodes)}
     if flags.precision:
         spec["precision"] = {"policy": flags.precision}
     spec["program"] = dict(program)
     if flags.data or flags.validation or flags.label:
-        spec["data"] = {"train": list(flags.data)} | _said(validation=list(flags.validation) or None, label=flags.label)
-    training = _said(epochs=flags.epochs)
+        spec["data"] = {"train": list(flags.data)} | _without_none(
+            validation=list(flags.validation) or None, label=flags.label
+        )
+    training = _without_none(epochs=flags.epochs)
     if flags.batch_size is not None:
         training["batchSize"] = {"perReplica": flags.batch_size}
     if training:
@@ -92,19 +94,19 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
 
 
 def application(target: str, flags: Flags) -> dict[str, Any]:
-    """`spec.program` for a model by name."""
-    return {"application": {"name": target, **_said(classes=flags.classes)}}
+    """Return `spec.program` for an application, which is a model by name."""
+    return {"application": {"name": target, **_without_none(classes=flags.classes)}}
 
 
 def prefix(target: str) -> str:
-    """What the cluster makes a name of: `train` for `code/train.py`, `build` for `flowers.model:build`."""
+    """Return the prefix for `generateName`: `train` for `code/train.py`, `build` for `flowers.model:build`."""
     stem = PurePosixPath(target.rpartition(":")[2]).stem
     found = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST_PREFIX].strip("-")
     return found if re.match(r"[a-z]", found) else f"job-{found}".strip("-")[:_LONGEST_PREFIX]
 
 
 def refuse_beside_a_file(target: str, flags: Flags, arguments: Sequence[str] = ()) -> None:
-    """Raises InvalidSpec: a job file says all of it, and two that differ would hide each other."""
+    """Raise InvalidSpec if flags are given with a job file, which they could contradict."""
     given = [*flags.given(), *arguments]
     if given:
         raise InvalidSpec(
@@ -114,5 +116,5 @@ def refuse_beside_a_file(target: str, flags: Flags, arguments: Sequence[str] = (
         )
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

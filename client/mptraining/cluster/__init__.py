@@ -1,1 +1,1 @@
-"""Jobs on a Kubernetes cluster: connection, submission, status, logs and the trained model."""
+"""Kubernetes jobs: connection, submission, status, logs and the trained model."""

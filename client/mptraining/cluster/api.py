@@ -1,6 +1,6 @@
-"""The Kubernetes API as the client uses it: plain mappings in and out, every failure a ClusterProblem.
+"""Kubernetes API client: objects as plain mappings, watches, logs and `pods/exec`; every failure is a ClusterProblem.
 
-The `kubernetes` package is imported by `cluster`, which makes the connection; here it is only called.
+`mptraining.cluster.connection` creates the `kubernetes` ApiClient that this module calls.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Raw = dict[str, Any]
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-# A watch ends by itself after this long and is opened anew: so a silent connection does not hang for ever.
+# The server ends a watch after this time and the client opens it again, so that a dead connection does not hang.
 WATCH_SECONDS = 60
 PAGE = 500
 
 MERGE = "application/merge-patch+json"
-# What the client makes of an answer: mappings and lists, not model objects.
+# Makes the client return responses as mappings and lists instead of model objects.
 _PLAIN = dict.fromkeys((200, 201, 202), "object")
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object: where the API server keeps it."""
+    """A resource type of the Kubernetes API."""
 
     group: str
     version: str
@@ -54,9 +54,10 @@ NODES = Resource("", "v1", "nodes", namespaced=False)
 
 
 class ApiServer:
-    """One cluster and one namespace of it. `api` is a kubernetes.client.ApiClient, `name` the cluster's for people.
+    """API server of a cluster, with a namespace.
 
-    Thread-safe. Every method raises ClusterProblem.
+    `api` is a kubernetes.client.ApiClient, `name` the cluster's name in messages. Thread-safe. Every method raises
+    ClusterProblem.
     """
 
     def __init__(self, api: Any, *, name: str, namespace: str) -> None:
@@ -65,14 +66,14 @@ class ApiServer:
         self.namespace = namespace
 
     def within(self, namespace: str) -> ApiServer:
-        """The same cluster, another namespace."""
+        """Return the same cluster with another namespace."""
         return ApiServer(self.api, name=self.name, namespace=namespace)
 
     def get(self, resource: Resource, name: str) -> Raw:
         return self._parsed("GET", "get", resource, name)
 
     def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
-        """All objects of the namespace, or of all namespaces; `query` as labelSelector, fieldSelector."""
+        """List all objects of the namespace, or of all namespaces; `query` such as labelSelector, fieldSelector."""
         query = {"limit": str(PAGE), **query}
         found: list[Raw] = []
         while True:
@@ -88,18 +89,18 @@ class ApiServer:
         return self._parsed("POST", "create", resource, body=body, query=query, said=name)
 
     def patch(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Raw:
-        """A merge patch; a uid or resourceVersion in `body` is a precondition."""
+        """Apply a merge patch; a uid or resourceVersion in `body` is a precondition."""
         return self._parsed("PATCH", "patch", resource, name, body=body, kind=MERGE)
 
     def delete(self, resource: Resource, name: str, *, uid: str | None = None) -> None:
-        """What it owns goes in the background. With `uid` nothing but that very object is deleted."""
+        """Delete the object, with background propagation to its dependents. `uid` is a precondition."""
         body: Raw = {"propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         self._parsed("DELETE", "delete", resource, name, body=body)
 
     def watch(self, resource: Resource, name: str, since: str, seconds: int = WATCH_SECONDS) -> Iterator[Raw]:
-        """Changes `{"type", "object"}` of one object after resourceVersion `since`, for at most `seconds`."""
+        """Yield changes `{"type", "object"}` of one object after resourceVersion `since`, for at most `seconds`."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={name}",
@@ -110,14 +111,14 @@ class ApiServer:
             yield json.loads(line)
 
     def log(self, pod: str, *, container: str, follow: bool, **query: str) -> Iterator[str]:
-        """Lines of a container's log, as they come with `follow`; `query` as tailLines, timestamps, sinceTime."""
+        """Yield the lines of a container's log; `query` such as tailLines, timestamps, sinceTime."""
         query = {"container": container, "follow": "true" if follow else "false", **query}
-        # A program may be silent for hours.
+        # With `follow` there is no read timeout: a program may print nothing for hours.
         for line in self._lines("get", PODS, pod, "log", query, read_seconds=None if follow else READ_SECONDS):
             yield line.decode("utf-8", errors="replace")
 
     def request(self, verb: str, resource: Resource, name: str = "", subresource: str = "") -> Request:
-        """For the words of a refusal."""
+        """Return the request as a value for error messages."""
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
         namespace = self.namespace if resource.namespaced else None
         return Request(verb, called, resource.group, namespace, name, self.name)
@@ -137,7 +138,7 @@ class ApiServer:
     ) -> Raw:
         path = resource.path(None if everywhere else self.namespace, name)
         request = self.request(verb, resource, name or said)
-        with _telling(request):
+        with _cluster_problems(request):
             answer, _, _ = self.api.call_api(
                 path,
                 method,
@@ -160,8 +161,8 @@ class ApiServer:
         *,
         read_seconds: float | None,
     ) -> Iterator[bytes]:
-        with _telling(self.request(verb, resource, name, subresource)):
-            # Not read yet, it comes alone.
+        with _cluster_problems(self.request(verb, resource, name, subresource)):
+            # With _preload_content=False, call_api returns the response alone, without status and headers.
             response = self.api.call_api(
                 resource.path(self.namespace, name, subresource),
                 "GET",
@@ -180,8 +181,8 @@ class ApiServer:
                     yield rest
 
 
-class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
-    """Turns what the client and its connections raise into a ClusterProblem."""
+class _cluster_problems:  # noqa: N801 - reads as a statement: with _cluster_problems(request)
+    """Context manager that converts exceptions of the client and its connections to ClusterProblem."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -195,7 +196,8 @@ class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
-        # The client stumbles over its own exception for a certificate that is not trusted: it has no body.
+        # For an untrusted certificate the client raises AttributeError while it handles its own ApiException, which
+        # has no body.
         if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
             error = error.__context__
         if isinstance(error, ApiException):
@@ -205,7 +207,7 @@ class _telling:  # noqa: N801 - reads as a statement: with _telling(request)
 
 
 def refusal(request: Request, status: int, body: str | bytes) -> ClusterProblem:
-    """The problem that an answer with this code and body stands for."""
+    """Return the problem for an error response with this HTTP status and body."""
     text = body.decode("utf-8", errors="replace") if isinstance(body, bytes) else body
     try:
         said = json.loads(text)
@@ -214,13 +216,13 @@ def refusal(request: Request, status: int, body: str | bytes) -> ClusterProblem:
     if not isinstance(said, dict):
         said = {}
     details = said.get("details") or {}
-    # The answer to a kind that is not served has no name in its details.
+    # The response for a kind that is not served has no name in its details.
     named = str(details.get("kind", "")) if details.get("name") else ""
     return explained(request, status, str(said.get("reason", "")), str(said.get("message") or text[:300]), named=named)
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost words: what wraps them names the connection pool."""
+    """Return the innermost message; the outer ones name the connection pool."""
     found: BaseException = error
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
@@ -229,27 +231,27 @@ def _cause(error: BaseException) -> str:
     return text.rpartition(">: ")[2] or text
 
 
-# A kubelet of every version speaks it; the API server passes it through.
+# WebSocket subprotocol of `pods/exec` that all kubelet versions support.
 _CHANNELS = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
-# Between two pieces of output.
+# Longest time between two pieces of output.
 _SILENCE_SECONDS = 60.0
 
 
 class Output(Protocol):
-    """Where bytes go."""
+    """A writable binary stream."""
 
     def write(self, some: bytes, /) -> int: ...
 
 
 class CommandFailed(ClusterProblem):
-    """It ran and left with another code than 0; `found` is what it said on standard error."""
+    """The command exited with a code other than 0; `found` is its standard error."""
 
 
 def run(server: ApiServer, pod: str, command: Sequence[str], *, container: str, output: Output) -> str:
-    """Runs `command`, its standard output into `output`; returns its standard error.
+    """Run `command` in the container, write its standard output to `output`, and return its standard error.
 
-    Raises CommandFailed, or another ClusterProblem when it could not be run or the connection was lost.
+    Raises CommandFailed, or another ClusterProblem if it could not be run or the connection was lost.
     """
     from kubernetes.stream import ws_client
     from websocket import ABNF, WebSocketBadStatusException, WebSocketException

@@ -1,9 +1,11 @@
-"""Which cluster, and the connection to it: the only module that imports the `kubernetes` package, and that late.
+"""Connection to a Kubernetes cluster by kubeconfig, by GKE name, or from within a pod.
 
 Where()                                                  KUBECONFIG, ~/.kube/config, or the pod's own cluster
 Where(context="team", namespace="vision")                one context of the kubeconfig
 Where(project="p", location="europe-west4", cluster="c") GKE by Google's credentials, without gcloud
 Where(in_cluster=True)                                   from a pod, by its service account
+
+The `kubernetes` package is imported only when a connection is made.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ _CHOICES = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A cluster and a namespace of it; what is left out comes from the surroundings.
+    """A cluster and a namespace; defaults come from KUBECONFIG, ~/.kube/config, or the pod's service account.
 
-    `kubeconfig` is a file instead of KUBECONFIG's or ~/.kube/config. `project`, `location` and `cluster` go together
-    and take no kubeconfig.
+    `kubeconfig` is a file that replaces KUBECONFIG and ~/.kube/config. `project`, `location` and `cluster` must be
+    given together, and exclude a kubeconfig.
     """
 
     context: str | None = None
@@ -56,7 +58,7 @@ class Where:
             raise NoCluster("cluster", "given beside a kubeconfig", expected="one way to name the cluster")
 
     def flags(self) -> list[str]:
-        """What `mptj` must be told to find the same place."""
+        """Return the flags of `mptj` that select the same cluster and namespace."""
         named = {
             "--context": self.context,
             "--namespace": self.namespace,
@@ -67,14 +69,14 @@ class Where:
         return [part for name, value in named.items() if value for part in (name, value)]
 
 
-# What the surroundings say.
+# The default cluster.
 HERE = Where()
 
 
 def connect(where: Where) -> ApiServer:
-    """The API server that `where` names; asks nothing of it yet.
+    """Return the API server of `where`, without sending it a request.
 
-    Raises NoCluster when there is none, or when the `kubernetes` package is not installed.
+    Raises NoCluster if there is no such cluster, or if the `kubernetes` package is not installed.
     """
     try:
         from kubernetes import client, config
@@ -83,7 +85,7 @@ def connect(where: Where) -> ApiServer:
             "", "the package `kubernetes` is not installed here", next_step="pip install 'kubernetes>=34,<37'"
         ) from None
     configuration = client.Configuration()
-    # Waits and retries are `watching`'s: it knows what is worth it and says so.
+    # Retries are done, and reported to the user, by `mptraining.cluster.follow`.
     configuration.retries = False
     if where.cluster and where.project and where.location:
         from mptraining.cluster import gke
@@ -102,7 +104,7 @@ def connect(where: Where) -> ApiServer:
 
 
 def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str, str]:
-    """Fills in the configuration; returns the context's name and its namespace."""
+    """Fill in the configuration; return the name of the context and its namespace."""
     files = where.kubeconfig or os.pathsep.join(_kubeconfigs())
     if not files:
         raise NoCluster("", "no cluster named: no KUBECONFIG, no ~/.kube/config, not in a pod", next_step=_CHOICES)
@@ -121,7 +123,7 @@ def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str
 
 
 def _kubeconfigs() -> list[str]:
-    """The files that kubectl would read, as far as they exist."""
+    """Return the existing kubeconfig files that kubectl would read."""
     named = os.environ.get("KUBECONFIG")
     files = named.split(os.pathsep) if named else [str(Path.home() / ".kube" / "config")]
     return [each for each in files if each and Path(each).exists()]

@@ -1,13 +1,13 @@
-"""What stands between a user and their cluster, said so that they know what to do next.
+"""Errors of the Kubernetes API as exceptions with the next step for the user.
 
-ClusterProblem              the API server said no; `status` is its HTTP code
-├── NoCluster               nobody said which cluster, or what was said names none
+ClusterProblem              the API server rejected the request; `status` is the HTTP code
+├── NoCluster               no cluster is configured, or the configuration is invalid
 ├── NotLoggedIn             the credentials are not accepted
-├── NotAllowed              they are, but the role is missing
+├── NotAllowed              the credentials are accepted, but the role is missing
 ├── NotInstalled            the cluster does not know MPTrainingJob
-├── NotFound                no job, or no namespace, of that name
-├── AlreadyExists           the name is taken
-└── Unreachable             no answer at all; may heal by itself
+├── NotFound                there is no job, or no namespace, of that name
+├── AlreadyExists           a job of that name exists
+└── Unreachable             the API server does not answer; possibly transient
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INVALID = re.compile(r'^MPTrainingJob\.\S+ "[^"]*" is invalid: ')
 
 
 class ClusterProblem(Problem):
-    """As InvalidSpec the user's to mend: `mptj` leaves with 2 unless the class says otherwise."""
+    """An error that the user can fix, like InvalidSpec: `mptj` exits with 2 unless a subclass has another code."""
 
     reason = "InvalidSpec"
     exit_code: ClassVar[int] = 2
@@ -56,13 +56,13 @@ class AlreadyExists(ClusterProblem):
 
 
 class Unreachable(ClusterProblem):
-    # EX_TEMPFAIL of sysexits.h, as for storage that does not answer: the same command may work in a minute.
+    # EX_TEMPFAIL of sysexits.h, as for storage that does not answer: a retry may succeed.
     exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked of the API server: `verb` as roles name it, `resource` as `pods/log`, `cluster` for people."""
+    """A request to the API server: RBAC `verb`, `resource` as in `pods/log`, and `cluster` as shown to the user."""
 
     verb: str
     resource: str
@@ -73,7 +73,7 @@ class Request:
 
 
 def explained(request: Request, status: int, reason: str, message: str, *, named: str = "") -> ClusterProblem:
-    """The answer as a problem. `status` 0 is no answer; `named` is the kind that the server's details name."""
+    """Return the problem for a response. `status` 0 means no response; `named` is the kind in its `details`."""
     problem = _explained(request, status, reason, message, named)
     problem.status = status
     return problem
@@ -97,7 +97,7 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
             "google.colab.auth.authenticate_user()",
         )
     if status == 404:
-        return _absent(request, named, job=job)
+        return _not_found(request, named, job=job)
     if status == 403 and not (job and "cannot" not in message):
         return _forbidden(request, message)
     if job and status in (400, 403, 409, 422):
@@ -106,7 +106,7 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
 
 
 def _forbidden(request: Request, message: str) -> ClusterProblem:
-    """By roles, or by what the namespace allows at all, such as a quota."""
+    """Return the problem for HTTP 403: missing RBAC permissions, or a rule of the namespace such as a quota."""
     if "cannot" in message:
         return NotAllowed(request.cluster, _refusal(request, message), next_step=_grant(request, message))
     return ClusterProblem(
@@ -124,11 +124,11 @@ def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:
             next_step=f"Look at it with `mptj status {request.name}`; delete it with `mptj cancel {request.name}`, "
             "or choose another name.",
         )
-    return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Mend the job and submit it again.")
+    return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Fix the job and submit it again.")
 
 
-def _absent(request: Request, named: str, *, job: bool) -> ClusterProblem:
-    """The kind, the namespace or the object is not there: the details of the answer tell which."""
+def _not_found(request: Request, named: str, *, job: bool) -> ClusterProblem:
+    """Return the problem for HTTP 404: the kind, the namespace or the object is missing, by the response's details."""
     if job and not named:
         return NotInstalled(
             request.cluster,
@@ -157,7 +157,10 @@ def _refusal(request: Request, message: str) -> str:
 
 
 def _grant(request: Request, message: str) -> str:
-    """The command that an administrator types; `edit` holds mptraining-edit by aggregation, `view` mptraining-view."""
+    """Return the command that grants the role.
+
+    The ClusterRole `edit` contains mptraining-edit by aggregation, and `view` contains mptraining-view.
+    """
     found = _USER.search(message)
     user = found[1] if found else "USER"
     if request.namespace is None:

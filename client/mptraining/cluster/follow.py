@@ -1,10 +1,11 @@
-"""A job of a cluster, followed until it ends: its status by a watch, its workers' words by their logs.
+"""Following of a cluster job until it ends: its status by a watch, its workers' logs by one thread each.
 
     watch ─┐
-    log 0 ─┼─► queue ─► updates, in the order in which they come ─► display, or whoever asks
+    log 0 ─┼─► queue ─► updates, in order of arrival ─► display, or another caller
     log n ─┘
 
-The watch is opened anew whenever it ends. Without an answer it tries again, later each time, and says so once.
+The watch is opened again whenever it ends. Without a response it is retried with exponential backoff, which is
+reported once.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import Followed, WorkerPod, pods
 
-# Every worker tells the same story; of the others only warnings are shown.
+# Logs of the first workers are enough: all workers report the same events, and of worker 1 and later only warnings are
+# shown.
 LOGS_AT_ONCE = 8
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 15.0
-# What was said shortly before the end is still on its way.
+# Time to wait for log lines that were printed shortly before the end.
 DRAIN_SECONDS = 5.0
 
 
@@ -38,23 +40,24 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The API server does not answer; it is asked again."""
+    """The API server does not answer; the request is retried."""
 
     problem: ClusterProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing happened for a while."""
+    """No update has arrived for a while."""
 
 
 Update = JobView | Line | Silence | Tick
 
 
 class Following:
-    """A context manager; iterate over `updates`. `uid` is the job's: another of the same name is not followed.
+    """Context manager that follows a job; iterate over `updates`.
 
-    Logs are those of `worker`, or of the first LOGS_AT_ONCE workers, from their last `tail` lines on.
+    A new job of the same name with another `uid` is not followed. Logs are those of `worker`, or of the first
+    LOGS_AT_ONCE workers, beginning with their last `tail` lines.
     """
 
     def __init__(
@@ -74,18 +77,21 @@ class Following:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The threads are daemons that wait in reads: they end with their streams or with the program.
+        # The daemon threads block in reads and are not joined: they end with their streams or with the program.
         self._stopping.set()
 
     def updates(self, *, tick_seconds: float = 1.0) -> Iterator[Update]:
-        """Until the job has ended and its logs are told. Raises ClusterProblem, NotFound when the job was deleted."""
+        """Yield updates until the job has ended and its logs are read.
+
+        Raises ClusterProblem; NotFound if the job was deleted.
+        """
         ended, quiet = False, 0.0
         while True:
             try:
                 update = self._inbox.get(timeout=tick_seconds)
             except queue.Empty:
                 quiet += tick_seconds
-                if ended and not (self._telling and quiet < DRAIN_SECONDS):
+                if ended and not (self._logs_open and quiet < DRAIN_SECONDS):
                     return
                 yield Tick()
                 continue
@@ -96,14 +102,14 @@ class Following:
             yield update
 
     @property
-    def _telling(self) -> bool:
-        """Whether a log may have more to say: one that is read, or that is yet to be found after the last look."""
+    def _logs_open(self) -> bool:
+        """Return whether log lines may still arrive, from a log that is being read or a pod that is not yet listed."""
         return self._thread.is_alive() or (self._logs is not None and self._logs.under_way)
 
     def _said(self, pod: WorkerPod, text: str) -> None:
         self._inbox.put(Line(pod, text))
 
-    # -- its thread ---------------------------------------------------------------------------------------------
+    # -- watch thread -------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         pause, silent = FIRST_PAUSE_SECONDS, False
@@ -123,9 +129,9 @@ class Following:
                 return
 
     def _once(self) -> bool:
-        """A look, then changes until the watch ends; whether the job has ended."""
+        """Get the job, then watch it until the watch ends; return whether the job has ended."""
         document = self._server.get(JOBS, self._name)
-        if self._tell(document):
+        if self._put(document):
             return True
         since = str(document["metadata"]["resourceVersion"])
         for change in self._server.watch(JOBS, self._name, since):
@@ -133,12 +139,12 @@ class Following:
                 return True
             if change["type"] == "DELETED":
                 raise self._gone()
-            # ERROR: the version is too old; a new look tells where to begin.
-            if change["type"] != "ERROR" and self._tell(change["object"]):
+            # ERROR: the resourceVersion is too old; the next GET returns a current one.
+            if change["type"] != "ERROR" and self._put(change["object"]):
                 return True
         return False
 
-    def _tell(self, document: dict[str, Any]) -> bool:
+    def _put(self, document: dict[str, Any]) -> bool:
         if document["metadata"]["uid"] != self._uid:
             raise self._gone()
         seen = view(document)
@@ -153,7 +159,7 @@ class Following:
         except Unreachable:
             raise
         except ClusterProblem:
-            # Who may see jobs but no pods sees their progress in the status.
+            # Without permission to read pods, the progress is shown from the job's status.
             self._logs = None
             return
         for pod in found:

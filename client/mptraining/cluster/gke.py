@@ -1,7 +1,7 @@
-"""A GKE cluster by project, location and name: Google's credentials and one HTTP call, no gcloud and no kubeconfig.
+"""Access to a GKE cluster by project, location and name, without gcloud or a kubeconfig.
 
-The API server is reached by its DNS endpoint where that takes traffic from outside, else by its IP address with the
-cluster's own certificate authority.
+It uses Google credentials and one call of the GKE API. The API server is reached by its DNS endpoint if that accepts
+external traffic, else by its IP address with the cluster's own certificate authority.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
 
-# gcloud's own variable for another address of the API.
+# The environment variable by which gcloud overrides the address of the GKE API.
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"
 _API = "https://container.googleapis.com/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -27,7 +27,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the API server is. `authority` in PEM; None where the public ones vouch for it."""
+    """Address of the API server. `authority` is the CA certificate in PEM; None for a publicly trusted one."""
 
     host: str
     authority: bytes | None
@@ -35,10 +35,10 @@ class Found:
 
 
 def find(project: str, location: str, cluster: str) -> Found:
-    """Asks GKE for the cluster.
+    """Look up the cluster in the GKE API.
 
-    Raises NotLoggedIn without credentials, NotAllowed, NotFound, Unreachable, or NoCluster for one that nobody may
-    reach from outside.
+    Raises NotLoggedIn without credentials, NotAllowed, NotFound, Unreachable, or NoCluster if the cluster has no
+    external endpoint.
     """
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
@@ -69,7 +69,7 @@ _LOGIN = (
 
 
 def refused(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
-    """What GKE's answer means for the user."""
+    """Return the problem for an error response of the GKE API."""
     said = document.get("error", {}) if isinstance(document, dict) else {}
     message = str(said.get("message", "")) or f"HTTP {status}"
     name = f"GKE cluster {cluster}"
@@ -92,7 +92,7 @@ def refused(status: int, document: Any, *, project: str, location: str, cluster:
 
 
 def address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
-    """(URL, certificate authority) of the API server of a cluster as GKE describes it. Raises NoCluster."""
+    """Return (URL, certificate authority) of the API server from GKE's cluster document. Raises NoCluster."""
     dns = (document.get("controlPlaneEndpointsConfig") or {}).get("dnsEndpointConfig") or {}
     if dns.get("endpoint") and dns.get("allowExternalTraffic"):
         return f"https://{dns['endpoint']}", None
@@ -108,10 +108,10 @@ def address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
 
 
 def configure(configuration: Any, found: Found) -> None:
-    """Fills in a kubernetes.client.Configuration; the token is looked at before every request."""
+    """Fill in a kubernetes.client.Configuration; the token is refreshed before a request if it has expired."""
     configuration.host = found.host
     if found.authority is not None:
-        # The client reads files alone; it is a public certificate.
+        # The client accepts only a file. The certificate is public, so the file may stay.
         with tempfile.NamedTemporaryFile(prefix="mptraining-", suffix=".crt", delete=False) as file:
             file.write(found.authority)
         configuration.ssl_ca_cert = file.name
@@ -121,7 +121,7 @@ def configure(configuration: Any, found: Found) -> None:
 
         if not found.credentials.valid:
             found.credentials.refresh(Request())
-        # The client's name for it until version 35, and since 36; one that is absent is never asked for.
+        # The client's key is `authorization` up to version 35 and `BearerToken` from 36 on; it ignores the other one.
         asked.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
 
     refresh(configuration)
@@ -129,7 +129,7 @@ def configure(configuration: Any, found: Found) -> None:
 
 
 def _credentials(project: str) -> Any:
-    """Application default credentials; in Colab the user is asked for them first."""
+    """Return application default credentials; in Colab the user is prompted if there are none."""
     import google.auth
     from google.auth.exceptions import DefaultCredentialsError
 

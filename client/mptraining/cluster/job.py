@@ -1,4 +1,4 @@
-"""A job of a cluster in the hand of a user: what it does, says, and leaves behind."""
+"""User-facing `Job` of a cluster: status, events, logs, waiting, suspending, run folder, history and trained model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mptraining_api import status as api_status
 from mptraining_api.status import Attempt
 
 if TYPE_CHECKING:
-    pass
     from mptraining.cluster.logs import WorkerPod
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClusterEvent:
-    """One event, `count` times until `time` (RFC 3339, UTC); `about` as `Pod flowers-1-0-x`."""
+    """A Kubernetes event, seen `count` times, last at `time` (RFC 3339, UTC); `about` is like `Pod flowers-1-0-x`."""
 
     time: str
     about: str
@@ -43,7 +42,10 @@ class ClusterEvent:
 
 
 def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
-    """About the job, its Indexed Jobs and their pods, the oldest first. The API server keeps them for an hour."""
+    """Return the events of the job, its Indexed Jobs and their pods, the oldest first.
+
+    The API server keeps events for one hour.
+    """
     found: list[Mapping[str, Any]] = list(server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}"))
     for kind in ("Job", "Pod"):
         found += of_children(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
@@ -51,7 +53,7 @@ def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
 
 
 def of_children(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
-    """Those about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
+    """Return the events about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
     theirs = re.compile(rf"{re.escape(job)}-\d+(-\d+-[a-z0-9]+)?")
     return [each for each in documents if theirs.fullmatch(each.get("involvedObject", {}).get("name", ""))]
 
@@ -69,14 +71,14 @@ def _read(document: Mapping[str, Any]) -> ClusterEvent:
     )
 
 
-# From the word that the model is kept until the process that keeps it answers.
+# Time from the notice that the model is ready until worker 0 serves it.
 MODEL_SECONDS = 30.0
 
 
 class Job(dict[str, str | None]):
     """One MPTrainingJob. Also the dict that `tensorflow_cloud.run` returns, with `job_id` and `docker_image`.
 
-    Holds no state of the job: every method asks the cluster anew, and raises ClusterProblem where that refuses.
+    It caches no state of the job: every method queries the API server, and raises ClusterProblem if that fails.
     """
 
     def __init__(self, server: ApiServer, document: Raw, *, where: Where = HERE, warnings: Sequence[str] = ()) -> None:
@@ -92,29 +94,27 @@ class Job(dict[str, str | None]):
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
 
-    # -- how it stands ------------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------------
 
     def status(self) -> JobView:
-        """How the job stands now; printed, it says why and what to do."""
+        """Return the current status; its text contains the reason and the next step."""
         return view(self.server.get(JOBS, self.name))
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The last ten, the oldest first."""
+        """Return the last ten attempts, the oldest first."""
         return list(self.status().status.attempts or ())
 
     def events(self) -> list[ClusterEvent]:
-        """What Kubernetes says about the job and its pods, the oldest first."""
-        pass
-
+        """Return the Kubernetes events of the job and its pods, the oldest first."""
         return job_events(self.server, self.name, self.uid)
 
-    # -- what it says -------------------------------------------------------------------------------------------
+    # -- logs ---------------------------------------------------------------------------------------------------
 
     def logs(self, follow: bool = False, worker: int | None = None) -> None:
-        """Prints what the workers said; with `follow` also what they are going to say, until the job has ended.
+        """Print the workers' logs; with `follow` until the job has ended.
 
-        `worker` is an index; None for all. An interrupt ends the following, not the job.
+        `worker` is an index; None for all. KeyboardInterrupt stops following, not the job.
         """
         try:
             for line in self.log_lines(follow=follow, worker=worker):
@@ -125,7 +125,7 @@ class Job(dict[str, str | None]):
     def log_lines(
         self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None, raw: bool = False
     ) -> Iterator[str]:
-        """The same as an iterator, of one `attempt` (default: the last). `raw` leaves events as JSON."""
+        """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON."""
         from mptraining.cluster import logs as cluster_logs
         from mptraining.cluster.follow import Following, Line
 
@@ -142,9 +142,9 @@ class Job(dict[str, str | None]):
                     yield from cluster_logs.readable(update.pod, update.text, raw=raw)
 
     def wait(self, timeout: float | None = None, *, display: Display | None = None) -> JobView:
-        """Shows the job until it has ended, and fetches a model that has no run folder; returns how the job stands.
+        """Show the job until it has ended, and fetch its model if it has no run folder; return its status.
 
-        An interrupt detaches: the job goes on. Raises StillRunning after `timeout` seconds.
+        KeyboardInterrupt detaches and does not stop the job. Raises StillRunning after `timeout` seconds.
         """
         from mptraining.display.choice import display_here
 
@@ -156,7 +156,7 @@ class Job(dict[str, str | None]):
             return self.status()
 
     def follow(self, display: Display, *, timeout: float | None = None, fetch: bool = False) -> JobView:
-        """As `wait`, on that display; an interrupt comes through. Without `fetch` a kept model is left where it is."""
+        """Wait like `wait`, on that display, but raise KeyboardInterrupt, and fetch the model only with `fetch`."""
         from mptraining.cluster.wait import wait
 
         keeps = fetch and self.run_folder is None
@@ -179,29 +179,29 @@ class Job(dict[str, str | None]):
 
         return f"{detached(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
 
-    # -- what one does with it ----------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Deletes the job: the workers save a checkpoint and leave. The run folder stays."""
+        """Delete the job: the workers save a checkpoint and exit. The run folder is kept."""
         self.server.delete(JOBS, self.name, uid=self.uid)
 
     def suspend(self) -> None:
-        """The workers save a checkpoint and give their machines back, until `resume`."""
+        """Suspend the job until `resume`: the workers save a checkpoint and release their machines."""
         self._suspend(True)
 
     def resume(self) -> None:
-        """Goes on from the last checkpoint."""
+        """Resume the job from the last checkpoint."""
         self._suspend(False)
 
     def _suspend(self, value: bool) -> None:
         patch = {"metadata": {"uid": self.uid}, "spec": {"runPolicy": {"suspend": value}}}
         self.server.patch(JOBS, self.name, patch)
 
-    # -- what it leaves behind ----------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
 
     @property
     def resolved(self) -> ResolvedJob | None:
-        """The job with every default decided; None before its first attempt."""
+        """Return the job with all defaults resolved; None before its first attempt."""
         from mptraining_api.resolved_job import ResolvedJob
 
         try:
@@ -212,7 +212,7 @@ class Job(dict[str, str | None]):
 
     @property
     def run_folder(self) -> str | None:
-        """The job's own output.uri, else what the operator's settings gave it; None for neither."""
+        """Return the job's output.uri, else the run folder from the operator's settings; None without either."""
         seen = self.status()
         if seen.output is not None:
             return seen.output
@@ -221,13 +221,11 @@ class Job(dict[str, str | None]):
 
     @property
     def history(self) -> History:
-        """The training curves: metrics by step, over all attempts."""
+        """Return the training curves: metrics by step, over all attempts."""
         return self.run().history
 
     def run(self) -> Run:
-        """The run as `mptraining.compare` takes it: from the run folder, where this machine reaches it, else from what
-        the pods that are still there have said.
-        """
+        """Return the run for `mptraining.compare`, from the run folder if it is reachable, else from the pods' logs."""
         from mptraining.cluster import logs as cluster_logs
         from mptraining.runs import Run, history, load_run
         from mptraining_records.storage import storage
@@ -240,9 +238,9 @@ class Job(dict[str, str | None]):
         return Run(self.name, self.resolved, None, told, gaps)
 
     def model(self) -> Any:
-        """The trained keras.Model in this process, in float32; waits for the end of the job first.
+        """Wait for the end of the job and load the trained keras.Model in float32.
 
-        Raises ClusterProblem when the job failed or its model is gone, InvalidProgram when Keras here cannot make it.
+        Raises ClusterProblem if the job failed or its model is gone, InvalidProgram if the local Keras cannot load it.
         """
         from mptraining.cluster.model import load
 
@@ -250,7 +248,7 @@ class Job(dict[str, str | None]):
             return load(self.save_model(Path(scratch, run_folder.MODEL)))
 
     def save_model(self, folder: str | Path) -> Path:
-        """The model's files (model.json, model.keras, weights.npz, …) in `folder`; returns that. Waits as `model`."""
+        """Wait for the end of the job and copy the model (model.json, model.keras, weights.npz, …) to `folder`."""
         from mptraining.cluster import model as cluster_model
 
         target, output = Path(folder), self.run_folder
@@ -261,7 +259,7 @@ class Job(dict[str, str | None]):
         return cluster_model.from_run_folder(output, target)
 
     def _kept_model(self) -> Path:
-        """The model of a job without run folder, on this machine: fetched before, or now."""
+        """Return the local folder with the model of a job without run folder; fetch it if it is not cached."""
         from mptraining.cluster import api
         from mptraining.cluster import model as cluster_model
 
@@ -274,7 +272,7 @@ class Job(dict[str, str | None]):
             try:
                 return cluster_model.from_pod(self.server, pod, here)
             except api.CommandFailed:
-                pass  # it trains yet
+                pass  # The job is still training.
         if not seen.finished:
             seen = self.wait()
         self._must_have_succeeded(seen)
@@ -283,14 +281,14 @@ class Job(dict[str, str | None]):
         return here
 
     def _fetch(self, pod: WorkerPod, display: Display) -> None:
-        """While somebody waits for the end: the pod says that it keeps the model."""
+        """Fetch the model while `wait` runs, when the pod reports that it keeps the model."""
         from mptraining.cluster import model as cluster_model
 
         here = cluster_model.cached(self.uid)
         if here.exists():
             return
         try:
-            cluster_model.from_pod(self.server, pod, here, timeouts=MODEL_SECONDS, say=display.say)
+            cluster_model.from_pod(self.server, pod, here, timeout=MODEL_SECONDS, say=display.say)
         except ClusterProblem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
@@ -302,6 +300,6 @@ class Job(dict[str, str | None]):
 
 
 def attach(name: str, where: Where = HERE) -> Job:
-    """The job of that name, also after this program was restarted. Raises NotFound."""
+    """Return the existing job of that name. Raises NotFound."""
     server = connect(where)
     return Job(server, server.get(JOBS, name), where=where)

@@ -1,4 +1,4 @@
-"""A job of a cluster as a value, and as the words that a person reads: pure functions over what the API server says."""
+"""View of an MPTrainingJob as a value and as text for the user: pure functions of the object in the API server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase
 
-# What to do, where the condition's own message cannot know it. The reasons are those of `outcomes` and of the
-# operator's conditions.
+# Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
+# conditions).
 _ADVICE: Mapping[str, str] = {
     "ProgramFailed": "the worker's own words: mptj logs {name}; try the same on this machine: mptj run FILE --local",
-    "InvalidSpec": "mend the job, then: mptj cancel {name} and submit it again",
+    "InvalidSpec": "fix the job, then: mptj cancel {name} and submit it again",
     "InvalidData": "check paths and rights of spec.data; every record: mptj records verify URI",
     "InvalidProgram": "try it on this machine first: mptj run FILE --local",
     "ResumeRefused": "give another output.uri, or delete the run folder",
@@ -38,7 +38,7 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One look at a job. `document` is the whole object; `error` says why a status cannot be read."""
+    """A snapshot of a job. `document` is the complete object; `error` is why its status cannot be read."""
 
     name: str
     namespace: str
@@ -57,7 +57,7 @@ class JobView:
 
     @property
     def phase(self) -> str:
-        """Pending also before the operator has seen the job."""
+        """Return the phase; Pending also before the operator has seen the job."""
         return str(self.status.phase or Phase.PENDING)
 
     @property
@@ -70,12 +70,12 @@ class JobView:
 
     @property
     def ended_by(self) -> Condition | None:
-        """The condition that tells how the job ended; None before."""
+        """Return the Succeeded or Failed condition; None before the end."""
         return condition(self.status, "Succeeded") or condition(self.status, "Failed")
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, with the exit code that mirrors it; None before."""
+        """Return the outcome, which has an exit code; None before the end."""
         ended = self.ended_by
         if ended is None:
             return None
@@ -83,7 +83,7 @@ class JobView:
 
     @property
     def exit_code(self) -> int | None:
-        """0, or the code of the worker that decided; at least 1 for every failure; None before the end."""
+        """Return 0, or the exit code of the outcome (at least 1 for a failure); None before the end."""
         outcome = self.outcome
         if outcome is None:
             return None
@@ -91,7 +91,7 @@ class JobView:
 
     @property
     def output(self) -> str | None:
-        """The run folder, as far as the job itself names one."""
+        """Return the run folder in the job's spec, if there is one."""
         found = (self.spec.get("output") or {}).get("uri")
         return str(found) if found else None
 
@@ -100,7 +100,7 @@ class JobView:
 
 
 def view(document: Mapping[str, Any]) -> JobView:
-    """What the API server says of one job. A status of a newer version is read as far as this one knows it."""
+    """Parse a job object of the API server. Unknown fields of a newer version's status are ignored."""
     metadata = document["metadata"]
     error = None
     try:
@@ -111,12 +111,12 @@ def view(document: Mapping[str, Any]) -> JobView:
 
 
 def condition(status: JobStatus, type: str) -> Condition | None:
-    """The condition of that type, if it holds."""
+    """Return the condition of that type if its status is True."""
     return next((each for each in status.conditions or () if each.type == type and each.status == "True"), None)
 
 
 def why(seen: JobView) -> str:
-    """Reason and message of what holds now: the end, the suspension, or what the workers do or wait for."""
+    """Return reason and message of the current condition: Succeeded, Failed, Suspended, or else Running."""
     status = seen.status
     found = seen.ended_by or condition(status, "Suspended")
     found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
@@ -126,7 +126,7 @@ def why(seen: JobView) -> str:
 
 
 def unseen(seen: JobView, now: float) -> str | None:
-    """Advice when nobody takes the job up: no operator, most likely."""
+    """Return advice if no operator has seen the job for 30 seconds."""
     created = seen.document["metadata"].get("creationTimestamp")
     if seen.status.phase is not None or not created:
         return None
@@ -140,7 +140,7 @@ def unseen(seen: JobView, now: float) -> str | None:
 
 
 def advice(seen: JobView) -> str | None:
-    """What to do next, when the job does not go on by itself."""
+    """Return the next step for a job that has failed or is suspended."""
     found = seen.ended_by or condition(seen.status, "Suspended")
     if found is None or seen.succeeded:
         return None
@@ -149,7 +149,7 @@ def advice(seen: JobView) -> str | None:
 
 
 def progress_text(seen: JobView) -> str:
-    """How far training is: step, percent, speed, time left, metrics; empty before the first report."""
+    """Return step, percent, metrics, speed and remaining time; empty before the first progress report."""
     progress = seen.status.progress
     if progress is None or progress.step is None:
         return ""
@@ -167,9 +167,7 @@ def progress_text(seen: JobView) -> str:
 
 
 def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
-    """The job for a person: the phase, why, how far, the attempts, what was decided, what to do. `more` is advice of
-    others.
-    """
+    """Return the job as text: phase, reason, progress, resolved settings, attempts, advice. `more` is added advice."""
     status = seen.status
     rows = [("why", why(seen)), ("progress", progress_text(seen))]
     fallback = condition(status, "FellBackToCPU")
@@ -193,7 +191,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 
 
 def row(seen: JobView, now: float) -> tuple[str, ...]:
-    """For a table of jobs: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
+    """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
     accelerator = seen.spec.get("accelerator") or {}
     count = accelerator.get("topology") or accelerator.get("countPerNode") or 1
     progress = seen.status.progress

@@ -1,4 +1,4 @@
-"""What the workers of a cluster's job say: their pods, attempt after attempt, and the lines of their logs."""
+"""Pods of a cluster job by attempt and worker, and the lines and events of their logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stamp = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerPod:
-    """One pod of a job. `started`: its container runs or ran, so that there is a log."""
+    """One pod of a job. `started`: its container is running or has terminated, so there is a log."""
 
     attempt: int
     index: int
@@ -32,7 +32,7 @@ class WorkerPod:
 
 
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
-    """All pods of the job, by attempt and index."""
+    """Return all pods of the job, sorted by attempt and index."""
     found = []
     for each in server.items(PODS, labelSelector=f"{api_status.JOB_UID}={job_uid}"):
         metadata, status = each["metadata"], each.get("status") or {}
@@ -57,13 +57,13 @@ def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
 
 
 def chosen(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | None) -> list[WorkerPod]:
-    """Those of one attempt (default: the last) and one worker (default: all)."""
+    """Return the pods of one attempt (default: the last) and one worker (default: all)."""
     last = max((each.attempt for each in found), default=0) if attempt is None else attempt
     return [each for each in found if each.attempt == last and worker in (None, each.index)]
 
 
 def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
-    """What the trainer's container has said so far. A pod that is gone has said nothing."""
+    """Yield the current log of the trainer's container; nothing if the pod is gone."""
     try:
         yield from server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=False)
     except NotFound:
@@ -71,10 +71,10 @@ def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
 
 
 def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None) -> Iterator[tuple[Stamp, str]]:
-    """(time, line) as they come, of those later than `after`; at first only the last `tail` ones."""
+    """Follow the log and yield (time, line) of lines later than `after`; without `after`, of the last `tail` lines."""
     query = {"timestamps": "true"}
     if after:
-        # Whole seconds is all that the API server reads.
+        # The API server accepts only whole seconds.
         query["sinceTime"] = f"{after[0]}Z"
     elif tail is not None:
         query["tailLines"] = str(tail)
@@ -86,13 +86,13 @@ def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None
 
 
 def stamp(time: str) -> Stamp:
-    """`2026-01-01T00:00:00.5Z` as a value that can be compared: the seconds, and the fraction in nine digits."""
+    """Parse `2026-01-01T00:00:00.5Z` to a comparable value: the seconds, and the fraction with nine digits."""
     seconds, _, fraction = time.removesuffix("Z").partition(".")
     return (seconds, fraction.ljust(9, "0"))
 
 
 def chief_events(server: ApiServer, job_uid: str) -> list[list[Event]]:
-    """What worker 0 said in each attempt, as far as its pods are still there."""
+    """Return the events of worker 0 in each attempt whose pod still exists."""
     told = []
     for pod in pods(server, job_uid):
         if pod.index == 0 and pod.started:
@@ -103,7 +103,7 @@ def chief_events(server: ApiServer, job_uid: str) -> list[list[Event]]:
 
 
 def readable(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
-    """A line of a log as a person reads it: events in words, of other workers than the first with their index."""
+    """Return a log line as text: events formatted, and with the worker's index except for worker 0."""
     event = None if raw else events.parse(text)
     if event is None:
         return [text if raw else prefixed(pod.index, text)]
@@ -113,9 +113,9 @@ def readable(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
 
 
 class Followed:
-    """The logs of several pods at once, as they grow: a thread each hands (pod, line) to `said`.
+    """Followed logs of several pods: one thread per pod passes (pod, line) to `said`.
 
-    A connection that is lost is made again by the next `add`, and goes on behind the last line.
+    After a lost connection the next `add` connects again and resumes after the last line.
     """
 
     def __init__(self, server: ApiServer, *, said: Callable[[WorkerPod, str], None], tail: int | None = None) -> None:
@@ -127,7 +127,7 @@ class Followed:
         self._over: set[str] = set()
 
     def add(self, pod: WorkerPod) -> None:
-        """Follows the pod's log, unless that is done already, or told to its end."""
+        """Follow the pod's log, unless it is already followed or was read to its end."""
         thread = self._threads.get(pod.uid)
         if pod.uid in self._over or (thread is not None and thread.is_alive()):
             return
@@ -147,9 +147,9 @@ class Followed:
         except Unreachable:
             return
         except ClusterProblem:
-            # A pod that is gone, or a log that may not be read: asking again changes nothing.
+            # The pod is gone, or the user may not read its log: a retry does not help.
             self._over.add(pod.uid)
             return
-        # The end of a pod that ran when it was looked at may be that of the connection alone.
+        # If the pod was still running when it was listed, the stream may have ended by a lost connection.
         if pod.phase in ("Succeeded", "Failed"):
             self._over.add(pod.uid)

@@ -1,8 +1,9 @@
-"""The trained model's files to this machine: from the bucket, the mounted folder, or the pod that keeps them.
+"""Download of the trained model from the bucket, a mounted folder or worker 0's pod, and loading it into Keras.
 
-Without a run folder worker 0 keeps the model for a while (the trainer's `hand_over`). It comes as a tar over
-`pods/exec`, which needs no port and no change of the job's NetworkPolicy; its SHA-256 is verified before the pod is
-told to go.
+Without a run folder worker 0 keeps the model for a while (`mptraining_trainer.export.model_server`). It is sent as a
+tar over `pods/exec`, which needs no port and no change of the job's NetworkPolicy; its SHA-256 is verified before the
+pod is released. Loading tries `model.keras`, `rebuild.py`, and `model.keras` without arguments that another version of
+Keras has added.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ABOUT = "model.json"
 
 
 def from_run_folder(output: str, folder: Path) -> Path:
-    """Copies `model/` of the run folder `output` to `folder`; returns that. Raises InvalidData, StorageUnavailable."""
+    """Copy `model/` of the run folder `output` to `folder` and return it. Raises InvalidData, StorageUnavailable."""
     from mptraining_records.storage import storage
 
     source = storage.join(output, run_folder.MODEL)
@@ -52,9 +53,10 @@ def from_run_folder(output: str, folder: Path) -> Path:
         )
     if not storage.exists(storage.join(source, _ABOUT)):
         raise InvalidData(source, "holds no model", expected=_ABOUT, next_step="It is written at the end of training.")
-    with _appearing(folder) as part:
+    with _atomic_folder(folder) as part:
         for each in storage.list_objects(source):
-            # Whoever may write to the bucket must not thereby write to this machine.
+            # An object name with `..` must not write outside the folder: write access to the bucket is not write
+            # access to this machine.
             path = Path(os.path.normpath(part / each.uri.removeprefix(source).lstrip("/")))
             if not path.is_relative_to(part):
                 raise InvalidData(each.uri, "leads out of the model's folder", next_step="Delete that object.")
@@ -64,14 +66,14 @@ def from_run_folder(output: str, folder: Path) -> Path:
 
 
 def cached(uid: str) -> Path:
-    """Where the model of the job with that uid is kept on this machine, once it was fetched from its pod."""
+    """Return the local cache folder for the model of the job with that uid, fetched from its pod."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root, "mptraining", "models", uid)
 
 
 def copied(source: Path, folder: Path) -> Path:
-    """The same files in `folder`; returns that."""
-    with _appearing(folder) as part:
+    """Copy the files of `source` to `folder` and return it."""
+    with _atomic_folder(folder) as part:
         shutil.copytree(source, part, dirs_exist_ok=True)
     return folder
 
@@ -81,13 +83,13 @@ def from_pod(
     pod: WorkerPod,
     folder: Path,
     *,
-    timeouts: float = 0.0,
+    timeout: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Fetches the model that `pod` keeps to `folder`, and lets the pod go.
+    """Fetch the model that `pod` keeps to `folder`, then release the pod.
 
-    `timeouts` is how many seconds the pod may take until it has the model ready. Raises CommandFailed when it has
-    none, another ClusterProblem when it cannot be asked.
+    `timeout` is the number of seconds to wait until the pod has the model ready. Raises CommandFailed if it has none,
+    another ClusterProblem if the request fails.
     """
     broken = 0
     while True:
@@ -95,24 +97,24 @@ def from_pod(
             _receive(server, pod, folder)
             break
         except CommandFailed:
-            if timeouts <= 0:
+            if timeout <= 0:
                 raise
-            timeouts -= _PAUSE_SECONDS
+            timeout -= _PAUSE_SECONDS
             threading.Event().wait(_PAUSE_SECONDS)
         except Unreachable as problem:
-            # A connection that breaks in mid-transfer; the pod still has it all.
+            # The connection broke during the transfer; the pod still has the model.
             broken += 1
             if broken == _TRIES:
                 raise
             say(f"warning: {problem} The model is fetched again.")
-    # The container that is let go may end before the command that says so. The model is here, either way.
+    # The released container may end before this command returns. The model is complete in either case.
     with suppress(CommandFailed, Unreachable):
         api.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
     return folder
 
 
 def keeper(server: ApiServer, uid: str) -> WorkerPod | None:
-    """The pod that may keep the job's model: worker 0 of the last attempt, while it runs."""
+    """Return the pod that may keep the job's model: worker 0 of the last attempt, if it is running."""
     found = [each for each in pods(server, uid) if each.index == 0 and each.started and each.phase == "Running"]
     return found[-1] if found else None
 
@@ -128,8 +130,8 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
             raise Unreachable(pod.name, f"the model was damaged on its way: SHA-256 {message}.")
         archive.seek(0)
         try:
-            with _appearing(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
-                # A program in the pod may have replaced what sends it: nothing is written outside of the folder.
+            with _atomic_folder(folder) as part, tarfile.open(fileobj=archive, mode="r:") as tar:
+                # The pod runs the user's program and is not trusted: filter="data" writes nothing outside the folder.
                 tar.extractall(part, filter="data")
         except tarfile.TarError as error:
             raise ClusterProblem(
@@ -140,7 +142,7 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
 
 
 class _Hashed:
-    """Passes on what is written."""
+    """A file that also passes all written bytes to a hash."""
 
     def __init__(self, file: BinaryIO, update: Callable[[bytes], None]) -> None:
         self._file = file
@@ -151,8 +153,8 @@ class _Hashed:
         return self._file.write(some)
 
 
-class _appearing:  # noqa: N801 - reads as a statement: with _appearing(folder) as part
-    """A folder that is there whole or not at all; an older one gives way."""
+class _atomic_folder:  # noqa: N801 - reads as a statement: with _atomic_folder(folder) as part
+    """Context manager that creates a folder atomically, by a rename at the end; replaces an existing one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -173,7 +175,7 @@ class _appearing:  # noqa: N801 - reads as a statement: with _appearing(folder) 
 
 
 def lost(name: str, *, finished: bool) -> ClusterProblem:
-    """That there is no model to be had any more, or none yet."""
+    """Return the error for a model that is no longer available, or not available yet."""
     if finished:
         return ClusterProblem(
             name,
@@ -185,30 +187,31 @@ def lost(name: str, *, finished: bool) -> ClusterProblem:
 
 _CONFIG = "config.json"
 
-# The arguments that a class takes, by its module and name; None where they cannot be known.
+# Returns the constructor arguments of the class (module, name); None if they are unknown.
 Accepted = Callable[[str, str], frozenset[str] | None]
 
 
 def rewritten(source: Path, target: Path) -> tuple[str, ...]:
-    """Writes the archive `source` to `target` without the arguments that Keras here lacks; returns those.
+    """Copy the .keras archive `source` to `target` without arguments unknown to the local Keras; return their names.
 
-    They are named as `Dense.quantization_config`. Raises OSError, BadZipFile, KeyError or ValueError for another file.
+    Names have the form `Dense.quantization_config`. Raises OSError, BadZipFile, KeyError or ValueError if `source` is
+    no .keras archive.
     """
-    left_out: dict[str, None] = {}
+    removed: dict[str, None] = {}
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        config = without_unknown(json.loads(old.read(_CONFIG)), accepted, left_out)
+        config = without_unknown(json.loads(old.read(_CONFIG)), accepted, removed)
         for each in old.infolist():
             new.writestr(each, json.dumps(config) if each.filename == _CONFIG else old.read(each))
-    return tuple(left_out)
+    return tuple(removed)
 
 
-def without_unknown(config: Any, accepted: Accepted, left_out: dict[str, None]) -> Any:
-    """Keras' serialized `config` without the unused arguments that `accepted` lacks; notes them in `left_out`."""
+def without_unknown(config: Any, accepted: Accepted, removed: dict[str, None]) -> Any:
+    """Return Keras' serialized `config` without arguments that are None and not accepted; add them to `removed`."""
     if isinstance(config, list):
-        return [without_unknown(each, accepted, left_out) for each in config]
+        return [without_unknown(each, accepted, removed) for each in config]
     if not isinstance(config, dict):
         return config
-    inner = {key: without_unknown(value, accepted, left_out) for key, value in config.items()}
+    inner = {key: without_unknown(value, accepted, removed) for key, value in config.items()}
     arguments = inner.get("config")
     if not isinstance(arguments, dict) or not isinstance(inner.get("class_name"), str):
         return inner
@@ -216,12 +219,12 @@ def without_unknown(config: Any, accepted: Accepted, left_out: dict[str, None]) 
     if known is None:
         return inner
     unused = [key for key, value in arguments.items() if value is None and key not in known]
-    left_out.update(dict.fromkeys(f"{inner['class_name']}.{key}" for key in unused))
+    removed.update(dict.fromkeys(f"{inner['class_name']}.{key}" for key in unused))
     return {**inner, "config": {key: value for key, value in arguments.items() if key not in unused}}
 
 
 def accepted(module: str, name: str) -> frozenset[str] | None:
-    """What one of Keras' own classes takes, with its bases; None for all others, which are left alone."""
+    """Return the constructor arguments of a Keras class and its bases; None for all other classes."""
     if module.split(".", maxsplit=1)[0] != "keras":
         return None
     try:
@@ -235,9 +238,9 @@ def accepted(module: str, name: str) -> frozenset[str] | None:
 
 
 def load(folder: Path) -> Any:
-    """The keras.Model that the trainer exported to `folder`.
+    """Load the keras.Model that the trainer exported to `folder`.
 
-    Raises InvalidData when there is none, InvalidProgram when this machine's Keras cannot be loaded or cannot make it.
+    Raises InvalidData if there is none, InvalidProgram if the local Keras is missing or cannot load the model.
     """
     try:
         about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -246,11 +249,11 @@ def load(folder: Path) -> Any:
         raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
     keras = _keras("tf_keras" if legacy else "keras")
     errors = []
-    for way in _ways(about, keras.__version__, folder):
+    for name in _loaders(about, keras.__version__, folder):
         try:
-            return _WAYS[way](keras, folder)
-        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next way may still work
-            errors.append(f"{way}: {type(error).__name__}: {error}")
+            return _LOADERS[name](keras, folder)
+        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next loader may succeed
+            errors.append(f"{name}: {type(error).__name__}: {error}")
     raise InvalidProgram(
         str(folder),
         f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
@@ -259,19 +262,19 @@ def load(folder: Path) -> Any:
     )
 
 
-def _ways(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
-    """How to try, the likelier first. A script says no way to build its model anew."""
-    there = [name for name in (_AS_IT_IS, _BY_PROGRAM) if (folder / name).exists()]
+def _loaders(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
+    """Return the loaders to try, the most likely first. A model of a script has no `rebuild.py`."""
+    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if (folder / name).exists()]
     if version == about["keras"]["version"]:
         return there
-    return [*there[::-1], *([_IN_PART] if _AS_IT_IS in there else [])]
+    return [*there[::-1], *([_KERAS_FILE_REDUCED] if _KERAS_FILE in there else [])]
 
 
-def _opened(keras: Any, folder: Path) -> Any:
+def _load_file(keras: Any, folder: Path) -> Any:
     return _read(keras, folder / "model.keras")
 
 
-def _opened_in_part(keras: Any, folder: Path) -> Any:
+def _load_without_unknown(keras: Any, folder: Path) -> Any:
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         target = Path(scratch, "model.keras")
         if not rewritten(folder / "model.keras", target):
@@ -288,8 +291,8 @@ def _read(keras: Any, path: Path) -> Any:
         keras.mixed_precision.set_global_policy(before)
 
 
-def _rebuilt(keras: Any, folder: Path) -> Any:
-    """By the folder's own program, which is the user's: it runs here as it ran in the job."""
+def _load_by_program(keras: Any, folder: Path) -> Any:
+    """Build the model by `rebuild.py`, which executes the user's program in this process."""
     del keras
     spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
     assert spec is not None
@@ -299,8 +302,8 @@ def _rebuilt(keras: Any, folder: Path) -> Any:
     return module.load_model(folder)
 
 
-_AS_IT_IS, _BY_PROGRAM, _IN_PART = "model.keras", "rebuild.py", "model.keras without unused arguments"
-_WAYS = {_AS_IT_IS: _opened, _BY_PROGRAM: _rebuilt, _IN_PART: _opened_in_part}
+_KERAS_FILE, _BY_PROGRAM, _KERAS_FILE_REDUCED = "model.keras", "rebuild.py", "model.keras without unused arguments"
+_LOADERS = {_KERAS_FILE: _load_file, _BY_PROGRAM: _load_by_program, _KERAS_FILE_REDUCED: _load_without_unknown}
 
 
 def _keras(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A job document into a cluster: checked here, its source published first, then made.
+"""Submission of a job document: validation, upload of its source package, creation of the MPTrainingJob.
 
 document ── check ──► package: ConfigMap, or archive in a bucket ──► MPTrainingJob ──► the ConfigMap is the job's
 """
@@ -27,7 +27,7 @@ from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 
 
 def found(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Accelerator type -> number of nodes that say by their labels that they have it."""
+    """Count the nodes by accelerator type, from their labels."""
     labels = {each.node_label for each in catalogue().values() if each.node_label}
     types: Counter[str] = Counter()
     for node in nodes:
@@ -37,7 +37,7 @@ def found(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def missing(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """Words about an accelerator that no node has; None for those that some node has, and for CPUs."""
+    """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
     accelerator = catalogue().get(wanted)
     if accelerator is None or accelerator.node_label is None:
         return None
@@ -53,19 +53,19 @@ def missing(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def lacking(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
-    """The warning for a job about to run there; none where nodes may not be listed."""
+    """Return the warning for a job to submit; none if the user may not list nodes."""
     if job.accelerator.kind == "cpu":
         return ()
     try:
         told = missing(job.accelerator.type, server.items(NODES))
     except ClusterProblem:
-        # Most users may not list nodes; the operator says the same in the condition, a little later.
+        # Most users may not list nodes; the operator reports the same in a condition later.
         return ()
     return (told,) if told else ()
 
 
 def missing_for(server: ApiServer, seen: JobView) -> str | None:
-    """The same for a job that waits for machines; None for one that does not, and where nodes may not be listed."""
+    """Return the warning for a job that waits for machines; None for other jobs, and if nodes may not be listed."""
     if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
         return None
     try:
@@ -74,13 +74,13 @@ def missing_for(server: ApiServer, seen: JobView) -> str | None:
         return None
 
 
-# For `resolve`, where the API server is to choose the name: as long as a name may be.
+# Suffix for `resolve` in place of the one that the API server generates for `generateName`.
 _PLACEHOLDER = "x"
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A document that can work, as far as nobody asks the cluster; `advice` for its author."""
+    """A document that is valid without asking the cluster; `advice` is for its author."""
 
     document: Raw
     resolved: ResolvedJob
@@ -88,7 +88,7 @@ class Checked:
 
 
 def check(document: Mapping[str, object]) -> Checked:
-    """Raises InvalidSpec for what can never work, before anything is sent."""
+    """Validate and resolve a document without sending anything. Raises InvalidSpec."""
     given: Any = copy.deepcopy(dict(document))
     given.setdefault("apiVersion", API_VERSION)
     given.setdefault("kind", KIND)
@@ -97,7 +97,7 @@ def check(document: Mapping[str, object]) -> Checked:
     if not metadata.get("name") and not metadata.get("generateName"):
         raise InvalidSpec("metadata.name", "missing", expected="a name, or generateName for a name by the cluster")
     named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
-    # The operator's settings are not known here: what some cluster takes is for that cluster to refuse.
+    # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
     settings = ClusterSettings(experimental_multi_host_tpu=True)
     resolved = resolve(MPTrainingJob.parse(given | {"metadata": metadata | {"name": named}}), settings)
     return Checked(given, resolved, tuple(advice.advise(resolved)))
@@ -110,13 +110,13 @@ def submit(
     where: Where = HERE,
     archives: str | None = None,
 ) -> Job:
-    """Makes the MPTrainingJob that `document` describes and returns at once.
+    """Create the MPTrainingJob that `document` describes and return without waiting.
 
     `package` becomes its `spec.source`: a ConfigMap that the job owns, or an archive in the folder `archives`
-    (gs://…; default: below the job's output.uri). With `metadata.generateName` the cluster completes the name.
+    (gs://…; default: below the job's output.uri). With `metadata.generateName` the API server generates the name.
 
-    Raises InvalidSpec before anything is sent, ClusterProblem when the cluster refuses; then nothing is left behind
-    but an archive, which is named by its content.
+    Raises InvalidSpec before anything is sent, and ClusterProblem if the cluster rejects the job. In that case the
+    ConfigMap is deleted; an uploaded archive stays, named by its content.
     """
     checked = check(document)
     server = connect(where)
@@ -132,18 +132,18 @@ def submit(
     try:
         made = server.create(JOBS, body)
     except ClusterProblem as problem:
-        # Without an answer the job may have been made, and would miss it.
+        # Without a response (status 0) the job may have been created, and would need the ConfigMap.
         if config_map is not None and problem.status:
             with suppress(ClusterProblem):
                 server.delete(CONFIG_MAPS, config_map["metadata"]["name"], uid=config_map["metadata"]["uid"])
         raise
     if config_map is not None:
-        _hand_over(server, config_map, made)
+        _set_owner(server, config_map, made)
     return Job(server, made, where=where, warnings=(*checked.advice, *lacking(server, checked.resolved)))
 
 
 def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
-    """Before the job, so that no pod ever waits for it; under a name of its own, so that no older one is in the way."""
+    """Create the ConfigMap before the job, so that no pod waits for it, with a generated name, to avoid conflicts."""
     prefix = body["metadata"].get("name") or body["metadata"]["generateName"].rstrip("-")
     made = server.create(
         CONFIG_MAPS,
@@ -157,8 +157,8 @@ def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
     return made
 
 
-def _hand_over(server: ApiServer, config_map: Raw, job: Raw) -> None:
-    """From now on the ConfigMap goes with the job."""
+def _set_owner(server: ApiServer, config_map: Raw, job: Raw) -> None:
+    """Make the job the owner of the ConfigMap, which is then deleted with the job."""
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"]}
     owner |= {key: job["metadata"][key] for key in ("name", "uid")}
     patch = {"metadata": {"uid": config_map["metadata"]["uid"], "ownerReferences": [owner]}}

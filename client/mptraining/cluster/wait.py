@@ -1,4 +1,4 @@
-"""A job of a cluster, waited for in front of a person: what is followed, drawn by the same displays as a local run."""
+"""Waiting for the end of a cluster job, shown on the same displays as a local run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mptraining_api import events
 from mptraining_api.events import Event, Notice, Progress
 from mptraining_api.launch import MODEL_WAITS
 
-# Who attaches to a job of days wants to see where it is, not all that it has said.
+# Log lines shown from before the call: a job may have run for days.
 LINES_BEFORE = 1000
 
 
 class StillRunning(ClusterProblem):
-    """The time to wait is over, the job is not; the code is that of timeout(1)."""
+    """The job has not ended within the timeout; the exit code is that of timeout(1)."""
 
     exit_code = 124
 
@@ -37,10 +37,10 @@ def wait(
     timeout: float | None = None,
     model_waits: Callable[[WorkerPod], None] | None = None,
 ) -> JobView:
-    """Shows the job until it has ended; returns its last view.
+    """Show the job until it has ended; return its last view.
 
-    `model_waits` is called with the pod that keeps a model without run folder. Raises StillRunning after `timeout`
-    seconds, ClusterProblem, and KeyboardInterrupt as it comes: the job goes on.
+    `model_waits` is called with the pod that keeps the model of a job without run folder. Raises StillRunning after
+    `timeout` seconds, and ClusterProblem. KeyboardInterrupt is not caught, and does not affect the job.
     """
     shown = Shown(display, wall)
     end = None if timeout is None else clock() + timeout
@@ -72,25 +72,25 @@ def wait(
 
 
 class Shown:
-    """Decides what of the updates is drawn, each thing once."""
+    """Filter of the updates for a display: shows each phase, event and warning once."""
 
     def __init__(self, display: Display, wall: Callable[[], float]) -> None:
         self.summary = RunSummary()
         self._display = display
         self._wall = wall
-        self._said = ""
+        self._last_text = ""
         self._warned = False
-        # The last Progress of a log, which says more and sooner than the status.
-        self._attempt_heard = 0
+        # The attempt whose log of worker 0 is read: its Progress events are newer and more detailed than the status.
+        self._attempt_from_log = 0
         self._status_step: tuple[int, int] | None = None
 
     def job(self, seen: JobView) -> None:
         text = f"{seen.phase}: {why(seen)}"
-        if text != self._said and not seen.finished:
-            self._said = text
+        if text != self._last_text and not seen.finished:
+            self._last_text = text
             self._display.say(text)
         progress = seen.status.progress
-        if progress is None or progress.step is None or progress.attempt == self._attempt_heard:
+        if progress is None or progress.step is None or progress.attempt == self._attempt_from_log:
             return
         place = (progress.attempt or 0, progress.step)
         if place != self._status_step:
@@ -98,7 +98,7 @@ class Shown:
             self._display.event(0, of_status(seen))
 
     def line(self, line: Line) -> Event | None:
-        """Draws it; returns the event that it is, if it is one."""
+        """Show the line; return its event if it is one."""
         event = events.parse(line.text)
         if event is None:
             if not is_noise("stderr", line.text):
@@ -106,12 +106,12 @@ class Shown:
             return None
         self.summary.add(line.pod.index, event)
         if line.pod.index == 0:
-            self._attempt_heard = line.pod.attempt
+            self._attempt_from_log = line.pod.attempt
         self._display.event(line.pod.index, event)
         return event
 
     def nothing(self, seen: JobView) -> None:
-        """A while without news."""
+        """Handle a period without updates: warn once if no operator has seen the job."""
         told = unseen(seen, self._wall())
         if told and not self._warned:
             self._warned = True
@@ -119,7 +119,7 @@ class Shown:
 
 
 def of_status(seen: JobView) -> Progress:
-    """The status's progress as an Event, for who may not read logs."""
+    """Return the progress in the job's status as an event, for users without permission to read logs."""
     progress = seen.status.progress
     assert progress is not None
     return Progress(
@@ -139,7 +139,7 @@ def of_status(seen: JobView) -> Progress:
 
 
 def ending(seen: JobView, summary: RunSummary) -> list[str]:
-    """The last lines a person reads."""
+    """Return the final lines for the user."""
     if seen.succeeded:
         told = summary.finished.get(0)
         if told is not None:
@@ -149,7 +149,7 @@ def ending(seen: JobView, summary: RunSummary) -> list[str]:
 
 
 def detached(name: str, flags: list[str]) -> str:
-    """What Ctrl-C means here, and the two ways on."""
+    """Return the message after Ctrl-C, with the commands to attach again and to cancel."""
     told = shlex.join([name, *flags])
     return f"Detached; the job goes on. Attach again: mptj wait {told}   End it: mptj cancel {told}"
 

@@ -1,1 +1,1 @@
-"""A run on a terminal, in a notebook or in a log."""
+"""Display of a run on a terminal, in a notebook or in a log."""

@@ -1,4 +1,4 @@
-"""Which display fits where this program runs: a notebook's cell, a terminal, or a pipe."""
+"""Choice of the display for the current environment: notebook cell, terminal, or pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mptraining.display.text import Display, PlainDisplay
 
 
 def display_here(*, plain: bool = False) -> Display:
-    """`plain` asks for lines wherever it is."""
+    """Return the display for this environment; `plain` forces plain lines."""
     if plain:
         return PlainDisplay()
     if is_notebook():

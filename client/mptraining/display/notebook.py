@@ -1,4 +1,4 @@
-"""A run in a notebook's cell: one output that is drawn anew, without widgets that a front end may lack."""
+"""Display of a run in a notebook cell: one HTML output that is updated in place, without ipywidgets."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from typing import Literal
 from mptraining.display.text import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
 from mptraining_api.events import Event, Finished, Progress
 
-# A cell's output is a page, not a log: `Job.logs()` has the rest.
+# The cell keeps only the last lines; `Job.logs()` prints all of them.
 LINES_KEPT = 200
-# A front end draws no faster, and the kernel's messages are counted.
+# Shortest time between two updates: front ends do not draw faster, and Jupyter limits the message rate of a kernel.
 SECONDS = 0.25
 
-# Shows HTML in the cell, and returns what replaces it by other HTML.
+# Displays HTML in the cell and returns a function that replaces it.
 Show = Callable[[str], Callable[[str], None]]
 
 
 def is_notebook() -> bool:
-    """Whether a notebook's front end shows what this process displays."""
+    """Return whether this process runs in a notebook kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and (hasattr(shell, "kernel") or "google.colab" in sys.modules)
 
 
 def show_in_cell(html: str) -> Callable[[str], None]:
-    """In the cell that runs; later calls change that output."""
+    """Display HTML in the running cell; return a function that replaces it."""
     ipython = importlib.import_module("IPython.display")
     handle = ipython.display(ipython.HTML(html), display_id=True)
     return lambda newer: handle.update(ipython.HTML(newer))
 
 
 class NotebookDisplay:
-    """Lines that stay above one bar that moves."""
+    """Display of permanent lines above one progress bar."""
 
     def __init__(self, show: Show = show_in_cell, clock: Callable[[], float] = time.monotonic) -> None:
         self._show = show
         self._clock = clock
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self._left_out = 0
+        self._dropped = 0
         self._moving = ""
         self._update: Callable[[str], None] | None = None
         self._drawn = -math.inf
@@ -78,14 +78,14 @@ class NotebookDisplay:
         self._draw(now=True)
 
     def _keep(self, text: str) -> None:
-        self._left_out += len(self._lines) == LINES_KEPT
+        self._dropped += len(self._lines) == LINES_KEPT
         self._lines.append(text)
 
     def _draw(self, *, now: bool = False) -> None:
         if not now and self._clock() - self._drawn < SECONDS:
             return
         self._drawn = self._clock()
-        html = page(list(self._lines), self._moving, self._left_out)
+        html = page(list(self._lines), self._moving, self._dropped)
         if self._update is None:
             self._update = self._show(html)
         else:
@@ -93,14 +93,14 @@ class NotebookDisplay:
 
 
 def page(kept: list[str], moving: str, left_out: int = 0) -> str:
-    """The cell's HTML; `moving` is HTML, the lines are text."""
+    """Return the HTML of the cell; `moving` is HTML, the lines in `kept` are plain text."""
     more = f"<div><i>{left_out} earlier lines are left out</i></div>" if left_out else ""
     text = escape("\n".join(kept))
     return f'{more}<pre style="margin:0;white-space:pre-wrap">{text}</pre><div>{moving}</div>'
 
 
 def bar(event: Progress) -> str:
-    """How far, and how well."""
+    """Return the HTML of the progress bar, with metrics and speed."""
     total = event.total_steps
     value = f' max="{total}" value="{min(event.step, total)}"' if total else ""
     share = f" {100 * event.step / total:.0f}%" if total else ""

@@ -1,4 +1,4 @@
-"""The last lines about a run that succeeded, on a cluster or on this machine."""
+"""Summary of a run from its events, and the final lines after success; on a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptraining_api.events import Event, Finished, Saved, Started
 
 @dataclass
 class RunSummary:
-    """What the workers' events amount to so far."""
+    """The last saved step, and the Finished event of each worker."""
 
     saved: int | None = None
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -26,9 +26,9 @@ class RunSummary:
 
 
 def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
-    """The lines after a success; `folder` is None for a job of a cluster that has no run folder."""
+    """Return the final lines after success; `folder` is None for a cluster job without a run folder."""
     if finished is None:
-        return ("Ended without a word about the result.",)
+        return ("Ended without a report of the result.",)
     first = "Succeeded"
     if finished.step is not None:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
@@ -46,13 +46,13 @@ def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
 
 
 def _numbers(finished: Finished) -> str:
-    """Nothing when they stayed finite."""
+    """Return the recoveries from non-finite numbers; empty if there were none."""
     times = finished.recoveries or 0
     return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
 
 
 def _data(finished: Finished) -> str:
-    """What the records cost the training, as far as somebody measured it."""
+    """Return the time spent on waiting for input data, as far as it was measured."""
     parts = []
     if finished.first_record_seconds is not None:
         parts.append(f"first batch after {duration(finished.first_record_seconds)}")

@@ -1,4 +1,4 @@
-"""A run on a terminal: what is worth keeping scrolls by, one bar at the bottom moves."""
+"""Display of a run on a terminal: permanent lines above one progress bar at the bottom."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES = {Notice: "yellow", Recovered: "yellow", Started: "bold"}
 
 
 class TerminalDisplay:
-    """Draws on `console`; lines of the program itself are printed above the bar, unchanged."""
+    """Display on `console`; lines that the program prints appear above the bar, unchanged."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -39,7 +39,7 @@ class TerminalDisplay:
             self._live.update(Text(" ".join(lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
             self._live.start(refresh=True)
             return
-        # Nobody says that the index is ready, so its line goes with whatever is said next.
+        # No event reports that the index is ready, so the next event of another kind removes its line.
         if isinstance(event, Finished) or not self._trains:
             self.close()
         if not isinstance(event, Progress) or is_validation(event):
@@ -61,14 +61,17 @@ class TerminalDisplay:
 
 
 def kept(event: Event) -> list[str]:
-    """What stays of an event: validation results without the speed, which the bar shows."""
+    """Return the permanent lines of an event; for Progress without the speed, which the bar shows."""
     if isinstance(event, Progress):
         return [f"{place(event)}  {metrics(event.metrics)}"]
     return lines(event)
 
 
 def bar(event: Progress) -> Group:
-    """Two lines: how far, and how well; retries are all so far, as new ones would be gone before they are read."""
+    """Return the progress bar in two lines: position, then metrics and speed.
+
+    The number of retries is the total, because the bar is redrawn before a user could read a difference.
+    """
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)

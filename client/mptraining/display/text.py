@@ -1,7 +1,6 @@
-"""What a person reads while a job runs: every event as text, by pure functions, and the plain display for
-pipes.
+"""Text of a run's events and numbers by pure functions, and the plain display for pipes and logs.
 
-`progress_bar` draws the same events on a terminal.
+`mptraining.display.terminal` and `mptraining.display.notebook` draw the same events.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from mptraining_api.resolved_job import ResolvedJob
 
 PLAIN_SECONDS = 10.0
 BRIEF_SECONDS = 1.0
-# Warnings about what all workers measure together.
+# Topics of warnings about a measurement of all workers, which only worker 0 shows.
 _OF_ALL = ("InputBound",)
-# What TensorFlow's C++ says of itself, whatever is trained; it has no setting for these lines.
+# Log lines of TensorFlow's C++ runtime that no setting disables and that do not depend on the program.
 NOISE = (
     "could not find cuda drivers",
     "oneDNN custom operations are on",
     "oneDNN supports DT_HALF only",
     "All log messages before absl::InitializeLog",
 )
-# The choices that a person looks for first; `mptj check` shows all.
+# The most important choices; `mptj check` shows all.
 _SHORT = (
     "spec.accelerator.type",
     "spec.strategy",
@@ -38,22 +37,22 @@ _SHORT = (
 
 
 class Display(Protocol):
-    """Where a run is shown."""
+    """The display of a run."""
 
     def say(self, text: str) -> None:
-        """A line of ours that stays."""
+        """Show a permanent line of mptraining itself."""
 
     def event(self, worker: int, event: Event) -> None: ...
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
-        """A line that the program itself printed."""
+        """Show a line that the user's program printed."""
 
     def close(self) -> None:
-        """Nothing moves any more; `say` may still be called."""
+        """Remove the progress bar; `say` may still be called."""
 
 
 def duration(seconds: float) -> str:
-    """8 ms, 0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
+    """Format a duration: 8 ms, 0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 0.0995:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 9.95:
@@ -67,14 +66,14 @@ def duration(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """820 µs, 1.25 ms, 3.2 s: three digits of a step's time."""
+    """Format a step time with three significant digits: 820 µs, 1.25 ms, 3.2 s."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def size(count: float) -> str:
-    """512 B, 1.5 MB, 12.3 GB: powers of 1000."""
+    """Format a number of bytes with powers of 1000: 512 B, 1.5 MB, 12.3 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
@@ -83,7 +82,7 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Four digits that matter: 0.8713, 12.34, 1.2e-05."""
+    """Format a number with four significant digits: 0.8713, 12.34, 1.2e-05."""
     return f"{value:.4g}"
 
 
@@ -100,12 +99,12 @@ def is_validation(event: Event) -> bool:
 
 
 def is_indexing(event: Event) -> bool:
-    """Whether the event says how far the records are looked through, which matters until the next one does."""
+    """Return whether the event reports the progress of indexing; such a line is replaced by the next one."""
     return isinstance(event, Notice) and event.topic == "Indexing"
 
 
 def speed_text(event: Progress, before: Progress | None = None) -> str:
-    """How fast and how healthy: what stands beside the metrics. Retries are those since `before`."""
+    """Return speed, loss scale, skipped steps and input statistics of a Progress event; retries since `before`."""
     parts = []
     if event.examples_per_second is not None:
         parts.append(rate(event.examples_per_second))
@@ -117,7 +116,7 @@ def speed_text(event: Progress, before: Progress | None = None) -> str:
         parts.append(f"{event.skipped_steps} skipped")
     if event.input_bytes_per_second:
         parts.append(f"reads {size(event.input_bytes_per_second)}/s")
-    # The events count from the start of the process.
+    # `input_retries` counts from the start of the process.
     retries = (event.input_retries or 0) - (before.input_retries or 0 if before else 0)
     if retries > 0:
         parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
@@ -135,10 +134,10 @@ def place(event: Progress) -> str:
 
 
 def lines(event: Event, before: Progress | None = None) -> list[str]:
-    """The event as plain lines; none for Finished, which `ending` tells with all that belongs to it, nor for
-    Inspected, which is a report (`deep_check`).
+    """Return the event as plain lines; `before` is the previous Progress event shown.
 
-    `before` is the Progress that was shown last.
+    Finished has none, because `mptraining.local.outcome.ending` and `mptraining.cluster.wait.ending` report it, and
+    Inspected has none, because `mptraining.cli.deep_check` reports it.
     """
     match event:
         case Started():
@@ -159,7 +158,7 @@ def lines(event: Event, before: Progress | None = None) -> list[str]:
                 parts.append(f"{steps} step{'s' if steps != 1 else ''} per execution")
             if event.cache is not None and event.cache != "None":
                 parts.append(f"cache {event.cache}")
-            begin = f"goes on from step {event.first_step}" if event.first_step else "training starts"
+            begin = f"resumes from step {event.first_step}" if event.first_step else "training starts"
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
             parts = [place(event), metrics(event.metrics), speed_text(event, before)]
@@ -177,8 +176,9 @@ def lines(event: Event, before: Progress | None = None) -> list[str]:
 
 
 def header(job: ResolvedJob, *, folder: str) -> list[str]:
-    """What is about to run, where, and the reasons for what `resolve` chose, a line each. `folder` is the run folder
-    as the user may type it.
+    """Return the first lines of a run: program, accelerator, run folder, and the main choices with their reasons.
+
+    `folder` is the run folder as the user may type it.
     """
     shown = [each for each in job.choices if each.field in _SHORT]
     rows = [("run folder", folder, "")]
@@ -202,25 +202,27 @@ def program_text(job: ResolvedJob) -> str:
 
 
 def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
-    """Whether nobody misses the line; --debug shows it all the same."""
+    """Return whether the line is in NOISE and therefore hidden; --debug shows it."""
     return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
 
 
 def prefixed(worker: int, text: str) -> str:
-    """Worker 0 speaks for the run; the others say who they are."""
+    """Return the line with the worker's index in front, except for worker 0."""
     return f"[worker {worker}] {text}" if worker else text
 
 
 def is_shown(worker: int, event: Event) -> bool:
-    """Every worker tells the same story; of the others only what the chief may not have seen."""
+    """Return whether to show the event: all of worker 0; of other workers only warnings that may be theirs alone."""
     if worker == 0:
         return True
     return isinstance(event, Notice) and event.level == "Warning" and event.topic not in _OF_ALL
 
 
 class PlainDisplay:
-    """Lines for a log or a pipe: progress and saves at most every `seconds`, sooner with validation metrics or in a
-    new epoch, the last step always. Epochs shorter than BRIEF_SECONDS do not get a line each.
+    """Display as plain lines for a log or a pipe.
+
+    Progress and saves appear at most every `seconds`; progress with validation metrics or of a new epoch at most every
+    BRIEF_SECONDS; the last step always.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS) -> None:

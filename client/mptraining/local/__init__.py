@@ -1,1 +1,1 @@
-"""Jobs on this machine: worker processes, their supervision and their outcome."""
+"""Local jobs: worker processes, their supervision and their outcome."""

@@ -1,4 +1,4 @@
-"""How a local run ended, in words: pure functions from what was seen to the last lines a person reads."""
+"""Outcome of a local run: exit code, signals that are due, and the final lines for the user. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from mptraining_api.outcomes import Budget
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: `stop` from SIGTERM to SIGKILL, `peers` from the first failure until the others are told to
-    stop.
-    """
+    """Seconds: `stop` from SIGTERM to SIGKILL, `peers` from the first failure to the SIGTERM of the other workers."""
 
     stop: float = 20.0
     peers: float = 15.0
@@ -24,7 +22,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a worker left: its exit code, or the negative number of a signal. `told`: we had asked it to."""
+    """The end of a worker process: exit code, or negative signal number. `told`: this program had signalled it."""
 
     worker: int
     code: int
@@ -33,7 +31,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class GangEnd:
-    """All ends, in their order, and the first signal that this program got meanwhile."""
+    """The ends of all workers in order of time, and the first signal that this program received."""
 
     ends: tuple[End, ...]
     interrupted: int | None
@@ -41,20 +39,18 @@ class GangEnd:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The exit code for the shell, and the worker that decided it (None: nobody failed, or it was
-    interrupted).
-    """
+    """The exit code for the shell, and the worker that decided it; None if none failed or the run was interrupted."""
 
     exit_code: int
     decided_by: End | None
 
 
 def verdict(end: GangEnd) -> Verdict:
-    """What the run as a whole leaves with.
+    """Return the exit code of the run, and the worker that decided it.
 
-    The first failure decides; 76 (a peer was lost) and whatever follows our own SIGTERM decide nothing. A
-    signal counts as a shell counts it: 128 and its number, so 130 after Ctrl-C unless every worker was done
-    by then.
+    The first failure decides. Exit code 76 (a peer was lost) and the exit codes of workers that this program had
+    stopped count only if there is no other. A signal is 128 plus its number, as in a shell: 130 after Ctrl-C, unless
+    every worker had succeeded.
     """
     failed = [each for each in end.ends if each.code != 0]
     if end.interrupted is not None and failed:
@@ -69,7 +65,7 @@ def verdict(end: GangEnd) -> Verdict:
 def due(
     now: float, *, interrupts: int, failed_at: float | None, told_at: float | None, timeouts: Timeouts
 ) -> signal.Signals | None:
-    """The signal that the workers should have had by `now`: SIGTERM, SIGKILL or none. Times in seconds."""
+    """Return the signal that is due at `now`: SIGTERM, SIGKILL or None. Times in seconds."""
     if interrupts > 1 or (told_at is not None and now - told_at >= timeouts.stop):
         return signal.SIGKILL
     if interrupts or (failed_at is not None and now - failed_at >= timeouts.peers):
@@ -79,21 +75,24 @@ def due(
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """`said` for standard output, `error` (one line) for standard error."""
+    """The final lines: `said` for standard output, `error` (one line) for standard error."""
 
     said: tuple[str, ...]
     error: str | None = None
 
 
 def ending(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
-    """`command` is what starts the same run again; `folder` is the run folder as the user may type it."""
+    """Return the final lines of a run.
+
+    `command` starts the same run again; `folder` is the run folder as the user may type it.
+    """
     if verdict.exit_code == 0:
         return Words(success(summary.finished.get(0), folder))
-    where = f"`{command}` goes on from step {summary.saved}" if summary.saved else f"`{command}` starts anew"
+    where = f"`{command}` resumes from step {summary.saved}" if summary.saved else f"`{command}` starts again"
     if verdict.decided_by is None:
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
-        # The one step that matters is the saved one, which may be behind or ahead of the last that was shown.
+        # The next run resumes from the saved step, which may be before or after the last displayed one.
         return Words((f"Stopped{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
@@ -101,7 +100,7 @@ def ending(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str,
 
 
 def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:
-    """The outcome that an end stands for, and what the worker said of it or what its exit code says."""
+    """Return the outcome of an end, and its message: the worker's own, or one for the exit code."""
     name, told = _name(end, many=many), finished.get(end.worker)
     if told is not None and end.code == told.exit_code:
         return outcomes.by_reason(told.reason), f"{name}: {told.message}" if many else told.message

@@ -1,8 +1,8 @@
-"""The workers of one local run: started together, read line by line, ended together.
+"""Worker processes of one local run: started together, read line by line, ended together.
 
-Here are the processes, pipes and signals; `verdict` decides when they are told to leave. Each worker leads a
-process group of its own, so that a Ctrl-C on the terminal reaches this program alone, which passes it on as
-SIGTERM and waits for the last checkpoint.
+This module holds the processes, pipes and signals; `mptraining.local.outcome` decides when a signal is due. Each
+worker leads its own process group, so that Ctrl-C on the terminal reaches only this program, which sends SIGTERM to
+the workers and waits for their last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, Self
 
-from mptraining.local import watchdog as guard
+from mptraining.local import watchdog
 from mptraining.local.outcome import End, GangEnd, Timeouts, due
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[int, Stream, str], None]
 
 TICK_SECONDS = 0.1
-# A grandchild may hold a dead worker's pipes open.
+# How long the pipes of an ended worker are still read: a grandchild may hold them open.
 DRAIN_SECONDS = 1.0
 LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What to start; `environment` is the whole environment of the process."""
+    """One worker process to start; `environment` is its complete environment."""
 
     index: int
     command: tuple[str, ...]
@@ -44,14 +44,14 @@ class Worker:
 
 @dataclass
 class _Pipe:
-    """The unfinished last line of one stream of one worker."""
+    """One output stream of one worker; `rest` is its unfinished last line."""
 
     file: IO[bytes]
     stream: Stream
     rest: bytes = b""
 
     def lines(self) -> list[str] | None:
-        """The lines that became complete; None at the end of the stream."""
+        """Return the lines that became complete; None at the end of the stream."""
         try:
             data = os.read(self.file.fileno(), 1 << 16)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class _Pipe:
 
 
 def _text(line: bytes) -> str:
-    """What a terminal would be left with: of a line that redraws itself, the last drawing."""
+    """Return the line as a terminal would show it at the end: after carriage returns, the last part."""
     text = line.decode("utf-8", errors="replace").replace("\b", "\r").rstrip("\r")
     return text.rpartition("\r")[2]
 
@@ -85,7 +85,7 @@ class _Member:
 
 
 class _Signals:
-    """Counts SIGINT, SIGTERM and SIGHUP while it is open; what was ignored (nohup) stays so."""
+    """Context manager that records SIGINT, SIGTERM and SIGHUP; a signal that was ignored (nohup) stays ignored."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -95,7 +95,7 @@ class _Signals:
         self.received.append(number)
 
     def __enter__(self) -> Self:
-        # Only the main thread may set handlers, and only it is interrupted by them.
+        # Python allows signal handlers only in the main thread, and runs them there.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 before = signal.getsignal(number)
@@ -113,7 +113,7 @@ class _Gang:
     on_line: OnLine
     timeouts: Timeouts
     clock: Callable[[], float]
-    guard: IO[bytes]
+    watchdog: IO[bytes]
     selector: selectors.BaseSelector
     members: list[_Member] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -133,16 +133,16 @@ class _Gang:
         assert process.stderr
         member = _Member(worker, process, [_Pipe(process.stdout, "stdout"), _Pipe(process.stderr, "stderr")])
         self.members.append(member)
-        self._tell_guard(f"+{process.pid}\n")
+        self._write_to_watchdog(f"+{process.pid}\n")
         for pipe in member.pipes:
             os.set_blocking(pipe.file.fileno(), False)
             self.selector.register(pipe.file, selectors.EVENT_READ, (member, pipe))
 
-    def going(self) -> bool:
+    def running(self) -> bool:
         return any(member.ended_at is None or member.pipes for member in self.members)
 
-    def turn(self) -> None:
-        """Waits at most a tick for output, passes it on, and notes who left."""
+    def poll(self) -> None:
+        """Wait at most TICK_SECONDS for output, pass it to `on_line`, and record the workers that ended."""
         for key, _ in self.selector.select(TICK_SECONDS):
             member, pipe = key.data
             self._read(member, pipe)
@@ -154,13 +154,13 @@ class _Gang:
                 for pipe in list(member.pipes):
                     self._close(member, pipe)
 
-    def tell(self, number: int) -> None:
+    def send(self, number: int) -> None:
         self.told_at = self.clock() if self.told_at is None else self.told_at
         for member in self.members:
             if member.ended_at is None:
                 member.send(number)
 
-    def signal_due(self, interrupts: int) -> None:
+    def send_due_signal(self, interrupts: int) -> None:
         number = due(
             self.clock(),
             interrupts=interrupts,
@@ -169,7 +169,7 @@ class _Gang:
             timeouts=self.timeouts,
         )
         if number is signal.SIGKILL or (number is not None and self.told_at is None):
-            self.tell(number)
+            self.send(number)
 
     def _read(self, member: _Member, pipe: _Pipe) -> None:
         lines = pipe.lines()
@@ -191,14 +191,14 @@ class _Gang:
         member.ended_at = now
         if code != 0 and self.failed_at is None:
             self.failed_at = now
-        # What a worker leaves running would hold its files and ports.
+        # Child processes that a worker leaves behind would hold its files and ports.
         member.send(signal.SIGKILL)
-        self._tell_guard(f"-{member.process.pid}\n")
+        self._write_to_watchdog(f"-{member.process.pid}\n")
 
-    def _tell_guard(self, line: str) -> None:
+    def _write_to_watchdog(self, line: str) -> None:
         with suppress(BrokenPipeError):
-            self.guard.write(line.encode())
-            self.guard.flush()
+            self.watchdog.write(line.encode())
+            self.watchdog.flush()
 
 
 def run_gang(
@@ -209,36 +209,36 @@ def run_gang(
     timeouts: Timeouts,
     clock: Callable[[], float] = time.monotonic,
 ) -> GangEnd:
-    """Starts the workers and returns when all have ended; none outlives this call, whatever happens.
+    """Start the workers and return when all have ended; no worker outlives this call, even after an exception.
 
-    `on_line` gets (worker, stream, line without its end) of everything they print; `on_stop` is called with
-    the number of a signal this program gets (SIGINT, SIGTERM, SIGHUP): the first is passed on as SIGTERM,
-    with SIGKILL after `timeouts.stop` seconds, the second kills at once.
+    `on_line` gets (worker, stream, line without its end) for all output. `on_stop` is called with the number of each
+    signal that this program receives (SIGINT, SIGTERM, SIGHUP): after the first, the workers get SIGTERM, and SIGKILL
+    `timeouts.stop` seconds later; after the second, they get SIGKILL at once.
     """
     watching = subprocess.Popen(  # noqa: S603 - our own file
-        [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(timeouts.stop)],
+        [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(timeouts.stop)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
     assert watching.stdin
     with _Signals() as signals, selectors.DefaultSelector() as selector, watching, watching.stdin:
         gang = _Gang(on_line, timeouts, clock, watching.stdin, selector)
-        told = 0
+        handled = 0
         try:
             for worker in workers:
                 gang.start(worker)
-            while gang.going():
-                gang.turn()
-                for number in signals.received[told:]:
-                    told += 1
+            while gang.running():
+                gang.poll()
+                for number in signals.received[handled:]:
+                    handled += 1
                     on_stop(number)
-                gang.signal_due(told)
+                gang.send_due_signal(handled)
         finally:
-            # Only an error of ours leaves anyone here; they still get the time to save.
+            # Workers still run here only after an exception in this program; they get the time to save.
             gang.on_line = lambda *_: None
-            if gang.going():
-                gang.tell(signal.SIGTERM)
-            while gang.going():
-                gang.turn()
-                gang.signal_due(len(signals.received))
-        return GangEnd(tuple(gang.ends), signals.received[0] if told else None)
+            if gang.running():
+                gang.send(signal.SIGTERM)
+            while gang.running():
+                gang.poll()
+                gang.send_due_signal(len(signals.received))
+        return GangEnd(tuple(gang.ends), signals.received[0] if handled else None)

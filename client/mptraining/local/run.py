@@ -1,5 +1,7 @@
-"""`mptj run FILE --local`: one job on this machine, with the processes, variables and run folder of a
-cluster's.
+"""Local run of one job (`mptj run FILE --local`) with the processes, environment and run folder of a run on a cluster.
+
+The module makes paths absolute, resolves the job for this machine's accelerators, decides the attempt from the run
+folder, and starts one worker process per node.
 """
 
 from __future__ import annotations
@@ -43,13 +45,14 @@ _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
 
 
 def absolute(path: str, folder: Path) -> str:
-    """`path` seen from `folder`; URIs and absolute paths stay."""
+    """Return `path` relative to `folder` as an absolute path; URIs and absolute paths are unchanged."""
     return path if _SCHEME.match(path) else os.path.normpath(folder / path)
 
 
 def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
-    """The same job with every path absolute. `folder` is the job file's, `output` the run folder where the
-    job names none; both absolute.
+    """Return the job with absolute paths.
+
+    `folder` is the folder of the job file, `output` the run folder if the job has none; both are absolute.
     """
     spec = job.spec
     data = spec.data
@@ -70,15 +73,15 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
 
 
 def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
-    """The same job with another run folder."""
+    """Return the job with another run folder."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
 
 
 def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
-    """Where the program's code is; `folder` is the job file's.
+    """Return the folder of the program's code; `folder` is the folder of the job file.
 
-    A job with `spec.source` keeps what its ConfigMap or archive is made of in `source/` beside the job file; where
-    there is no such folder, and without `spec.source`, the code stands beside the job file itself.
+    It is `source/` in the same folder for a job with `spec.source`, if that exists: the files of its ConfigMap or
+    archive. In all other cases it is the folder of the job file itself.
     """
     below = folder / "source"
     return below if job.source is not None and below.is_dir() else folder
@@ -86,7 +89,7 @@ def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Which accelerators this machine has."""
+    """The accelerators of this machine."""
 
     gpu: bool
     tpu: bool
@@ -96,7 +99,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Asks the kernel's device files; no driver is loaded."""
+    """Detect accelerators from device files in /dev and /proc; loads no driver."""
     return Machine(
         gpu=Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists(),
         tpu=any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*")),
@@ -104,14 +107,14 @@ def this_machine() -> Machine:
 
 
 def latest_attempt(names: list[str]) -> int:
-    """The highest attempt among the names of a run folder's events files; 0 when there is none."""
+    """Return the highest attempt number in the names of a run folder's events files; 0 if there is none."""
     matches = (_EVENTS_FILE.fullmatch(name.rpartition("/")[2]) for name in names)
     return max((int(match[1]) for match in matches if match), default=0)
 
 
 def already_finished(before: ResolvedJob, result: Result, attempt: int, now: ResolvedJob) -> bool:
-    """Whether `result` is the end of the folder's last attempt and `now` asks for no more than it reached."""
-    # A later attempt that did not end leaves the result of an earlier one behind.
+    """Return whether `result` is of the folder's last attempt, and `now` does not ask for more training than that."""
+    # If a later attempt did not end, the folder still has the result of an earlier one.
     if result.reason != SUCCEEDED.reason or result.attempt < attempt:
         return False
     if now.training is None or before.training is None:
@@ -128,10 +131,10 @@ def _reached(before: ResolvedTraining, step: int | None, now: ResolvedTraining) 
 
 
 def inherited_environment(job: ResolvedJob, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the workers inherit of this process's environment."""
+    """Return the part of this process's environment that the workers inherit."""
     kept = dict(environment)
     if job.keras == "Keras3":
-        # It decides what tf.keras is, and is the job's to say.
+        # The variable decides which Keras tf.keras is, which must come from the job.
         kept.pop("TF_USE_LEGACY_KERAS", None)
     if job.accelerator.kind == "cpu" and job.program.script is not None and job.replicas_per_process > 1:
         # TensorFlow 2.21's oneDNN aborts in MklMaxPoolingGradOp ("int32 expected, got float") for tensorflow-cloud's
@@ -143,16 +146,16 @@ def inherited_environment(job: ResolvedJob, environment: Mapping[str, str]) -> d
 def worker_environment(
     launch: Launch, index: int, *, inherited: dict[str, str], incarnation: str, folder: Path, gpus: int | None
 ) -> dict[str, str]:
-    """The environment of worker `index`.
+    """Return the environment of worker `index`.
 
-    `gpus` is the number of GPUs of each of several workers, which must not share them on one machine; None
-    for one worker, or without GPUs.
+    `gpus` is the number of GPUs per worker if there are several workers, since workers on one machine must not share
+    GPUs; None for one worker, or without GPUs.
     """
-    # Somebody is watching: a bar that moves, and curves with enough points for a run of seconds.
+    # A local run is watched: frequent progress moves the bar and gives a run of seconds enough points for its curves.
     environment = {PROGRESS_SECONDS: "0.5"} | inherited | launch.environment
     environment |= {INDEX: str(index), INCARNATION: incarnation, SOURCE_FOLDER: str(folder)}
     if len(launch.hosts) > 1:
-        # A proxy for the internet must not stand between two workers of one machine: it makes them hang.
+        # gRPC between two workers of one machine hangs if it goes through an HTTP proxy.
         environment["no_grpc_proxy"] = ",".join(filter(None, [inherited.get("no_grpc_proxy"), "127.0.0.1"]))
         environment["no_proxy"] = ",".join(filter(None, [inherited.get("no_proxy"), "127.0.0.1"]))
     if gpus is not None:
@@ -163,7 +166,7 @@ def worker_environment(
 M = TypeVar("M", bound=Model)
 
 TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
-# Above the ports that services are known by, below those that kernels give to connections: Linux from 32768 on.
+# Above the well-known ports, and below Linux' ephemeral port range, which starts at 32768.
 _PORTS = range(12_000, 30_000)
 
 
@@ -179,15 +182,15 @@ def run_local(
     again: str | None = None,
     shown: Callable[[str], str] = str,
 ) -> int:
-    """Trains the job in the file at `path` and returns the exit code for a shell.
+    """Train the job in the file at `path` and return the exit code for a shell.
 
-    0 when it is done (also when it was done before), a worker's own code when one failed, 128 and the number
-    of the signal when it was interrupted or a worker was killed. `output` is the run folder instead of the
-    job's own, `command` what each worker runs, `incarnation` names this launch. `again` is what a user types to
-    resume the run, if it is not `mptj run` with this file; `shown` changes what workers print before it is displayed.
+    The exit code is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
+    the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
+    `command` is the command of each worker, `incarnation` identifies this launch. `again` is the command that resumes
+    the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed.
 
-    Raises Problem before any process starts: InvalidSpec, InvalidProgram when TensorFlow is not installed,
-    ResumeRefused when the run folder is another job's.
+    Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
+    if the run folder belongs to another job.
     """
     display = display or PlainDisplay()
     job, notes = resolved(Path(path), output=output, machine=machine or this_machine())
@@ -199,7 +202,7 @@ def run_local(
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
-    folder = _as_typed(job.output or "", Path.cwd())
+    folder = _relative_path(job.output or "", Path.cwd())
     for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
         display.say(text)
     summary = RunSummary()
@@ -245,7 +248,7 @@ def run_local(
 
 
 def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
-    """The job in the file at `path` as this machine will train it, and notes on what its program decided.
+    """Return the job in the file at `path`, resolved for this machine, and notes on settings detected in its program.
 
     Raises InvalidSpec.
     """
@@ -258,16 +261,16 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[Resol
     job = with_absolute_paths(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
         job = with_output(job, absolute(output, here))
-    # An unknown accelerator is for `resolve` to refuse.
+    # `resolve` rejects an unknown accelerator.
     accelerator = catalogue().get(job.spec.accelerator.type)
     settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
     return resolve(job, settings), notes
 
 
 def _attempt(job: ResolvedJob, display: Display) -> int | None:
-    """The number of the attempt to start in the job's run folder; None when there is nothing left to do.
+    """Return the number of the attempt to start in the job's run folder; None if the job is already finished.
 
-    Raises ResumeRefused when the folder is another job's.
+    Raises ResumeRefused if the folder belongs to another job.
     """
     from mptraining_records.storage import storage
 
@@ -284,7 +287,7 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
         step = "Choose another folder with --output, or delete this one"
         raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
     result_file = storage.join(job.output, run_folder.RESULT)
-    # A damaged result is none: training goes on from the checkpoints and writes another.
+    # A damaged result counts as missing: training resumes from the checkpoints and writes it again.
     result = _stored(storage.read(result_file), Result) if storage.exists(result_file) else None
     if result is None or not already_finished(before, result, latest, job):
         return latest + 1
@@ -326,10 +329,10 @@ def _workers(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now; all are held until all are known, so that they differ.
+    """Return free ports; all sockets stay bound until every port is chosen, so that the ports differ.
 
-    Not of those that the kernel gives to connections: the workers listen seconds later, and one that looks for the
-    others meanwhile could get the very port of another.
+    The ports are outside the ephemeral range: the workers bind them seconds later, and until then the kernel could
+    assign an ephemeral port to an outgoing connection of another worker.
     """
     draw = random.SystemRandom()
     found: list[int] = []
@@ -342,7 +345,7 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _as_typed(folder: str, here: Path) -> str:
-    """`folder` as a user in `here` would type it."""
+def _relative_path(folder: str, here: Path) -> str:
+    """Return `folder` relative to the current folder `here` if it is below it."""
     below = Path(folder).is_relative_to(here) and "://" not in folder
     return str(Path(folder).relative_to(here)) if below else folder

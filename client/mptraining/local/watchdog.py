@@ -1,12 +1,11 @@
-"""Ends a run's workers when the program that started them is gone without having done so (SIGKILL, a crash).
+"""Watchdog process that ends a local run's workers if their parent process dies without doing so (SIGKILL, a crash).
 
-Started beside the workers as `python guard.py SECONDS`, a file of the standard library alone. Its standard
-input is a pipe that only the starter holds: `+PID` names a worker's process group, `-PID` takes it back, end
-of file means that the starter is gone: SIGTERM to the groups that are left, SIGKILL after SECONDS.
+Runs as `python watchdog.py SECONDS` and imports only the standard library. Its standard input is a pipe whose other
+end only the parent holds: `+PID` registers a worker's process group, `-PID` unregisters it. End of file means that the
+parent has died: the remaining groups get SIGTERM, and SIGKILL after SECONDS.
 
-Linux' PR_SET_PDEATHSIG would be shorter, but needs code between fork and exec (unsafe once there are threads,
-as in a notebook), dies with the thread that started the worker, reaches no grandchild, and never follows with
-SIGKILL.
+Linux' PR_SET_PDEATHSIG needs code between fork and exec (unsafe with threads, as in a notebook), fires when the thread
+that started the worker ends, does not reach grandchildren, and is not followed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterable
 
 
 def groups_left(lines: Iterable[str]) -> list[int]:
-    """The process groups that were named and not taken back when the input ended."""
+    """Return the process groups that are still registered at the end of the input."""
     left: dict[int, None] = {}
     for line in lines:
         sign, number = line[:1], line[1:].strip()
@@ -31,7 +30,7 @@ def groups_left(lines: Iterable[str]) -> list[int]:
 
 
 def _send(groups: list[int], number: int) -> list[int]:
-    """The groups that `number` reached; 0 only asks whether they are there."""
+    """Send the signal `number` to the groups; return those that exist. 0 only checks for existence."""
     reached = []
     for group in groups:
         try:

@@ -1,1 +1,1 @@
-"""The user's program as a package: script, folder, notebook or function, with its requirements."""
+"""Packaging of the user's program (script, folder, notebook or function) with its requirements."""

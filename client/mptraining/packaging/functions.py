@@ -1,7 +1,7 @@
-"""The source of one function with what it stands on, cut out of the program or notebook that defines it.
+"""Extraction of one function and its dependencies from the source of a script or notebook.
 
-Kept are the top-level statements that bind a name which the function needs, and what those need in turn. All other
-lines become empty ones, so that a line has the same number as in the user's file.
+The result keeps the top-level statements that bind a name which the function uses, directly or through another kept
+statement. All other lines become empty, so that line numbers match the user's file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def refuse_nameless(function: Callable[..., Any]) -> None:
-    """Raises InvalidProgram for a lambda, a function inside a function, or another callable without source text."""
+    """Raise InvalidProgram for a lambda, a nested function, or a callable without source text."""
     name = getattr(function, "__qualname__", "")
     if not name or "<" in name or not hasattr(function, "__code__"):
         what = (
@@ -34,12 +34,15 @@ def refuse_nameless(function: Callable[..., Any]) -> None:
 
 
 def cut(text: str, name: str, where: str) -> str:
-    """`text` with only the statements that the function `name` needs. Raises InvalidProgram when it is not defined."""
+    """Return `text` with only the statements that the function `name` needs.
+
+    Raises InvalidProgram if `text` does not define it, or is not valid Python.
+    """
     try:
         statements = ast.parse(text).body
     except SyntaxError as error:
         raise InvalidProgram(f"{where}, line {error.lineno}", error.msg) from error
-    binds = [set(_bound(statement)) for statement in statements]
+    binds = [set(_names_bound(statement)) for statement in statements]
     defined = {each for statement in statements if isinstance(statement, _DEFINITIONS) for each in (statement.name,)}
     if name not in defined:
         hint = nearest(name, sorted(defined)) or "Define it with `def` at the top of a cell or of the file."
@@ -52,14 +55,14 @@ def cut(text: str, name: str, where: str) -> str:
             if index in kept or not (wanted in bound or "*" in bound):
                 continue
             kept.add(index)
-            new = _loaded(statements[index]) - needed
+            new = _names_read(statements[index]) - needed
             needed |= new
             waiting += sorted(new)
-    return _blanked(text, [statements[index] for index in sorted(kept)])
+    return _with_blank_lines(text, [statements[index] for index in sorted(kept)])
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The module's names that a statement binds; `*` when it may be any."""
+def _names_bound(statement: ast.stmt) -> Iterator[str]:
+    """Yield the module-level names that a statement binds; `*` if it affects every name."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
@@ -67,7 +70,8 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         case ast.ImportFrom(module="__future__"):
             yield "*"
             return
-    # A walk finds names of functions inside `if` and `try` too, and some that are theirs alone: kept needlessly.
+    # ast.walk also yields the names inside `if` and `try`, and local names of functions there; the latter only keep
+    # statements that are not needed.
     for node in ast.walk(statement):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -79,18 +83,18 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
                     yield alias.asname or alias.name.partition(".")[0]
 
 
-def _loaded(statement: ast.stmt) -> set[str]:
-    """The module's names that a statement, or a function in it, reads."""
+def _names_read(statement: ast.stmt) -> set[str]:
+    """Return the global names that a statement, or a function in it, reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
-        # `from __future__ import annotations` in this module must not leak into theirs.
+        # dont_inherit: the `from __future__ import annotations` of this module must not apply to the user's code.
         code = compile(ast.Module([statement], []), "<shipped>", "exec", dont_inherit=True)
     return set(_names(code))
 
 
 def _names(code: CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        # Local names have other instructions, so that a variable `model` inside needs no `model` outside.
+        # Local variables have other instructions: a local `model` does not depend on a global `model`.
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             yield str(instruction.argval)
     for constant in code.co_consts:
@@ -98,7 +102,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _blanked(text: str, kept: list[ast.stmt]) -> str:
+def _with_blank_lines(text: str, kept: list[ast.stmt]) -> str:
     lines = text.split("\n")
     numbers: set[int] = set()
     for statement in kept:

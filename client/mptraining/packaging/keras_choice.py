@@ -1,7 +1,7 @@
-"""The generation of Keras that a program's text asks for, where the job leaves it open (`keras: Auto`).
+"""Keras generation of a job with `keras: Auto`, detected from the source of its program.
 
-Keras 3 is the default; a program for Keras 2 would end in Keras 3 with an error of Keras' own. So `keras: Legacy` is
-written into the job, with a note that names the line. `spec={"keras": "Keras3"}` says otherwise.
+Keras 3 is the default, and a program for Keras 2 would fail there with an error of Keras. For such a program
+`keras: Legacy` is written into the job, with a note that names the line. `spec={"keras": "Keras3"}` overrides it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from mptraining.packaging.package import Package, SourceFile
 from mptraining.packaging.package import package as packed
 from mptraining_api.keras_2.source_code import KerasCode, Sign, of_image, of_requirements, read
 
-# A line without a version. 1.4 takes models of the installed keras, which is Keras 3, and no others.
+# Matches a requirement line without a version. keras-tuner 1.4 and later accept only models of the installed `keras`
+# package, which is Keras 3.
 _TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)
 _OLDER_TUNER = "keras-tuner<1.4"
 _CELL = re.compile(r"# %% (.+, cell \d+)")
@@ -27,13 +28,13 @@ _CELL = re.compile(r"# %% (.+, cell \d+)")
 def with_keras(
     document: Mapping[str, Any], package: Package, *, image: str | None = None
 ) -> tuple[dict[str, Any], Package, list[str]]:
-    """The job with `keras: Legacy` where its program needs it, its package, and notes for the user.
+    """Return the job (with `keras: Legacy` if its program needs it), its package, and notes for the user.
 
-    `image` is the image that the program was written for, if the user names one.
+    `image` is the container image that the program was written for, if the user names one.
     """
     files = {file.path: file.content for file in package.files}
     texts = _Texts(files.__contains__, files.__getitem__)
-    made, notes = _decided(document, texts, requirements=package.requirements, image=image)
+    made, notes = _with_detected_keras(document, texts, requirements=package.requirements, image=image)
     if made["spec"].get("keras") == "Legacy":
         package, about_tuner = _with_older_tuner(package)
         notes += about_tuner
@@ -41,7 +42,7 @@ def with_keras(
 
 
 def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
-    """The package with a keras-tuner that takes models of tf_keras, where its requirements name none of a release."""
+    """Pin keras-tuner to a release that accepts tf_keras models, if the requirements name it without a version."""
     files = {file.path: file for file in shipped.files}
     if shipped.requirements is None or shipped.requirements not in files:
         return shipped, []
@@ -55,15 +56,15 @@ def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
 
 
 def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The same for a program that lies in `folder` and is not packed."""
+    """Return the job and notes like `with_keras`, for a program in `folder` that is not packaged."""
     texts = _Texts(lambda path: (folder / path).is_file(), lambda path: (folder / path).read_bytes())
     source = document["spec"].get("source") or {}
-    return _decided(document, texts, requirements=source.get("requirements"))
+    return _with_detected_keras(document, texts, requirements=source.get("requirements"))
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """Files by their paths; few of many are read."""
+    """Text of files by path; a file is read only on access."""
 
     known: Callable[[str], bool]
     content: Callable[[str], bytes]
@@ -75,7 +76,7 @@ class _Texts:
         return self.content(path).decode("utf-8", "replace")
 
 
-def _decided(
+def _with_detected_keras(
     document: Mapping[str, Any], texts: _Texts, *, requirements: str | None, image: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     spec = dict(document["spec"])
@@ -88,12 +89,12 @@ def _decided(
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
     whole = sum((code for _, code in found), KerasCode())
-    signs = [_placed(sign, path, texts) for path, code in found for sign in code.keras_2]
+    signs = [_located(sign, path, texts) for path, code in found for sign in code.keras_2]
     if not signs:
         return dict(document), []
     more = f", and {len(signs) - 1} more" if len(signs) > 1 else ""
     if whole.needs_legacy:
-        ignored = [_placed(sign, path, texts) for path, code in found for sign in code.ignored]
+        ignored = [_located(sign, path, texts) for path, code in found for sign in code.ignored]
         note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {signs[0]}{more}"
         return {**document, "spec": {**spec, "keras": "Legacy"}}, [note, *ignored]
     if whole.bare:
@@ -102,8 +103,8 @@ def _decided(
     return dict(document), []
 
 
-def _placed(sign: Sign, path: str, texts: _Texts) -> str:
-    """The sign with its file and line, or the notebook's cell."""
+def _located(sign: Sign, path: str, texts: _Texts) -> str:
+    """Return the text of the sign with its file and line, or with its notebook cell."""
     if not sign.line:
         return f"{sign.found} ({sign.why})"
     for above, line in enumerate(reversed(texts[path].splitlines()[: sign.line])):
@@ -113,8 +114,8 @@ def _placed(sign: Sign, path: str, texts: _Texts) -> str:
     return f"{path}, line {sign.line}: {sign.found} ({sign.why})"
 
 
-def _start(program: Mapping[str, Any]) -> str | None:
-    """The path of the file that the trainer begins with."""
+def _first_file(program: Mapping[str, Any]) -> str | None:
+    """Return the path of the file that the trainer runs first."""
     if "script" in program:
         return str(program["script"]["path"])
     if "function" in program:
@@ -123,8 +124,8 @@ def _start(program: Mapping[str, Any]) -> str | None:
 
 
 def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
-    """The paths of the program's file and of the modules among `texts` that it imports."""
-    waiting = [_start(program)]
+    """Yield the paths of the program's file and of the modules in `texts` that it imports, also indirectly."""
+    waiting = [_first_file(program)]
     seen: set[str] = set()
     while waiting:
         path = waiting.pop()

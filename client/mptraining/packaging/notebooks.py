@@ -1,8 +1,9 @@
-"""From a notebook's cells to one Python program, which runs where there is no IPython.
+"""Conversion of a notebook's cells into one Python program that runs without IPython.
 
-IPython's own transformer reads magics and shell commands; what it makes of them calls `get_ipython()`, which the
-trainer answers (`mptraining_trainer.notebook_shell`). Each cell begins with a line `# %% NAME, cell N`, by which the
-trainer says in which cell an error is.
+The notebook comes from a file, or from the running front end (Colab, Kaggle, Jupyter, VS Code; else the cells executed
+so far). IPython's transformer turns magics and shell commands into calls of `get_ipython()`, which
+`mptraining_trainer.notebook_shell` implements in the job. Each cell begins with a line `# %% NAME, cell N`, from which
+the trainer reports the cell of an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One code cell; `number` counts the notebook's code cells from 1, empty ones too."""
+    """One code cell; `number` counts the notebook's code cells from 1, including empty ones."""
 
     number: int
     source: str
@@ -34,9 +35,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """Its code cells, and how messages call it.
+    """A notebook's code cells, and its name in messages.
 
-    `executed`: the cells are what was typed so far, mistakes included; their numbers are IPython's.
+    `executed`: the cells are IPython's input history, including cells that failed, with IPython's numbers.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Notebook:
 
 
 def read_notebook(file: Path) -> Notebook:
-    """The notebook in a file. Raises InvalidProgram for what is no notebook of format 4."""
+    """Read the notebook in a file. Raises InvalidProgram if it is not a notebook of format 4."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -56,7 +57,7 @@ def read_notebook(file: Path) -> Notebook:
 
 
 def code_cells(document: object, name: str) -> tuple[Cell, ...]:
-    """The code cells of a notebook's JSON. Raises InvalidProgram naming what is missing."""
+    """Return the code cells of a notebook's JSON. Raises InvalidProgram if it has no list of cells."""
     cells = document.get("cells") if isinstance(document, Mapping) else None
     if not isinstance(cells, list):
         step = "Open it in Jupyter and save it, which brings it to format 4."
@@ -66,22 +67,22 @@ def code_cells(document: object, name: str) -> tuple[Cell, ...]:
 
 
 def _text(source: object) -> str:
-    """A cell's source is a text or a list of lines; an empty cell may have neither."""
+    """Join a cell's source, which is a string or a list of lines, or missing in an empty cell."""
     if isinstance(source, str):
         return source
     return "".join(line for line in source if isinstance(line, str)) if isinstance(source, Sequence) else ""
 
 
 def shell() -> Any | None:
-    """IPython's running shell, None outside of it; IPython is not imported for that."""
+    """Return the running IPython shell, or None; does not import IPython."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
 
 
 def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: bool = False) -> Notebook:
-    """The notebook that this code is called from; `as_saved`: also one whose file lacks the cell that is running.
+    """Return the notebook that this code is called from.
 
-    Raises InvalidProgram when it cannot be had.
+    Raises InvalidProgram if it is not available, or if its file lacks the running cell; `as_saved` accepts such a file.
     """
     session = shell()
     if session is None:
@@ -138,9 +139,9 @@ def _from_kaggle(environment: Mapping[str, str]) -> object | None:
     return json.loads(UserSessionClient().get_exportable_ipynb()["source"])  # type: ignore[no-any-return]
 
 
-# `%%time` and its like say something about a cell's code, which is run as code then.
+# Cell magics like `%%time` that wrap the cell's code; the code is run without them.
 TRANSPARENT_CELLS = frozenset({"time", "timeit", "capture", "prun", "memit", "skip"})
-# What the trainer's shell does, and what it passes over because it is for the eye.
+# KNOWN: implemented by `notebook_shell` in the trainer. SILENT: ignored there, since they only affect the display.
 KNOWN_CELLS = frozenset({"writefile", "bash", "sh", "shell", "script", "file"})
 SILENT_CELLS = frozenset({"html", "HTML", "javascript", "js", "markdown", "latex", "svg", "SVG"})
 KNOWN_LINES = frozenset(
@@ -159,7 +160,7 @@ _CELL_MAGIC = re.compile(r"%%(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class NotebookProgram:
-    """The program's text, the lines for a requirements file that its pip commands ask for, and notes for the user."""
+    """The program's text, the requirements lines from its pip commands, and notes for the user."""
 
     text: str
     requirements: tuple[str, ...]
@@ -167,7 +168,7 @@ class NotebookProgram:
 
 
 def program(notebook: Notebook) -> NotebookProgram:
-    """The notebook as a program. Raises InvalidProgram naming the cell and the line of a mistake."""
+    """Convert the notebook into a program. Raises InvalidProgram with the cell and line of a syntax error."""
     body: list[str] = []
     futures: dict[str, None] = {}
     lines: dict[str, None] = {}
@@ -179,7 +180,7 @@ def program(notebook: Notebook) -> NotebookProgram:
             text = _python(cell, where)
             tree = _parsed(text, where)
         except InvalidProgram as mistake:
-            # Who mistyped a cell has typed it again.
+            # The input history also holds cells with a syntax error, which the user has since corrected and run again.
             if not notebook.executed:
                 raise
             notes.append(f"{mistake.where}: {mistake.found}; the cell is left out")
@@ -199,7 +200,7 @@ def program(notebook: Notebook) -> NotebookProgram:
 
 
 def _python(cell: Cell, where: str) -> str:
-    """The cell's Python, line for line where that can be."""
+    """Return the cell as Python; line numbers are kept where IPython's transformer keeps them."""
     try:
         from IPython.core.inputtransformer2 import TransformerManager
     except ImportError:
@@ -212,7 +213,7 @@ def _python(cell: Cell, where: str) -> str:
     if magic and magic[1] in TRANSPARENT_CELLS:
         line, _, rest = first.partition("\n")
         source = source[: len(source) - len(first)] + f"# {line}\n{rest}"
-    # The transformer drops empty lines at the beginning: a line's number would be another one.
+    # The transformer drops leading empty lines; they are added back so that line numbers still match.
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
     try:
         transformer: Any = TransformerManager
@@ -224,11 +225,11 @@ def _python(cell: Cell, where: str) -> str:
 def _parsed(text: str, where: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            # An odd escape in a string is the program's own business.
+            # Warnings about invalid escape sequences in the user's strings are not shown.
             warnings.simplefilter("ignore", SyntaxWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             tree = ast.parse(text)
-            # What the parser alone lets pass: `return` and `await` outside a function.
+            # compile() also rejects `return` and `await` outside a function, which ast.parse() accepts.
             compile(tree, where, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise _mistake(error, where) from error
@@ -240,14 +241,14 @@ def _mistake(error: SyntaxError | ValueError, where: str) -> InvalidProgram:
         return InvalidProgram(where, str(error))
     line = f", line {error.lineno}" if error.lineno else ""
     quoted = f": {error.text.strip()}" if error.text and error.text.strip() else ""
-    step = "Mend the cell; it runs as a Python program, without IPython."
+    step = "Fix the cell; it runs as a Python program, without IPython."
     if "await" in (error.msg or ""):
         step = "A program has no event loop of its own: write asyncio.run(...)."
     return InvalidProgram(f"{where}{line}", f"{error.msg}{quoted}", next_step=step)
 
 
 def _without_futures(text: str, tree: ast.Module, futures: dict[str, None]) -> str:
-    """`from __future__` must stand before all else in a program; its place stays as empty lines."""
+    """Move the `from __future__` imports of `text` to `futures`, for the top of the program; leave empty lines."""
     lines = text.split("\n")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -259,7 +260,7 @@ def _without_futures(text: str, tree: ast.Module, futures: dict[str, None]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of IPython's shell: `system` or `getoutput` with a command, or a magic with its line."""
+    """One method call on IPython's shell: `system` or `getoutput` with a command, or a magic with its line."""
 
     method: str
     magic: str
@@ -270,7 +271,7 @@ def _shell_calls(tree: ast.Module) -> Iterator[_Call]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or node.id != "get_ipython":
             continue
-        # A program's own use counts too: it needs the name.
+        # A bare use of the name `get_ipython` in the user's code also needs the prelude's import.
         yield _Call("get_ipython", "", "")
     for node in ast.walk(tree):
         match node:
@@ -284,7 +285,7 @@ def _shell_calls(tree: ast.Module) -> Iterator[_Call]:
 
 
 def _pip(call: _Call) -> Iterator[str]:
-    """What follows each `pip install` of the call."""
+    """Yield the arguments of each `pip install` in the call."""
     command = f"pip {call.line}" if call.magic == "pip" else call.line if call.method == "system" else ""
     for part in command.split("&&"):
         asked = install_arguments(part)

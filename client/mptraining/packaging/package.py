@@ -1,10 +1,11 @@
-"""What is shipped to a job: source files as text, packed the same way every time, named by their content.
+"""Source package of a job: a reproducible .tgz of its files, named by its SHA-256, with the limits of what it may hold.
 
     files ──► .tgz, its SHA-256 ──► at most CONFIG_MAP_BYTES   in a ConfigMap that the job owns
                                     more                       in a bucket, as <sha256>.tgz
 
-Nothing is pickled: the notebook's Python may be another one than the trainer's. In the pod the trainer's `source`
-verifies the digest before it unpacks anything.
+Nothing is pickled, because the notebook's Python version may differ from the trainer's. In the pod
+`mptraining_trainer.source` verifies the digest before it unpacks anything. A folder is read without the files that
+`.mptrainingignore` and ALWAYS_IGNORED name.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from typing import Any
 
 from mptraining_api.problems import InvalidProgram
 
-# Kubernetes refuses a ConfigMap of more than 1 MiB; base64 in the request makes four bytes of three.
+# Kubernetes rejects a ConfigMap of more than 1 MiB; base64 in the request turns three bytes into four.
 CONFIG_MAP_BYTES = 700_000
-# The trainer unpacks at most 512 MiB packed. This is unpacked and far above any program: what is larger is data.
+# Size before compression, far above any program; larger folders contain data. (The trainer accepts archives of at most
+# 512 MiB.)
 MOST_BYTES = 256_000_000
 MOST_FILES = 10_000
-# The entry of the ConfigMap that the trainer unpacks (`mptraining_api.spec`, whose import takes pydantic).
+# The ConfigMap key that the trainer unpacks, as in `mptraining_api.spec`; importing that module would load pydantic.
 ARCHIVE_KEY = "source.tgz"
 IGNORE_FILE = ".mptrainingignore"
 
@@ -51,9 +53,9 @@ class SourceFile:
 class Package:
     """The source of one job.
 
-    `files` stand in the order of their paths; `archive` is all of them as .tgz, the same bytes for the same files.
-    `program` is the job's section `spec.program`. `requirements` is the path of a requirements file among `files`.
-    `notes` are for the user: what was left out or read differently.
+    `files` are sorted by path; `archive` is their .tgz, with the same bytes for the same files. `program` is the job's
+    section `spec.program`. `requirements` is the path of a requirements file in `files`. `notes` tell the user what
+    was skipped or changed.
     """
 
     files: tuple[SourceFile, ...]
@@ -65,16 +67,16 @@ class Package:
 
     @property
     def size(self) -> int:
-        """Bytes of the archive."""
+        """Return the size of the archive in bytes."""
         return len(self.archive)
 
     @property
     def small(self) -> bool:
-        """Whether a ConfigMap holds it; else it needs a bucket."""
+        """Return whether the archive fits into a ConfigMap; if not, it needs a bucket."""
         return self.size <= CONFIG_MAP_BYTES
 
     def source(self, *, config_map: str | None = None, uri: str | None = None) -> dict[str, Any]:
-        """The job's section `spec.source`, with the archive in that ConfigMap or at that URI."""
+        """Return the job's section `spec.source`, with the archive in that ConfigMap or at that URI."""
         where = (
             {"configMap": {"name": config_map, "sha256": self.sha256}}
             if config_map is not None
@@ -83,14 +85,14 @@ class Package:
         return where if self.requirements is None else {**where, "requirements": self.requirements}
 
     def entries(self) -> dict[str, str]:
-        """`binaryData` of the ConfigMap that holds the archive. Raises InvalidProgram when it is too large for one."""
+        """Return `binaryData` of the ConfigMap with the archive. Raises InvalidProgram if it is too large for one."""
         if not self.small:
             raise too_large(self)
         return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
 
     @property
     def object_name(self) -> str:
-        """The name of the archive in a bucket: its content's."""
+        """Return the name of the archive in a bucket, which is its SHA-256."""
         return f"{self.sha256}.tgz"
 
 
@@ -101,7 +103,7 @@ def package(
     requirements: str | None = None,
     notes: Iterable[str] = (),
 ) -> Package:
-    """Packs the files. Raises InvalidProgram for two files of one path, one that leads out, and for too many bytes."""
+    """Pack the files. Raises InvalidProgram for duplicate paths, paths outside the folder, and too much data."""
     ordered = tuple(sorted(files, key=lambda file: file.path))
     _check(ordered)
     archive = _packed(ordered)
@@ -110,9 +112,9 @@ def package(
 
 
 def refuse_size(sizes: Mapping[str, int]) -> None:
-    """Raises InvalidProgram naming the biggest of these files (path -> bytes) when they are no program any more.
+    """Raise InvalidProgram with the largest of these files (path -> bytes) if there are too many or they are too large.
 
-    It is asked before anything is read: a folder of data may be larger than memory.
+    Called before any file is read, because a folder of data may be larger than memory.
     """
     total = sum(sizes.values())
     if total <= MOST_BYTES and len(sizes) <= MOST_FILES:
@@ -127,7 +129,7 @@ def refuse_size(sizes: Mapping[str, int]) -> None:
 
 
 def too_large(package: Package) -> InvalidProgram:
-    """That the package does not fit into a ConfigMap and that no bucket was named."""
+    """Return the error for a package that does not fit into a ConfigMap, without a bucket to upload it to."""
     sizes = {file.path: len(file.content) for file in package.files}
     return InvalidProgram(
         "source",
@@ -162,7 +164,7 @@ def _check(ordered: tuple[SourceFile, ...]) -> None:
 
 
 def _packed(ordered: tuple[SourceFile, ...]) -> bytes:
-    """Owners, times and the machine's own modes are left out, so that equal files make equal bytes."""
+    """Return the .tgz of the files without owners, times and umask-dependent modes: equal files give equal bytes."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as zipped,
@@ -176,7 +178,7 @@ def _packed(ordered: tuple[SourceFile, ...]) -> bytes:
     return buffer.getvalue()
 
 
-# What no job needs, and secrets that no job should get this way. A line `!name` in the ignore file takes one back.
+# Files that no job needs, and secrets. A line `!name` in the ignore file includes one again.
 ALWAYS_IGNORED = (
     ".git/",
     ".hg/",
@@ -196,9 +198,9 @@ ALWAYS_IGNORED = (
     ".idea/",
     ".vscode/",
     ".DS_Store",
-    # Colab's own examples, 55 MB.
+    # Colab's example data sets, 55 MB.
     "/sample_data/",
-    # Run folders of local jobs.
+    # The run folders of local jobs.
     "/runs/",
     ".env",
     ".netrc",
@@ -213,10 +215,10 @@ ALWAYS_IGNORED = (
 
 
 def read_folder(folder: Path) -> tuple[list[SourceFile], list[str]]:
-    """The files below `folder` that are to be shipped, and notes about what was passed over.
+    """Return the files below `folder` to package, and notes about skipped ones.
 
-    Links to files are followed. Raises InvalidProgram for a folder that is not there, a file that cannot be read, and
-    for more than a package takes.
+    Symbolic links to files are followed. Raises InvalidProgram if the folder is missing, a file cannot be read, or the
+    limits of a package are exceeded.
     """
     if not folder.is_dir():
         raise InvalidProgram("source", f"no folder {str(folder)!r}", expected="the folder with the program's code")
@@ -233,7 +235,7 @@ def read_folder(folder: Path) -> tuple[list[SourceFile], list[str]]:
 
 
 def read_file(file: Path, path: str) -> SourceFile:
-    """One file, to be shipped as `path`. Raises InvalidProgram when it cannot be read."""
+    """Read one file, to be packaged as `path`. Raises InvalidProgram if it cannot be read."""
     try:
         return SourceFile(path, file.read_bytes(), executable=os.access(file, os.X_OK))
     except OSError as error:
@@ -241,7 +243,7 @@ def read_file(file: Path, path: str) -> SourceFile:
 
 
 def _walk(folder: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
-    """(path, file) of everything that is not ignored. An ignored folder is not even looked into: it may be huge."""
+    """Yield (path, file) of everything that is not ignored. Ignored folders are not listed, as they may be huge."""
     from pathspec import GitIgnoreSpec
 
     try:
@@ -265,7 +267,7 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
             file = Path(parent, name)
             if spec.match_file(path) or path == IGNORE_FILE:
                 continue
-            # Sockets and pipes would block; a link whose file is gone has nothing to ship.
+            # Reading a socket or pipe would block; a broken link has no content.
             if file.is_file():
                 yield path, file
             else:
@@ -283,4 +285,4 @@ def _own_lines(folder: Path) -> list[str]:
 
 def _unreadable(file: Path, error: Exception) -> InvalidProgram:
     why = getattr(error, "strerror", None) or "not a text file"
-    return InvalidProgram(str(file), f"cannot be read: {why}", next_step=f"Mend it, or name it in {IGNORE_FILE}.")
+    return InvalidProgram(str(file), f"cannot be read: {why}", next_step=f"Fix it, or name it in {IGNORE_FILE}.")

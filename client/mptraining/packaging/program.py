@@ -1,9 +1,11 @@
-"""From what a user names (a script, a notebook, a folder, a function) to the package that is shipped.
+"""Package of the program that the user names: a script, a notebook, or a function.
 
-a script or a notebook file     the file and its folder, or the folder that is named
-the running notebook            its cells, and the modules beside it that they import
-a function of a module          the folder from which the module is imported
-a function of a notebook        the function with what it needs, and the modules that this imports
+| entry point                     | packaged files                                                              |
+|---------------------------------|-----------------------------------------------------------------------------|
+| script or notebook file         | the file with its folder, or with the given folder                          |
+| the running notebook            | its cells, and the modules in the current folder that they import           |
+| function of a module            | the folder from which the module is imported                                |
+| function of a notebook, script  | the function with its dependencies, and the modules that these import       |
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from mptraining_api.problems import InvalidProgram, nearest
 
 
 def imported_files(text: str, folder: Path) -> list[SourceFile]:
-    """The files of `folder` that the program imports, directly or by way of each other; a package as a whole."""
+    """Return the files of `folder` that the program imports, directly or indirectly; packages as a whole."""
     files: dict[str, SourceFile] = {}
     seen: set[str] = set()
     waiting = list(_imported(text))
@@ -44,7 +46,7 @@ def _module(name: str, folder: Path) -> list[SourceFile]:
     single, package = folder / f"{name}.py", folder / name
     if single.is_file():
         return [read_file(single, single.name)]
-    # Without an __init__.py too; but a folder of data of that name has no module in it.
+    # A namespace package has no __init__.py; a data folder of the same name has no .py file at all.
     if package.is_dir() and any(package.rglob("*.py")):
         inside, _ = read_folder(package)
         return [SourceFile(f"{name}/{file.path}", file.content, file.executable) for file in inside]
@@ -52,7 +54,7 @@ def _module(name: str, folder: Path) -> list[SourceFile]:
 
 
 def _imported(text: str) -> Iterator[str]:
-    """The first parts of the names of imported modules. What is no Python imports nothing."""
+    """Yield the top-level names of the imported modules; nothing if `text` is not valid Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -66,7 +68,7 @@ def _imported(text: str) -> Iterator[str]:
                 yield module.partition(".")[0]
 
 
-# Where requirements of several places come together.
+# The generated file that merges the user's requirements file with a notebook's pip commands.
 REQUIREMENTS = "requirements-of-the-job.txt"
 NOTEBOOK_MODULE = "notebook_program"
 
@@ -74,7 +76,7 @@ NOTEBOOK_MODULE = "notebook_program"
 def ship_file(
     file: Path, *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
 ) -> Package:
-    """A script or a notebook, with its own folder or `folder`. Raises InvalidProgram."""
+    """Package a script or notebook file with its folder, or with `folder`. Raises InvalidProgram."""
     root = (folder or file.parent).resolve()
     place = file.resolve()
     if not place.is_file():
@@ -99,10 +101,10 @@ def ship_file(
 def ship_running_notebook(
     *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
 ) -> Package:
-    """The notebook that calls this, with the modules beside it that it imports, or with `folder`."""
+    """Package the running notebook with the modules that it imports from the current folder, or with `folder`."""
     made = program_of(running_notebook())
     path = f"{NOTEBOOK_MODULE}.py"
-    files, notes, root = _beside(made.text, folder)
+    files, notes, root = _files_for(made.text, folder)
     files = [each for each in files if each.path != path]
     files.append(SourceFile.of_text(path, made.text))
     return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
@@ -115,7 +117,7 @@ def ship_entry_point(
     requirements: Path | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Package:
-    """A function by `module:name`, with the folder that its module is imported from (default: the current one)."""
+    """Package a function `module:name` with the folder that its module is imported from (default: the current one)."""
     root = (folder or Path()).resolve()
     module = entry_point.partition(":")[0].replace(".", "/")
     if not (root / f"{module}.py").is_file() and not (root / module / "__init__.py").is_file():
@@ -134,10 +136,10 @@ def ship_function(
     arguments: Mapping[str, Any] | None = None,
     trains_itself: bool = False,
 ) -> Package:
-    """A function that returns a model; with `trains_itself` one that trains, which is called by a script made for it.
+    """Package a function that returns a model, or with `trains_itself` one that trains, called by a generated script.
 
-    Its source is shipped as text. Raises InvalidProgram for a lambda, for one inside another function, and for one of
-    an installed package.
+    The package holds its source as text. Raises InvalidProgram for a lambda, a nested function, and a function of an
+    installed package.
     """
     refuse_nameless(function)
     name, module = function.__qualname__, function.__module__
@@ -148,13 +150,13 @@ def ship_function(
         text, where, lines, notes = _main_program()
         text = cut(text, name, where)
         module = NOTEBOOK_MODULE
-        files, said, root = _beside(text, folder)
+        files, said, root = _files_for(text, folder)
         notes = [*notes, *said]
         path = f"{module}.py"
         files = [each for each in files if each.path != path]
         files.append(SourceFile.of_text(path, text))
     else:
-        root = (folder or _home(function)).resolve()
+        root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
     if not trains_itself:
         made = _function(f"{module}:{name}", arguments)
@@ -167,7 +169,7 @@ def ship_function(
 
 
 def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
-    """Text, name, requirement lines and notes of what runs here: a notebook, or the script."""
+    """Return text, name, requirement lines and notes of the running notebook or script."""
     if shell() is not None:
         notebook: Notebook = running_notebook()
         made = program_of(notebook)
@@ -179,8 +181,8 @@ def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
     return Path(file).read_text(encoding="utf-8"), Path(file).name, (), []
 
 
-def _home(function: Callable[..., Any]) -> Path:
-    """The folder from which the function's module is imported."""
+def _import_root(function: Callable[..., Any]) -> Path:
+    """Return the folder from which the function's module is imported. Raises InvalidProgram for site-packages."""
     module = sys.modules[function.__module__]
     file = getattr(module, "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
@@ -191,8 +193,8 @@ def _home(function: Callable[..., Any]) -> Path:
     return Path(file).resolve().parents[above]
 
 
-def _beside(text: str, folder: Path | None) -> tuple[list[SourceFile], list[str], Path]:
-    """What goes with a program that is in no file: `folder` as a whole, else what it imports from the current one."""
+def _files_for(text: str, folder: Path | None) -> tuple[list[SourceFile], list[str], Path]:
+    """Return files, notes and root for a program without a file: `folder`, or its imports from the current folder."""
     if folder is not None:
         files, notes = read_folder(folder.resolve())
         return files, notes, folder.resolve()
@@ -216,7 +218,7 @@ def _packed(
 def _requirements(
     ready: dict[str, SourceFile], root: Path, file: Path | None, lines: tuple[str, ...]
 ) -> tuple[str | None, list[str]]:
-    """The path of the job's requirements file, which is added to `ready` where it is not there as it is needed."""
+    """Return the path of the job's requirements file, and notes; add the file to `ready` if it must be written."""
     text, path = "", REQUIREMENTS
     notes: list[str] = []
     if file is not None:
@@ -230,7 +232,7 @@ def _requirements(
             ready[inside] = SourceFile(inside, shipped.content)
             return inside, []
         if inside:
-            # Beside the file, so that what it names relative to itself is found.
+            # The generated file is in the same folder, because pip resolves `-r` and `-c` relative to it.
             path = str(Path(inside).with_name(REQUIREMENTS).as_posix())
     text += "".join(f"{line}\n" for line in lines)
     for line in lines:
@@ -254,7 +256,7 @@ def _function(entry_point: str, arguments: Mapping[str, Any] | None) -> dict[str
 
 
 def _literal(arguments: Mapping[str, Any]) -> str:
-    """The arguments as Python text; they travel in the job file, which knows JSON's kinds alone."""
+    """Return the arguments as Python source. Raises InvalidProgram for values that the job's JSON cannot hold."""
     try:
         return repr(json.loads(json.dumps(dict(arguments), allow_nan=False)))
     except (TypeError, ValueError) as error:

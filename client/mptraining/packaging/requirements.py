@@ -1,31 +1,32 @@
-"""`pip install` commands of a notebook as lines of a requirements file, and what of it the trainer has itself."""
+"""Conversion of a notebook's `pip install` commands to requirements lines, without packages of the trainer's image."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-# Of the image, measured together; whoever brings another one breaks training. The client is there too.
+# Packages that the trainer's image contains in versions tested together; another version would break training.
 OF_THE_IMAGE = frozenset(
     {
         "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tensorflow-intel", "tf-nightly", "keras",
         "tf-keras", "tensorflow-cloud", "mptraining",
     }
 )  # fmt: skip
-# Never installed beside the image's, even where a requirements file asks for it: 3.3 GB, and its service is gone.
+# Never installed, even if a requirements file names it: the real tensorflow-cloud installs 3.3 GB for a service that
+# no longer exists, and the image contains mptraining.
 NEVER = frozenset({"tensorflow-cloud", "mptraining"})
 
 _COMMAND = re.compile(
     r"^\s*(?:sudo\s+)?(?:uv\s+)?(?:\S*python[\d.]*\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip[\d.]*\s+install\s+(.+)$"
 )
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-# Options that a requirements file takes as lines of their own.
+# Options that a requirements file accepts on a line of their own.
 _LINE_OPTIONS = frozenset(
     {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-binary", "--only-binary"}
 )
 FILE_OPTIONS = frozenset({"-r", "--requirement", "-c", "--constraint"})
-# They say how to install, which the trainer decides: beside the image's packages, in a folder of the job's own.
-_PASSED_OVER = frozenset(
+# Options of the installation itself, which the trainer decides: it installs into a folder of the job.
+_IGNORED_OPTIONS = frozenset(
     {
         "-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--no-cache-dir",
         "--system", "--force-reinstall", "--ignore-installed", "-I", "--no-warn-script-location",
@@ -36,13 +37,13 @@ _PASSED_OVER = frozenset(
 
 
 def install_arguments(command: str) -> str | None:
-    """What follows `pip install` in a shell command; None when it is another command."""
+    """Return the arguments of `pip install` in a shell command; None for another command."""
     found = _COMMAND.match(command)
     return found[1] if found else None
 
 
 def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
-    """Lines for a requirements file, and notes about what is not installed, for the words after `pip install`."""
+    """Return requirements lines, and notes about what is not installed, for the arguments of `pip install`."""
     try:
         words = shlex.split(arguments, comments=True)
     except ValueError as error:
@@ -52,13 +53,13 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
     waiting = iter(words)
     for word in waiting:
         if word in (";", "||", "2>&1", "&>", "&") or word.startswith((">", "2>", "|")):
-            # What the shell does with the output.
+            # The rest is shell syntax: a redirection, a pipe, or the next command.
             break
         if word == "--pre":
             lines.append(word)
         elif word in _LINE_OPTIONS or word in FILE_OPTIONS:
             lines.append(f"{word} {next(waiting, '')}".rstrip())
-        elif word in _PASSED_OVER or word.startswith(("--progress-bar", "--timeout")):
+        elif word in _IGNORED_OPTIONS or word.startswith(("--progress-bar", "--timeout")):
             continue
         elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | FILE_OPTIONS:
             lines.append(word.replace("=", " ", 1))
@@ -76,7 +77,7 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
 
 
 def name_of(requirement: str) -> str:
-    """The normal form of the distribution that a requirement line names; empty for an option or a URL."""
+    """Return the normalized distribution name of a requirement line; empty for an option or a URL."""
     found = _NAME.match(requirement.strip())
     if found is None or "://" in requirement.partition("@")[0] or requirement.startswith("git+"):
         return ""
@@ -84,7 +85,7 @@ def name_of(requirement: str) -> str:
 
 
 def without_never(text: str) -> tuple[str, list[str]]:
-    """A requirements file without the lines of what is never installed, and a note for each."""
+    """Return a requirements file without the lines of packages in NEVER, and a note for each removed line."""
     kept, notes = [], []
     for line in text.splitlines():
         if name_of(line) in NEVER:

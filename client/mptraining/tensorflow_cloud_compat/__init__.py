@@ -1,1 +1,1 @@
-"""The implementation of `mptraining.tensorflow_cloud`: arguments, job document, local backend, cloud_fit."""
+"""Implementation of `mptraining.tensorflow_cloud`: arguments, job document, local backend, cloud_fit, redirection."""

@@ -1,7 +1,7 @@
-"""The arguments of `tensorflow_cloud.run`, checked in its order and refused in its words.
+"""Validation of the arguments of `tensorflow_cloud.run`, in its order and with its messages.
 
-Where tensorflow-cloud would go on into a service that no longer exists, what Kubernetes or the catalogue cannot do is
-refused here instead, with what can be.
+Values that tensorflow-cloud would pass to its discontinued service, but that Kubernetes or the accelerator catalogue
+does not support, are rejected here with an alternative.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _SERVICE_ACCOUNT = re.compile(r".*@([a-z0-9\-]){6,30}\.iam\.gserviceaccount\.com
 
 
 class InvalidArgument(InvalidSpec, ValueError):
-    """An argument of `run` that cannot be; a ValueError, as tensorflow-cloud's users expect."""
+    """An invalid argument of `run`; also a ValueError, as tensorflow-cloud's users expect."""
 
     def __init__(self, found: str, *, next_step: str = "") -> None:
-        # Its messages end with a full stop of their own.
+        # tensorflow-cloud's messages end with a full stop, which must not precede the next step.
         super().__init__("", found.removesuffix(".") if next_step else found, next_step=next_step)
 
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """What `run` was called with, every "auto" decided. `machine` is each node's; `nodes` counts the chief too.
+    """Validated arguments of `run` with every "auto" resolved.
 
-    `custom_shape` says whether CPU cores and memory were the user's own choice. `image` is what the pods run, None for
-    the operator's own trainer; `asked_image` is what the user named, for which the program was written; `bucket` is
-    where a large package goes.
+    `machine` is the machine of every node; `nodes` includes the chief. `custom_shape`: the user chose CPU cores or
+    memory. `image` is the image of the pods, None for the operator's default; `asked_image` is the image that the user
+    named, for which the program was written. `bucket` is for packages that are too large for a ConfigMap.
     """
 
     entry_point: str | None
@@ -75,7 +75,7 @@ def checked(
     docker_base_image: str | None = None,
     docker_image_bucket_name: str | None = None,
 ) -> RunArguments:
-    """Raises InvalidArgument, a ValueError, in tensorflow-cloud's words and order."""
+    """Validate the arguments. Raises InvalidArgument, a ValueError, in tensorflow-cloud's order and words."""
     count = worker_count if isinstance(worker_count, int) else int(worker_count)
     docker = DockerConfig() if docker_config == "auto" else docker_config
     if not all(hasattr(docker, name) for name in ("image", "parent_image", "image_build_bucket")):
@@ -88,8 +88,8 @@ def checked(
             f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
         )
     machine, nodes, said = _machines(chief_config, worker_config, count)
-    custom_shape = _chosen(machine)
-    machine, replaced = _today(machine)
+    custom_shape = _has_custom_shape(machine)
+    machine, replaced = _with_current_accelerator(machine)
     _check_labels(job_labels or {})
     if entry_point_args is not None and not isinstance(entry_point_args, list):
         raise InvalidArgument(
@@ -122,7 +122,7 @@ def checked(
 
 
 def _check_files(entry_point: object, requirements_txt: object) -> None:
-    """tensorflow-cloud takes no functions; a callable is checked where it is shipped."""
+    """Raise InvalidArgument for missing files and other file types; a callable is validated when it is packaged."""
     for name, value in (("entry_point", entry_point), ("requirements_txt", requirements_txt)):
         if value is None or callable(value):
             continue
@@ -140,7 +140,7 @@ def _check_files(entry_point: object, requirements_txt: object) -> None:
 
 
 def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig, int, list[str]]:
-    """The machine of each node and their number."""
+    """Return the machine of every node, the number of nodes, and notes."""
     automatic = COMMON_MACHINE_CONFIGS["T4_1X"]
     for name, value in (("chief_config", chief), ("worker_config", worker)):
         if value != "auto" and not isinstance(value, MachineConfig):
@@ -161,13 +161,13 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
             raise InvalidArgument(
                 f"Invalid `worker_count` input. Expected worker_count=1 for TPU `worker_config`. Received {count}."
             )
-        _refuse_absent(others, "worker_config")
+        _refuse_unavailable(others, "worker_config")
         return others, 1, ["a TPU job has no chief beside its TPU machine: chief_config is not used"]
-    # What is left "auto" follows the other, since all nodes of a job are alike.
+    # All nodes of a job are equal, so an "auto" config takes the value of the other one.
     machine = first or (others if count else None) or automatic
-    _refuse_absent(machine, "chief_config" if first else "worker_config")
+    _refuse_unavailable(machine, "chief_config" if first else "worker_config")
     if count and others is not None and _differ(machine, others):
-        _refuse_absent(others, "worker_config")
+        _refuse_unavailable(others, "worker_config")
         if _is_small_chief(machine, others):
             return others, count, [_without_chief(machine, others, count)]
         raise InvalidArgument(
@@ -178,8 +178,8 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
     return machine, 1 + count, []
 
 
-def _chosen(machine: MachineConfig) -> bool:
-    """Whether the user chose CPU cores or memory. The common machines' are those of machine types of a service."""
+def _has_custom_shape(machine: MachineConfig) -> bool:
+    """Return whether the user chose CPU cores or memory; the common configs have those of AI Platform's machines."""
     common = any(machine is each for each in COMMON_MACHINE_CONFIGS.values())
     return not common and (machine.cpu_cores, machine.memory) != (MachineConfig.cpu_cores, MachineConfig.memory)
 
@@ -189,7 +189,7 @@ def _differ(one: MachineConfig, other: MachineConfig) -> bool:
 
 
 def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:
-    """Whether the workers do the work: the chief has none of their accelerators, or fewer."""
+    """Return whether the chief has no accelerators, or fewer of the same type than the workers."""
     kinds = (workers.accelerator, AcceleratorType.NO_ACCELERATOR)
     return chief.accelerator in kinds and chief.accelerator_count < workers.accelerator_count
 
@@ -200,8 +200,8 @@ def _without_chief(chief: MachineConfig, workers: MachineConfig, count: int) -> 
     return f"all nodes of a job are alike: it asks for {nodes}, and not for the chief with {small}"
 
 
-def _refuse_absent(machine: MachineConfig, argument: str) -> None:
-    """Raises InvalidArgument for accelerators that are gone in such a number that nothing is near, and for none."""
+def _refuse_unavailable(machine: MachineConfig, argument: str) -> None:
+    """Raise InvalidArgument for retired accelerators without a replacement for that count, and for a count of 0."""
     kind, count = machine.accelerator, machine.accelerator_count
     if kind is not AcceleratorType.NO_ACCELERATOR and not count:
         raise InvalidArgument(f"Invalid `{argument}` input. Expected accelerator_count of 1 or more. Received 0.")
@@ -217,15 +217,15 @@ def _refuse_absent(machine: MachineConfig, argument: str) -> None:
 
 
 def _replacement(kind: AcceleratorType, count: int) -> AcceleratorType | None:
-    """What there is for accelerators that are gone: the first with as much memory that a machine has so many of."""
+    """Return the first replacement of a retired accelerator (with at least its memory) that exists in that count."""
     for near in REPLACEMENTS.get(kind, ()):
         if near.is_tpu or count in accelerators.lookup(CATALOGUE[near]).counts:
             return near
     return None
 
 
-def _today(machine: MachineConfig) -> tuple[MachineConfig, list[str]]:
-    """The machine with accelerators that exist, and a note that names both where it is another."""
+def _with_current_accelerator(machine: MachineConfig) -> tuple[MachineConfig, list[str]]:
+    """Replace a retired accelerator; return the machine, and a note if it was replaced."""
     kind, count = machine.accelerator, machine.accelerator_count
     near = None if kind in CATALOGUE else _replacement(kind, count)
     if near is None:
@@ -269,7 +269,7 @@ def _check_labels(labels: Mapping[str, str]) -> None:
                 )
 
 
-# Images that tensorflow-cloud's users build upon; the trainer is in none of them.
+# Common parent images of tensorflow-cloud's users, which do not contain the trainer.
 _WITHOUT_TRAINER = re.compile(r"(docker\.io/)?tensorflow/tensorflow(:|@|$)|gcr\.io/deeplearning-platform-release/")
 
 

@@ -1,9 +1,10 @@
-"""`tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`: a model and data of this process, trained in a job.
+"""Training of a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
 
     model, fit arguments ──► remote_dir/model…, training_assets/ ──► a script that loads them and calls fit
                              remote_dir/checkpoint…, output…, run/ ◄──
 
-What is written is read by TensorFlow and Keras. Nothing is pickled: Keras' own callbacks travel as their attributes.
+All files are in formats of TensorFlow, Keras, NumPy and JSON. Nothing is pickled: built-in Keras callbacks are sent as
+their constructor arguments and attributes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from mptraining.tensorflow_cloud_compat.local import LocalJob
 
 STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy")
-# What AI Platform calls the machines, and what tensorflow-cloud asks it for: a master and one worker.
+# tensorflow-cloud's default job: a master and one worker of this AI Platform machine type.
 _DEFAULT_MACHINE = "n1-standard-4"
 _DEFAULT_WORKERS = 1
 _MEMORY_GB_PER_CORE = 3.75
-# The callbacks that can be sent, and the arguments that their constructors must have.
+# The callbacks that can be sent, with the required arguments of their constructors.
 CALLBACKS: dict[str, tuple[str, ...]] = {
     "CSVLogger": ("filename",),
     "EarlyStopping": (),
@@ -48,7 +49,7 @@ Generation = Literal["Keras3", "Legacy"]
 
 
 class JobId(str):
-    """The job's name, which tensorflow-cloud returns, and the job itself."""
+    """The job's name, as tensorflow-cloud returns it, with the job as an attribute."""
 
     job: Job | LocalJob
 
@@ -63,9 +64,10 @@ def cloud_fit(
     unused: Mapping[str, object],
     fit_arguments: Mapping[str, Any],
 ) -> JobId:
-    """Writes model and arguments, submits the job, and returns its name. `unused` are arguments of AI Platform's.
+    """Write model and arguments, submit the job, and return its name. `unused` are arguments for AI Platform only.
 
-    Raises ValueError for a strategy, TypeError and NotImplementedError for data that cannot be written, Problem else.
+    Raises ValueError for an unsupported strategy, TypeError and NotImplementedError for data that cannot be written,
+    and Problem.
     """
     if distribution_strategy not in STRATEGIES:
         raise ValueError(f"{distribution_strategy} is not supported. Supported Strategies are {list(STRATEGIES)}")
@@ -82,7 +84,7 @@ def cloud_fit(
     target = Target(
         name=job_name(name, secrets.token_hex(3)) if name else None,
         output=f"{folder}/run",
-        # The model's layers have their policy already.
+        # The layers were created with their policy, so the job must use the same one.
         spec={"keras": generation, "precision": {"policy": _policy(model)}},
         where=None,
         backend=None,
@@ -97,7 +99,7 @@ def cloud_fit(
 
 
 def generation_of(model: Any) -> Generation:
-    """The Keras that a model is of. Raises TypeError for what is no model."""
+    """Return the Keras generation of a model. Raises TypeError for other objects."""
     roots = {each.__module__.partition(".")[0] for each in type(model).__mro__ if each.__name__ == "Model"}
     if roots & {"tf_keras", "keras"}:
         return "Legacy" if "tf_keras" in roots else "Keras3"
@@ -105,7 +107,7 @@ def generation_of(model: Any) -> Generation:
 
 
 def write(model: Any, folder: str, generation: Generation, arguments: dict[str, Any]) -> None:
-    """The model, the data and the callbacks into `folder`; what cannot be sent is refused before."""
+    """Write the model, the data and the callbacks to `folder`; raise for unsupported ones before writing anything."""
     import tensorflow as tf
 
     callbacks = list(arguments.pop("callbacks", None) or [])
@@ -146,7 +148,7 @@ def _put(file: str, content: bytes) -> None:
 
 
 def _module(datasets: Mapping[str, Any]) -> Any:
-    """The data sets as functions of a SavedModel, which is how their graph and their tensors travel."""
+    """Return a module whose functions return the data sets; a SavedModel of it holds their graphs and tensors."""
     import tensorflow as tf
 
     def returning(dataset: Any) -> Any:
@@ -154,14 +156,14 @@ def _module(datasets: Mapping[str, Any]) -> Any:
 
     module = tf.Module()
     for name, each in datasets.items():
-        # Tracked too, or its tensors are not saved.
+        # The attribute tracks the data set; otherwise its tensors would not be saved.
         setattr(module, f"_{name}", each)
         setattr(module, name, returning(each))
     return module
 
 
 def _written(name: str, value: Any, arrays: dict[str, Any], datasets: dict[str, Any]) -> list[Any]:
-    """A value as [kind, what] for JSON; arrays and data sets go beside it."""
+    """Encode a value as [kind, content] for JSON; add arrays and data sets to the mappings."""
     import numpy as np
     import tensorflow as tf
 
@@ -191,9 +193,9 @@ def _written(name: str, value: Any, arrays: dict[str, Any], datasets: dict[str, 
 
 
 def _described(callback: Any) -> dict[str, Any]:
-    """A callback of Keras' own: its class, what its constructor must be given, and the attributes that it has then.
+    """Return class, required constructor arguments, and changed attributes of a built-in Keras callback.
 
-    Raises InvalidProgram for any other.
+    Raises InvalidProgram for any other callback.
     """
     kind = type(callback)
     if kind.__module__.partition(".")[0] not in ("keras", "tf_keras") or kind.__name__ not in CALLBACKS:
@@ -204,7 +206,7 @@ def _described(callback: Any) -> dict[str, Any]:
     fresh = vars(kind(**given))
     attributes: dict[str, Any] = {}
     for name, value in vars(callback).items():
-        # Another kind of object is one that the constructor makes, or training.
+        # Attributes of other types are created by the constructor or during training.
         found = value.item() if hasattr(value, "item") and not hasattr(value, "nin") else value
         if hasattr(value, "nin"):
             attributes[name] = {"numpy": value.__name__}
@@ -214,7 +216,7 @@ def _described(callback: Any) -> dict[str, Any]:
 
 
 def _refuse_own_classes(model: Any) -> None:
-    """Raises InvalidProgram for layers, losses and metrics whose code `.keras` does not hold."""
+    """Raise InvalidProgram for custom layers, losses and metrics, whose code a `.keras` file does not contain."""
     import keras
 
     own = sorted({*_own(keras.saving.serialize_keras_object(model)), *_own(model.get_compile_config() or {})})
@@ -243,7 +245,7 @@ def _own(config: Any) -> Iterator[str]:
 
 
 def _policy(model: Any) -> str:
-    """The policy of the model's layers, float32 where they have none."""
+    """Return the mixed-precision policy of the model's layers, or else float32."""
     found = {getattr(getattr(each, "dtype_policy", None), "name", "float32") for each in model.layers}
     return next((name for name in ("mixed_float16", "mixed_bfloat16") if name in found), "float32")
 
@@ -262,7 +264,7 @@ def _remote(remote_dir: str, *, local: bool) -> str:
 def _arguments(
     job_spec: Mapping[str, Any] | None, strategy: str, generation: Generation
 ) -> tuple[RunArguments, list[str]]:
-    """AI Platform's job_spec as the machines of a job; without one tensorflow-cloud's default, two CPU machines."""
+    """Convert AI Platform's job_spec to arguments of `run`; default: two CPU machines, as in tensorflow-cloud."""
     asked: Mapping[str, Any] = (job_spec or {}).get("trainingInput") or {}
     workers = int(asked.get("workerCount", _DEFAULT_WORKERS))
     notes = []
@@ -292,7 +294,7 @@ def _arguments(
 
 
 def _machine(asked: Mapping[str, Any]) -> MachineConfig:
-    """`n1-standard-4` and acceleratorConfig as tensorflow-cloud's machine."""
+    """Convert masterType (such as `n1-standard-4`) and acceleratorConfig to a MachineConfig."""
     type_name = str(asked.get("masterType", _DEFAULT_MACHINE))
     last = type_name.rpartition("-")[2]
     cores = int(last) if last.isdigit() else None

@@ -1,6 +1,6 @@
-"""The program that `cloud_fit` ships: it loads what was written to the remote folder, and calls `model.fit`.
+"""Training program of a `cloud_fit` job: loads model, data and callbacks from the remote folder and calls `model.fit`.
 
-It is read as text, and runs in the job, where this package is not imported.
+`cloud_fit` packages this file as text. It runs in the job and must not import this package.
 """
 
 import argparse
@@ -31,7 +31,7 @@ datasets = tf.saved_model.load(path("training_assets", "datasets")) if told["dat
 
 
 def value(kind: str, what: Any) -> Any:
-    """What `cloud_fit._written` wrote."""
+    """Decode a value that `cloud_fit._written` encoded."""
     if kind == "array":
         return arrays[what]
     if kind == "dataset":
@@ -44,10 +44,10 @@ def value(kind: str, what: Any) -> Any:
 
 
 def callback(told: dict[str, Any]) -> Any:
-    """What `cloud_fit._described` wrote: one of Keras' own, as it was when it was given."""
+    """Restore a built-in Keras callback that `cloud_fit._described` encoded."""
     made = getattr(tf.keras.callbacks, told["class"])(**told["arguments"])
     for name, found in told["attributes"].items():
-        # np.less or np.greater.
+        # A mapping names a NumPy function: np.less or np.greater.
         setattr(made, name, getattr(np, found["numpy"]) if isinstance(found, dict) else found)
     return made
 
@@ -55,6 +55,6 @@ def callback(told: dict[str, Any]) -> Any:
 arguments = {name: value(*each) for name, each in told["arguments"].items()}
 callbacks = [callback(each) for each in told["callbacks"]]
 model = tf.keras.models.load_model(path(told["model"]))
-# As the package's own does each epoch; `output` is where its notebook looks for the trained model.
+# tensorflow-cloud's own program saves every epoch too; its example notebook loads the trained model from `output`.
 callbacks += [tf.keras.callbacks.ModelCheckpoint(path(name), save_freq="epoch") for name in told["saves"]]
 model.fit(**arguments, callbacks=callbacks)

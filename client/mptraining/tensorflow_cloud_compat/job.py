@@ -1,4 +1,4 @@
-"""From `tensorflow_cloud.run`'s arguments to the document of an MPTrainingJob."""
+"""MPTrainingJob document from the arguments of `tensorflow_cloud.run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import CATALOGUE, Accelerat
 
 API_VERSION = "mptraining.dev/v1alpha1"
 KIND = "MPTrainingJob"
-# A pod's name has the job's, an attempt and an index in it (`mptraining_api.spec.JOB_NAME`).
+# Pod names append attempt, index and a random suffix to the job's name (`mptraining_api.spec.JOB_NAME`).
 _MOST_LETTERS = 50
 
 
@@ -24,9 +24,9 @@ def document(
     output: str | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The job as a mapping for YAML, without its source. `spec` has the last word, section by section.
+    """Return the job as a mapping for YAML, without `spec.source`. Fields of `spec` take precedence.
 
-    Raises InvalidArgument for a TPU of a size that no machine has.
+    Raises InvalidArgument for a TPU size that no machine has.
     """
     metadata: dict[str, Any] = {"name": name}
     if arguments.labels:
@@ -51,7 +51,7 @@ def document(
 
 
 def job_name(stem: str, token: str) -> str:
-    """A DNS label that begins with `stem` as far as its letters allow, and ends with `token`."""
+    """Return a DNS label from `stem` (invalid characters replaced, truncated) and the suffix `token`."""
     words = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not words or not words[0].isalpha():
         words = f"job-{words}".rstrip("-")
@@ -59,7 +59,7 @@ def job_name(stem: str, token: str) -> str:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with what `over` says instead, mapping by mapping; None takes a field away."""
+    """Merge `over` into `base` recursively; None removes a field."""
     result = dict(base)
     for key, value in over.items():
         if value is None:
@@ -79,13 +79,13 @@ def _accelerator(machine: MachineConfig) -> dict[str, Any]:
     elif kind is not AcceleratorType.NO_ACCELERATOR:
         found["countPerNode"] = count
     elif count > 1:
-        # Logical devices, which tensorflow-cloud does not know.
+        # Logical CPU devices; tensorflow-cloud has no equivalent.
         found["countPerNode"] = count
     return found
 
 
 def _topology(machine: MachineConfig) -> str:
-    """The slice of one machine with so many cores (v3, two on a chip) or chips."""
+    """Return the topology of the single-host slice with that number of chips, or cores (v3: two per chip)."""
     type = accelerators.lookup(CATALOGUE[machine.accelerator])
     on_one_host = {
         accelerators.chips(name) * type.replicas_per_device: name
@@ -107,7 +107,7 @@ def _pod_template(arguments: RunArguments) -> dict[str, Any]:
     if arguments.image:
         template["image"] = arguments.image
     if arguments.service_account:
-        # Workload Identity: a Kubernetes account of that name, annotated with the whole address, acts for it.
+        # Workload Identity: the Kubernetes service account of that name is annotated with the full address.
         template["serviceAccountName"] = arguments.service_account.partition("@")[0]
     if arguments.labels:
         template["labels"] = dict(arguments.labels)

@@ -1,7 +1,7 @@
-"""`tfc.run(..., backend="local")`: the same package and document, trained by processes of this machine.
+"""Local backend of `tfc.run(..., backend="local")`: trains the same package and document in local processes.
 
-The package is unpacked as the pod would have it, and `mptraining.local.run` does the rest; the run folder is the job's
-output, else `runs/<name>` in the current folder.
+The package is unpacked as in a pod and run by `mptraining.local.run`; the run folder is the job's output, else
+`runs/<name>` in the current folder.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mptraining_api.problems import InvalidProgram, Problem
 
 
 class LocalJob(dict[str, str | None]):
-    """A job that was trained here: its run folder, and the dict that tensorflow-cloud returns.
+    """A finished local job: its run folder, and the dict that tensorflow-cloud returns.
 
-    A program that asks a cluster's `Job` may ask this one: it has ended already.
+    It has the methods of the cluster's `Job` that programs use.
     """
 
     def __init__(self, name: str, folder: str) -> None:
@@ -34,32 +34,32 @@ class LocalJob(dict[str, str | None]):
         return f"<LocalJob {self.name} in {self.run_folder}>"
 
     def run(self) -> Run:
-        """The run folder as a value."""
+        """Read the run folder."""
         return load_run(self.run_folder)
 
-    # One look at a job that has ended is its run.
+    # The status of a finished local job is its run.
     status = run
 
     def wait(self, timeout: float | None = None) -> Run:
-        """How it ended; at once."""
+        """Return the run without waiting, since the job has ended."""
         del timeout
         return self.run()
 
     def logs(self, follow: bool = False, worker: int | None = None) -> None:
-        """Says where they are: they were shown while it trained."""
+        """Print the path of the recorded events; the output was shown during the training."""
         del follow, worker
-        print(f"what was said stands in {self.run_folder}/events")
+        print(f"the output was shown during the training; its events are in {self.run_folder}/events")
 
     def cancel(self) -> None:
-        """Nothing: it has ended."""
+        """Do nothing, since the job has ended."""
 
     @property
     def history(self) -> History:
-        """The training curves: metrics by step, over all attempts."""
+        """Return the training curves: metrics by step, over all attempts."""
         return self.run().history
 
     def model(self) -> Any:
-        """The trained keras.Model in this process, in float32. Raises InvalidData, InvalidProgram."""
+        """Load the trained keras.Model in float32. Raises InvalidData, InvalidProgram."""
         from mptraining.cluster import model as cluster_model
         from mptraining.cluster.model import load
 
@@ -68,9 +68,9 @@ class LocalJob(dict[str, str | None]):
 
 
 def train_here(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
-    """Trains to the end and returns the job. `command` is what each worker runs instead of the trainer.
+    """Train the job to its end and return it. `command` replaces the trainer's command in each worker.
 
-    Raises Problem before any process starts, and when training failed; what happened was shown then.
+    Raises Problem before any process starts, and if training failed, after the output was shown.
     """
     again = f"run(…, name={document['metadata']['name']!r})"
     name = document["metadata"]["name"]
@@ -89,7 +89,7 @@ def train_here(document: Mapping[str, Any], package: Package, *, command: Sequen
         job_file.write_text(yaml.safe_dump(body), encoding="utf-8")
 
         def shown(text: str) -> str:
-            # The copy is deleted at the end: its files are called as the user's own are.
+            # Messages name the user's files, not the temporary copy.
             return text.replace(f"{scratch}/source/", "")
 
         options: dict[str, Any] = {} if command is None else {"command": command}

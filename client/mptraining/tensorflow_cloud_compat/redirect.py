@@ -1,6 +1,7 @@
-"""The real tensorflow-cloud package, redirected: its `run` looks its helpers up as attributes of modules, which are
-replaced here by ones that ship the program and make an MPTrainingJob. It needs neither Docker nor Google credentials
-then. Written for 0.1.16, its last release.
+"""Redirection of the real tensorflow-cloud package (0.1.16, its last release) to MPTrainingJobs.
+
+The package's `run` looks up its helpers as attributes of modules. They are replaced by helpers that package the
+program and create an MPTrainingJob, without Docker and Google credentials.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ _TUNER = "TUNER_ID_"
 
 
 def redirect(target: Target) -> None:
-    """Replaces the package's helpers; a second call changes the target. Raises InvalidProgram without the package."""
+    """Replace the package's helpers; a second call changes the target. Raises InvalidProgram without the package."""
     try:
-        core = {name: import_module(f"tensorflow_cloud.core.{name}") for name in _SEAMS}
+        core = {name: import_module(f"tensorflow_cloud.core.{name}") for name in _PATCHES}
     except ImportError as error:
         step = "Install it, or use mptraining.tensorflow_cloud in its place, which needs it not."
         raise InvalidProgram("tensorflow_cloud", f"cannot be imported: {error}", next_step=step) from error
     route = _Route(target)
-    for name, redirected in _SEAMS.items():
-        redirected(core[name], route)
+    for name, patch in _PATCHES.items():
+        patch(core[name], route)
 
 
 class _Route:
-    """One call of the package's `run` on its way through the helpers, which it calls one after the other."""
+    """State of one call of the package's `run`, shared by the helpers that it calls one after the other."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.distributed = False
-        # By the URI of the image that tensorflow-cloud believes in; run_cloudtuner deploys one several times.
+        # Keyed by the image URI that is returned to tensorflow-cloud; run_cloudtuner deploys one image several times.
         self.shipped: dict[str, tuple[Shipped, dict[str, Any]]] = {}
 
     def preprocessed(self, *_arguments: Any, return_file_descriptor: bool = False, **_keywords: Any) -> Any:
-        """In place of `get_preprocessed_entry_point`: nothing is wrapped, the trainer brings the strategy."""
+        """Replace `get_preprocessed_entry_point`: the program is not wrapped, since the trainer sets the strategy."""
         names = ("entry_point", "chief_config", "worker_config", "worker_count", "distribution_strategy")
         given = dict(zip(names, _arguments, strict=False)) | _keywords
         self.distributed = given.get("distribution_strategy") == "auto"
@@ -64,7 +65,7 @@ class _Route:
         job_labels: Mapping[str, str] | None = None,
         service_account: str | None = None,
     ) -> str:
-        """In place of `deploy_job`: returns the job's name."""
+        """Replace `deploy_job`: start the job and return its name."""
         shipped, given = self.shipped[image_uri]
         words = list(entry_point_args or [])
         tuners = [word for word in words if word.startswith(_TUNER)]
@@ -81,13 +82,13 @@ class _Route:
         job = launch(
             arguments,
             _with(shipped, arguments.entry_point_args),
-            _told(self.target, tuners),
+            _with_tuner_id(self.target, tuners),
             stream_logs=enable_stream_logs,
         )
         return str(job["job_id"])
 
     def builder(self, base: type) -> type:
-        """In place of both container builders: ships the program, and hands `run` the files that it will remove."""
+        """Replace both container builders: package the program, and create the temporary files that `run` deletes."""
         route = self
 
         class Builder(base):  # type: ignore[misc]
@@ -117,15 +118,18 @@ class _Route:
 
 
 def _with(shipped: Shipped, words: tuple[str, ...]) -> Shipped:
-    """The same program with these arguments, which tensorflow-cloud tells only when it deploys."""
+    """Return the program with these arguments, which tensorflow-cloud passes only to `deploy_job`."""
     program = dict(shipped.package.program)
     if "script" in program and words:
         program["script"] = {**program["script"], "arguments": list(words)}
     return replace(shipped, package=replace(shipped.package, program=program))
 
 
-def _told(target: Target, tuners: list[str]) -> Target:
-    """tensorflow-cloud gives the tuner's id as the first argument, which breaks argparse; here it is a variable."""
+def _with_tuner_id(target: Target, tuners: list[str]) -> Target:
+    """Return the target with the tuner's id as an environment variable.
+
+    tensorflow-cloud passes it as the first argument, which breaks argparse.
+    """
     if not tuners:
         return target
     template = dict(target.spec.get("podTemplate") or {})
@@ -135,9 +139,9 @@ def _told(target: Target, tuners: list[str]) -> Target:
 
 
 def _machine(config: Any) -> MachineConfig | str:
-    """Our machine for one of the package's own classes; the common ones stay what they are.
+    """Convert the package's MachineConfig to ours; common configs become those of COMMON_MACHINE_CONFIGS.
 
-    run_cloudtuner hands an "auto" on as it is, which AI Platform would have refused.
+    "auto" is returned unchanged: run_cloudtuner passes it on, although AI Platform would have rejected it.
     """
     if isinstance(config, str):
         return config
@@ -163,10 +167,10 @@ def _deploy(module: ModuleType, route: _Route) -> None:
 
 
 def _gcp(module: ModuleType, _route: _Route) -> None:
-    """No project is asked for, and machines are the cluster's, not those of a table of AI Platform's."""
+    """Skip the lookup of a Google Cloud project, and the validation by AI Platform's table of machines."""
     module.get_project_name = lambda: "mptraining"  # type: ignore[attr-defined]
     module.validate_machine_configuration = lambda *_: None  # type: ignore[attr-defined]
-    # TPU jobs were bound to TensorFlow 2.1.
+    # tensorflow-cloud accepted only TensorFlow 2.1 for TPU jobs.
     module.get_cloud_tpu_supported_tf_versions = _Any  # type: ignore[attr-defined]
 
 
@@ -176,7 +180,7 @@ class _Any:
 
 
 def _validate(module: ModuleType, _route: _Route) -> None:
-    """A notebook needs no bucket any more."""
+    """Skip the check that a notebook names a bucket."""
     before: Any = getattr(module._validate_other_args, "before", module._validate_other_args)
 
     def other_args(args: Any, stream_logs: Any, bucket: Any, _called_from_notebook: Any) -> None:
@@ -186,7 +190,7 @@ def _validate(module: ModuleType, _route: _Route) -> None:
     module._validate_other_args = other_args  # type: ignore[attr-defined]
 
 
-_SEAMS = {
+_PATCHES = {
     "preprocess": _preprocess,
     "containerize": _containerize,
     "deploy": _deploy,

@@ -1,4 +1,4 @@
-"""What `tensorflow_cloud.run` does once its arguments are checked: ship the program, make the job, start it."""
+"""Second part of `tensorflow_cloud.run`, after its arguments are validated: package the program and start the job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 Backend = Literal["cluster", "local"]
-# Where jobs go whose call does not say it: an unchanged program trains here after one line, or one variable.
+# Environment variable with the default backend, so that an unchanged program can train locally.
 BACKEND = "MPTRAINING_BACKEND"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a job goes, and what of it tensorflow-cloud has no argument for. `name` None: made from the program's.
+    """The backend or cluster of a job, and job settings for which tensorflow-cloud has no argument.
 
-    `backend` None: the environment's `MPTRAINING_BACKEND`, else the cluster.
+    `name` None: generated from the program's name. `backend` None: MPTRAINING_BACKEND, or else the cluster.
     """
 
     name: str | None
@@ -49,17 +49,17 @@ class Target:
 
     @property
     def local(self) -> bool:
-        """Whether the job trains in processes of this machine. Raises InvalidSpec for another word in the variable."""
+        """Return whether the job trains in processes of this machine. Raises InvalidSpec for an invalid variable."""
         said = self.backend or os.environ.get(BACKEND) or "cluster"
         if said not in ("cluster", "local"):
             raise InvalidSpec(f"the variable {BACKEND}", repr(said), expected="cluster or local")
-        # Who names a cluster means it.
+        # An explicit `where` overrides the variable, but not an explicit `backend`.
         return said == "local" and (self.backend is not None or self.where is None)
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """The package, a word for the job's name, and whether it is the running script that submits itself."""
+    """The package, a stem for the job's name, and whether a running script submits itself."""
 
     package: Package
     stem: str
@@ -69,14 +69,14 @@ class Shipped:
 def ship(
     entry_point: str | Callable[..., Any] | None, arguments: RunArguments, *, folder: str | None, target: Target
 ) -> Shipped:
-    """The package of what `entry_point` names. Raises Problem."""
+    """Package the program of `entry_point`. Raises Problem."""
     root = Path(folder) if folder is not None else None
     requirements = Path(arguments.requirements) if arguments.requirements else None
     words = arguments.entry_point_args
     if callable(entry_point):
         if words:
             raise InvalidArgument("Invalid `entry_point_args` input. Expected None for a function. Received a list.")
-        # With data the function returns a model, which the trainer trains; else it trains by itself.
+        # With spec.data the function returns a model that the trainer trains; without it, the function trains itself.
         alone = "data" not in target.spec
         made = program.ship_function(entry_point, folder=root, requirements=requirements, trains_itself=alone)
         return Shipped(made, entry_point.__name__)
@@ -89,7 +89,7 @@ def ship(
 
 
 def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_logs: bool) -> Job | LocalJob:
-    """Starts the job and says its name. Raises Problem."""
+    """Start the job and print its name. Raises Problem."""
     body = document(
         arguments,
         name=target.name or job_name(shipped.stem, secrets.token_hex(3)),

@@ -179,7 +179,7 @@ def test_a_signal_saves_stops_and_says_how_to_go_on(
     out, err = process.communicate(timeout=600)
     assert process.returncode == exit_code
     assert f"{name}: saving and stopping; once more ends it at once\n" in out
-    assert out.endswith(f"Stopped. `mptj run {job} --local` goes on from step 40.\n")
+    assert out.endswith(f"Stopped. `mptj run {job} --local` resumes from step 40.\n")
     assert err == ""
 
 

@@ -30,7 +30,7 @@ def progress(step: int, *, epoch: int = 1, **fields: Any) -> Progress:
                 update={"first_step": 50, "workers": 2, "parameters": 12345, "train_examples": 1000,
                         "validation_examples": 100, "steps_per_execution": 8, "cache": "Memory"}
             ),
-            "goes on from step 50: Mirrored on 2 workers, 2 replicas; mixed_bfloat16; Keras3, "
+            "resumes from step 50: Mirrored on 2 workers, 2 replicas; mixed_bfloat16; Keras3, "
             "TensorFlow 2.21.0; 12,345 parameters; 1,000 + 100 examples; 8 steps per execution; cache Memory",
         ),
         (

@@ -66,7 +66,7 @@ def test_what_is_deleted_at_the_end_is_not_shown(
     said = capsys.readouterr()
     assert "look at pkg/train.py:3" in said.out
     assert 'File "pkg/train.py", line 3' in said.out
-    expected = "mptj: ProgramFailed: pkg/train.py:3: broken. `run(…, name='flowers')` goes on from step 8."
+    expected = "mptj: ProgramFailed: pkg/train.py:3: broken. `run(…, name='flowers')` resumes from step 8."
     assert said.err.strip() == expected
     assert "mptraining-source" not in said.out + said.err
 
