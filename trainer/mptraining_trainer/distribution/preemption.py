@@ -25,13 +25,12 @@ class Preemption:
         self._asked = threading.Event()
 
     def watch(self) -> None:
-        """Block SIGTERM. Call it in the main thread before TensorFlow starts threads, which inherit the blocked signal."""
+        """Block SIGTERM. Call it in the main thread before TensorFlow starts threads: they inherit the signal mask."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=self._wait, name="preemption", daemon=True).start()
 
     def spare_children(self) -> None:
-        """Unblock SIGTERM. Call it in the main thread, after TensorFlow has started its threads and before a user's
-        script.
+        """Unblock SIGTERM. Call it in the main thread, after TensorFlow started its threads, before a user's script.
 
         A child process inherits the blocked signal, also through `exec`, and could then only be killed. So the main
         thread receives the signal again; Python's part of a handler runs in C, whatever that thread executes, and

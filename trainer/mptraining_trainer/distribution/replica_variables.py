@@ -107,7 +107,7 @@ class ReplicaValues:
 
 
 def fits(variable: Any, shape: Sequence[int]) -> bool:
-    """Return whether an array of this shape can be assigned: the variable's own, or that with a replica axis in front."""
+    """Return whether an array of this shape can be assigned: the variable's shape, with or without a replica axis."""
     own = list(variable.shape)
     return list(shape) == own or (_aggregation(variable) is not None and list(shape[1:]) == own)
 

@@ -51,7 +51,7 @@ class Unpacked:
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self.refused(name, "leads out of the source folder")
         if path in self.links or any(parent in self.links for parent in path.parents):
-            raise self.refused(name, "is below a link")
+            raise self.refused(name, "is behind a link")
         self.entries += 1
         self.bytes += size
         if self.entries > MOST_ENTRIES:
