@@ -166,7 +166,7 @@ class Split:
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
-        """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for all records."""
+        """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
 
         def pieces() -> Iterator[Piece]:
             return validation_pieces(self.count, examples_per_step, share)
