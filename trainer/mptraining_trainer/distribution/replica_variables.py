@@ -217,10 +217,10 @@ def all_finite(values: Sequence[Any]) -> Any:
 
 
 class CrossReplicaSum:
-    """The exchange of a few numbers between workers by a sum; a single worker gets its own numbers.
+    """The sum of a few numbers over all workers; a single worker gets its own numbers.
 
-    `count` is the number of values summed, one per replica with its worker's value: the sum divided by it is the mean
-    over the workers.
+    `count` is the number of values in the sum, one per replica with its worker's value: the sum divided by it is the
+    mean over the workers.
     """
 
     def __init__(self, strategy: Any, workers: int) -> None:
@@ -228,11 +228,11 @@ class CrossReplicaSum:
         self._several = workers > 1
         self.count = strategy.num_replicas_in_sync if self._several else 1
 
-    def heard(self, said: Any) -> Any:
+    def reduce(self, values: Any) -> Any:
         """Return the sum of all workers' values, in cross-replica context."""
         if not self._several:
-            return said
-        return sum_over_replicas(self._strategy, said)
+            return values
+        return sum_over_replicas(self._strategy, values)
 
 
 def sum_over_replicas(strategy: Any, value: Any) -> Any:
