@@ -80,14 +80,14 @@ def open_data(
 
 def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable[[int, int], None]:
     """Return a callback that reports the progress of indexing every ten seconds."""
-    began = said = now()
+    began = reported_at = now()
 
     def progress(done: int, total: int) -> None:
-        nonlocal said
-        if now() - said < _NOTICE_EVERY:
+        nonlocal reported_at
+        if now() - reported_at < _NOTICE_EVERY:
             return
-        said = now()
-        left = (said - began) * (total - done) / done
+        reported_at = now()
+        left = (reported_at - began) * (total - done) / done
         time = f"{left:.0f} s" if left < 100 else f"{left / 60:,.0f} min"
         # A separate topic: displays replace this line, while other notices about an index stay.
         notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {time} left")

@@ -63,21 +63,21 @@ def advice(since: InputSince, meter: InputMeter) -> str:
 
     Earlier reads, for an index or a cache, do not count.
     """
-    said = f"the device waits for data {since.bound_percent or 0.0:.0f}% of the time"
+    prefix = f"the device waits for data {since.bound_percent or 0.0:.0f}% of the time"
     if meter.waited_for_bytes - since.waited_for_bytes_before < (since.waited or 0.0) / 2:
         if meter.cache == "Memory":
-            return f"{said}, and preprocessing is what it waits for: give the pod more CPUs (podTemplate.resources)"
+            return f"{prefix}, and preprocessing is what it waits for: give the pod more CPUs (podTemplate.resources)"
         return (
-            f"{said}, and decoding and preprocessing are what it waits for: give the pod more CPUs "
+            f"{prefix}, and decoding and preprocessing are what it waits for: give the pod more CPUs "
             "(podTemplate.resources), store the images in their final size (mptj records convert --image-size), "
             "or set data.cache: Memory"
         )
     rate = (since.bytes_per_second(meter.figures.bytes) or 0.0) / 1e6
     if meter.remote and meter.cache == "None":
         return (
-            f"{said}, and the bucket gives {rate:.0f} MB/s: set data.cache: Disk with room for all records in the "
+            f"{prefix}, and the bucket gives {rate:.0f} MB/s: set data.cache: Disk with room for all records in the "
             "pod's scratch space, or keep the bucket in the cluster's region"
         )
     if meter.remote and rate:
-        return f"{said}, and the bucket gives {rate:.0f} MB/s: from the second epoch on the cache has the records"
-    return f"{said}, and the disk is what it waits for: a faster volume, or data.cache: Memory"
+        return f"{prefix}, and the bucket gives {rate:.0f} MB/s: from the second epoch on the cache has the records"
+    return f"{prefix}, and the disk is what it waits for: a faster volume, or data.cache: Memory"

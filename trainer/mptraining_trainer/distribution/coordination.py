@@ -32,7 +32,7 @@ DEADLINE_SECONDS = 1800.0
 _NOTICE_AFTER, _NOTICE_EVERY = 10.0, 30.0
 _PROBE_INTERVAL, _PROBE_TIMEOUT = 0.5, 5.0
 _PROBE_THREADS = 16
-_NAMED = 5
+_MOST_NAMED = 5
 # Sent by a worker directly after it connects, followed by its index.
 _GREETING = "mptraining worker "
 _GREETING_SECONDS = 1.0
@@ -72,9 +72,9 @@ def wait_for_peers(
             found = dict(zip(unreached, pool.map(look, [identity.hosts[index] for index in unreached]), strict=True))
             unconnected -= _connected_workers(listener) if unconnected else set()
             missing = {
-                index: said
+                index: error
                 for index in missing
-                if (said := found.get(index) or (_NOT_CONNECTED if index in unconnected else None)) is not None
+                if (error := found.get(index) or (_NOT_CONNECTED if index in unconnected else None)) is not None
             }
             if not missing:
                 return
@@ -95,7 +95,7 @@ def wait_for_peers(
 
 def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
     """Return a line that names the missing workers, at most the first five."""
-    named = [f"worker {index} ({hosts[index]}): {missing[index]}" for index in sorted(missing)[:_NAMED]]
+    named = [f"worker {index} ({hosts[index]}): {missing[index]}" for index in sorted(missing)[:_MOST_NAMED]]
     more = len(missing) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more else "")
 
@@ -129,11 +129,11 @@ def _connected_workers(listener: socket.socket) -> set[int]:
         with connection:
             connection.settimeout(_GREETING_SECONDS)
             try:
-                said = connection.recv(64).decode("ascii", "replace").strip()
+                greeting = connection.recv(64).decode("ascii", "replace").strip()
             except OSError:
                 continue
-        if said.startswith(_GREETING) and said.removeprefix(_GREETING).isdecimal():
-            found.add(int(said.removeprefix(_GREETING)))
+        if greeting.startswith(_GREETING) and greeting.removeprefix(_GREETING).isdecimal():
+            found.add(int(greeting.removeprefix(_GREETING)))
 
 
 @contextmanager
@@ -191,11 +191,11 @@ def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
 def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
     """Return for each text whether it is the same on every worker."""
     digests = [list(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]) for text in texts]
-    said = tf.constant(digests, tf.float32)
+    values = tf.constant(digests, tf.float32)
     # n numbers are equal if and only if n times the sum of their squares is the square of their sum. They are bytes, so
     # that float32, which every collective supports, is exact for 256 replicas.
     count = strategy.num_replicas_in_sync
-    sums, squares = _sum_over_replicas(strategy, said), _sum_over_replicas(strategy, said * said)
+    sums, squares = _sum_over_replicas(strategy, values), _sum_over_replicas(strategy, values * values)
     return [
         all(count * int(square) == int(sum) ** 2 for sum, square in zip(*each, strict=True))
         for each in zip(sums, squares, strict=True)

@@ -235,7 +235,7 @@ class Loop:
 
     @property
     def masked(self) -> bool:
-        """Whether batches have rows."""
+        """True if batches have rows."""
         return self._masked
 
     def use_masks(self) -> None:

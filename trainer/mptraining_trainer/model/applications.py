@@ -30,7 +30,7 @@ _WEIGHTS = "spec.program.application.weights"
 
 @dataclass(frozen=True)
 class Built:
-    """`rebuild` names the builder and its arguments as JSON values; `preprocess` works on a batch of images."""
+    """A built application: `rebuild` is the builder and its JSON arguments, `preprocess` takes a batch of images."""
 
     model: Any
     preprocess: Callable[[Any], Any] | None

@@ -268,12 +268,12 @@ class CompiledModel:
 
     @property
     def own_metrics(self) -> bool:
-        """Whether the model's class overrides `compute_metrics`."""
+        """True if the model's class overrides `compute_metrics`."""
         return type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics
 
     @property
     def own_loss(self) -> bool:
-        """Whether the model's class overrides `compute_loss`."""
+        """True if the model's class overrides `compute_loss`."""
         return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
 
     @property

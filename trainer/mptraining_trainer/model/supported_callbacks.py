@@ -42,7 +42,7 @@ NOTE_THE_EPOCH = frozenset({"ModelCheckpoint", "TensorBoard"})
 # Callbacks that are not called, because the trainer has the same function.
 SUPERSEDED: Mapping[str, str] = {
     "BackupAndRestore": "checkpoints in the run folder do this, to the step (spec.checkpoint)",
-    "TerminateOnNaN": "training.onNonFinite decides what follows on a loss that is no number; Fail ends the run there",
+    "TerminateOnNaN": "training.onNonFinite handles a loss that is NaN or infinite; Fail ends the run there",
     "ProgbarLogger": "progress is shown, and written to the run folder's events",
     "BaseLogger": "the logs hold the epoch's means already",
     "History": "the run folder's events hold every value (mptj compare)",

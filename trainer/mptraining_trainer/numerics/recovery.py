@@ -67,7 +67,7 @@ class PrecisionState:
 
     @property
     def looks(self) -> bool:
-        """Whether non-finite updates are skipped, by loss scaling or because they are checked."""
+        """True if non-finite updates are skipped, by loss scaling or because they are checked."""
         return self.checked or self.policy == "mixed_float16"
 
 
