@@ -140,4 +140,4 @@ def test_without_memory_for_them_the_records_go_to_the_disk(
 
 def test_records_on_a_disk_are_not_copied_to_a_disk(tmp_path: Path, rig: Rig) -> None:
     assert rig.open(write(str(tmp_path / "local")), "Disk")[1] == "None"
-    assert "lie on a disk already" in dict(rig.said)["DiskCache"]
+    assert "are on a disk already" in dict(rig.said)["DiskCache"]

@@ -1,1 +1,1 @@
-"""From records to batches: schema, decoding, preprocessing, caching and splits."""
+"""TFRecords to batches: schema, decoding, preprocessing, caching, splits and input statistics."""

@@ -1,8 +1,8 @@
-"""Which record stands where in which step: pure arithmetic over the global order.
+"""Assignment of records to steps, workers and replicas: integer arithmetic over the global order.
 
-A pass goes once over the data. Step s of a pass covers the positions s * E … (s + 1) * E - 1 of the pass's order, E
-being the examples per step; worker r of n takes the positions that are r modulo n, in order, and deals them to its
-replicas in equal pieces.
+A pass reads the data once. Step s of a pass covers the positions s * E … (s + 1) * E - 1 of the pass's order, where E
+is the number of examples per step; worker r of n takes the positions that are r modulo n, in order, and splits them
+into equal pieces for its replicas.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from mptraining_records.reading.order import Order, Position
 
-# Steps that are numbered at a time: bounds memory for long passes and keeps short ones to one piece.
+# The number of positions computed at a time: it bounds the memory of long passes, and a short pass is one piece.
 _POSITIONS_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True)
 class Share:
-    """One worker's share: worker `worker` of `workers`."""
+    """The share of worker `worker` of `workers`."""
 
     worker: int
     workers: int
@@ -34,7 +34,7 @@ ALONE = Share(0, 1)
 
 @dataclass(frozen=True)
 class Batching:
-    """How passes over `count` records become steps of `examples_per_step`."""
+    """The division of passes over `count` records into steps of `examples_per_step`."""
 
     count: int
     examples_per_step: int
@@ -42,20 +42,20 @@ class Batching:
 
     @property
     def steps_per_pass(self) -> int:
-        """Steps in a pass that begins at its first record; 0 when Drop leaves nothing."""
+        """The number of steps in a pass from its first record; 0 if Drop leaves none."""
         return self.steps_from(0)
 
     def steps_from(self, examples: int) -> int:
-        """Steps left in a pass of which `examples` positions are consumed."""
+        """Return the number of steps left in a pass after `examples` positions."""
         left = max(0, self.count - examples)
         return -(-left // self.examples_per_step) if self.remainder == "PadAndMask" else left // self.examples_per_step
 
     def steps_before(self, position: Position) -> int:
-        """How many steps of this size the passes up to `position` would have been, however they were really cut."""
+        """Return the number of steps of this size in the passes up to `position`, regardless of the real step size."""
         return (position.epoch + 1) * self.steps_per_pass - self.steps_from(position.examples)
 
     def advance(self, position: Position, steps: int) -> Position:
-        """The position after `steps` more steps: a pass that cannot fill another step gives way to the next."""
+        """Return the position after `steps` more steps; the next pass begins when this one cannot fill a step."""
         while steps > 0:
             left = self.steps_from(position.examples)
             if left == 0:
@@ -69,7 +69,7 @@ class Batching:
         return position
 
     def next_step(self, position: Position) -> Position:
-        """Where the step that follows on `position` begins: in the next pass when this one cannot fill it."""
+        """Return the beginning of the step after `position`: in the next pass if this one cannot fill a step."""
         if self.steps_from(position.examples):
             return position
         return replace(position, epoch=position.epoch + 1, examples=0)
@@ -77,9 +77,9 @@ class Batching:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some steps of one worker's share: record numbers, -1 where there is none, and their positions.
+    """Some steps of one worker's share: record numbers, -1 where there is no record, and their positions.
 
-    Both of shape [steps * examples_per_step / workers], int64; `epoch` is the pass they belong to.
+    Both are int64 [steps * examples_per_step / workers]; `epoch` is their pass.
     """
 
     epoch: int
@@ -95,11 +95,11 @@ def training_pieces(
     steps: int | None = None,
     excluded: Collection[int] = (),
 ) -> Iterator[Piece]:
-    """This worker's records from `position` on, pass after pass; of so many `steps`, or without end.
+    """Yield this worker's records from `position` on, pass after pass, for `steps` steps or without end.
 
-    Records that are `excluded` are -1 in their place.
+    A record in `excluded` is replaced by -1.
     """
-    none = np.array(sorted(excluded), np.int64)
+    excluded_numbers = np.array(sorted(excluded), np.int64)
     size = batching.examples_per_step
     at_once = max(1, _POSITIONS_AT_ONCE // size)
     left = math.inf if steps is None else steps
@@ -111,15 +111,15 @@ def training_pieces(
         now = int(min(in_pass, at_once, left))
         positions = np.arange(position.examples + share.worker, position.examples + now * size, share.workers)
         piece = _piece(order, position.epoch, positions.astype(np.int64))
-        if none.size:
-            piece.records[np.isin(piece.records, none)] = -1
+        if excluded_numbers.size:
+            piece.records[np.isin(piece.records, excluded_numbers)] = -1
         yield piece
         position = replace(position, examples=position.examples + now * size)
         left -= now
 
 
 def rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
-    """The piece's record numbers, cut where a window of every stream ends: so each is read in few long ranges."""
+    """Split the piece's record numbers where a row of the order ends, so that each part is read in few long ranges."""
     if row is None:
         return [piece.records]
     cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
@@ -127,7 +127,7 @@ def rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
 
 
 def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:
-    """Every record exactly once over all workers, holes filling the last step; for ever, pass after pass."""
+    """Yield every record exactly once per pass over all workers, without end; -1 fills the last step."""
     order = Order(count=count, seed=0, shuffle=False)
     steps = -(-count // examples_per_step)
     while True:

@@ -1,4 +1,4 @@
-"""Where examples are kept between epochs: decoded in memory, as bytes on the local disk, or nowhere."""
+"""The cache of examples between epochs: decoded in memory, as bytes on the local disk, or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptraining_trainer.host import available_disk, available_memory
 Mode = Literal["Auto", "Memory", "Disk", "None"]
 Notice = Callable[..., None]
 
-# Of what is free when training begins.
+# Shares of the memory and disk that are free when training begins.
 _MEMORY_SHARE = 0.25
 _DISK_SHARE = 0.7
 _DECODE_AT_ONCE = 256
@@ -31,18 +31,17 @@ _DECODE_AT_ONCE = 256
 def disk_cache(
     objects: Sequence[StoredObject], mode: Mode, notice: Notice, *, reserved: int = 0
 ) -> tuple[DiskCache | None, int]:
-    """A cache on the local disk for remote records that fit there, and the bytes that it may come to.
+    """Return a disk cache for remote records if they fit there, and its maximum size in bytes.
 
-    `reserved` bytes are promised to others.
-
-    It is filled from the first byte that is read, so it is made before anything is known but the objects' sizes.
+    `reserved` bytes belong to other data sets. The cache stores bytes from the first read on, so it is created when
+    only the objects' sizes are known.
     """
     if mode == "None":
         return None, 0
     remote = [object for object in objects if storage.is_remote(object.uri)]
     if not remote:
         if mode == "Disk":
-            notice("DiskCache", "data.cache: Disk is for buckets; these records lie on a disk already")
+            notice("DiskCache", "data.cache: Disk is for buckets; these records are on a disk already")
         return None, 0
     folder = Path(tempfile.gettempdir())
     size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder)) - reserved
@@ -55,11 +54,11 @@ def disk_cache(
 
 
 def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:
-    """The split as it is to be read, which cache that is (Memory, Disk or None), and the bytes of memory it takes."""
+    """Return the split with its cache, the cache's name (Memory, Disk or None), and its bytes of memory."""
     size = split.count * bytes_per_example(split.columns.columns)
     in_memory = mode == "Memory" or (mode == "Auto" and size <= _MEMORY_SHARE * available_memory() - reserved)
     if in_memory:
-        # What the index pass read is on the disk; what it did not read goes to memory alone.
+        # The records that the index pass read come from the disk; the others go to memory only.
         whole = split if cache is None or cache.is_empty else split.reading_through(cache)
         with explaining(whole):
             cached = replace(split, cached=_decode_all(whole))
@@ -73,7 +72,7 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
 
 
 def _decode_all(split: Split) -> Any:
-    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host.
+    """Return (inputs, labels, weights, mask) of all records in index order, as tensors on the host.
 
     The mask is 0 for damaged records.
     """

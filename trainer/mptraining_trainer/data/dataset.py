@@ -1,4 +1,4 @@
-"""The job's training and validation data, opened, cached where they fit, and named in what goes wrong."""
+"""The job's training and validation data: opening, caching, and the manifest of skipped records."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from mptraining_trainer.data.schema import Columns
 from mptraining_trainer.source.user_code import import_entry_point
 from mptraining_trainer.worker import Worker
 
-# Records that are looked at before training: enough to infer features and to find a missing one.
+# Records that are read before training: enough to infer features and to detect a missing feature.
 _FIRST_RECORDS = 16
-_SAY_EVERY = 10.0
+_NOTICE_EVERY = 10.0
 
 
 def open_data(
@@ -47,12 +47,11 @@ def open_data(
     meter: InputMeter | None = None,
     cache: DiskCache | None = None,
 ) -> Split:
-    """Finds, indexes and looks into the files of `patterns`; `like` are the training data's columns for validation.
+    """Find, index and check the files of `patterns`. For validation data, `like` holds the training data's columns.
 
-    `objects` are what `index.find` found, where it was asked already.
-
-    What has no index yet is read, each of the workers its `share`, and goes into `cache`. Raises InvalidSpec and
-    InvalidData for what cannot be read as the job says, StorageUnavailable.
+    `objects` is the result of `dataset_index.find`, if it was called already. Files without an index are read, each
+    worker its `share`, into `cache`. Raises InvalidSpec or InvalidData for records that do not match the job,
+    StorageUnavailable.
     """
     meter = meter or InputMeter()
     bad_records = BadRecords(data.bad_records, data.max_skipped)
@@ -68,7 +67,7 @@ def open_data(
         notice=lambda text: notice("Index", text),
     )
     meter.remote = meter.remote or any(storage.is_remote(shard.readable.uri) for shard in dataset.shards)
-    # A cache that the index pass filled; an empty one stays so until it is decided where records are kept.
+    # Use the cache only if the index pass filled it; the use of an empty cache is decided later, in `with_cache`.
     filled = None if cache is None or cache.is_empty else cache
     reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic, cache=filled)
     first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
@@ -80,24 +79,24 @@ def open_data(
 
 
 def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable[[int, int], None]:
-    """Says every ten seconds how far the index is."""
-    began = said = now()
+    """Return a callback that reports the progress of indexing every ten seconds."""
+    began = reported_at = now()
 
     def progress(done: int, total: int) -> None:
-        nonlocal said
-        if now() - said < _SAY_EVERY:
+        nonlocal reported_at
+        if now() - reported_at < _NOTICE_EVERY:
             return
-        said = now()
-        left = (said - began) * (total - done) / done
+        reported_at = now()
+        left = (reported_at - began) * (total - done) / done
         time = f"{left:.0f} s" if left < 100 else f"{left / 60:,.0f} min"
-        # A topic of its own: it moves, where the other lines about an index are to stay.
+        # A separate topic: displays replace this line, while other notices about an index stay.
         notice("Indexing", f"indexing the records: {done / 1e9:.2f} of {total / 1e9:.2f} GB, {time} left")
 
     return progress
 
 
 class Reserved(NamedTuple):
-    """Bytes that a data set was promised already."""
+    """Bytes that are reserved for a data set."""
 
     memory: int
     disk: int
@@ -105,7 +104,7 @@ class Reserved(NamedTuple):
 
 @dataclass(frozen=True)
 class Datasets:
-    """The data, what reading it costs, and the job's own preprocessing."""
+    """The job's data, the meter of its input cost, and the job's own preprocessing."""
 
     training: Split
     validation: Split | None
@@ -114,7 +113,7 @@ class Datasets:
 
 
 def open_splits(worker: Worker, share: Share) -> Datasets:
-    """Finds, indexes and caches the job's data.
+    """Find, index and cache the job's data.
 
     Raises InvalidSpec, InvalidData, InvalidProgram and StorageUnavailable, naming the field.
     """
@@ -150,7 +149,7 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
 
 @contextmanager
 def _in_field(field: str) -> Iterator[None]:
-    """A problem with a file also names the field that named the file."""
+    """Add the field that names the files to a problem of the block."""
     try:
         yield
     except (InvalidData, StorageUnavailable) as problem:
@@ -161,23 +160,23 @@ def _in_field(field: str) -> Iterator[None]:
 
 
 class SkippedRecords:
-    """What the readers of one worker skipped so far."""
+    """The records that the readers of one worker have skipped."""
 
     def __init__(self, worker: Worker, readers: Sequence[RecordReader]) -> None:
         self._worker = worker
         self._readers = tuple(readers)
         self._excluded: list[BadRecord] = []
         self._saved = 0
-        self._said = 0
+        self._reported = 0
 
     @property
     def all(self) -> tuple[BadRecord, ...]:
-        """The damaged ones, then those that are left out for their values."""
+        """The damaged records, then those that are excluded for their values."""
         return (*self._damaged, *self._excluded)
 
     @property
     def manifest(self) -> str:
-        """The URI of what `publish` writes."""
+        """The URI of the manifest that `publish` writes."""
         identity = self._worker.identity
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
         return f"{folder}/{run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)}.json"
@@ -187,12 +186,12 @@ class SkippedRecords:
         return tuple(bad for reader in self._readers for bad in reader.skipped)
 
     def exclude(self, records: Sequence[BadRecord]) -> None:
-        """Records that every worker leaves out for their values; the chief alone writes them down."""
+        """Add records that every worker excludes for their values; only the chief records them."""
         if self._worker.identity.is_chief:
             self._excluded += records
 
     def publish(self, *, last: bool = False) -> None:
-        """Writes the manifest anew when more were skipped since. They are told at the first time and the last."""
+        """Write the manifest if more records were skipped. The first and the last call also report damaged records."""
         skipped = self.all
         identity = self._worker.identity
         name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
@@ -201,15 +200,15 @@ class SkippedRecords:
             bad_records.save(folder, name, skipped)
             self._saved = len(skipped)
         damaged = self._damaged
-        if len(damaged) > self._said and (last or not self._said):
-            self._said = len(damaged)
+        if len(damaged) > self._reported and (last or not self._reported):
+            self._reported = len(damaged)
             counted = "1 damaged record" if len(damaged) == 1 else f"{len(damaged)} damaged records"
             text = f"{counted} left out, the first in {damaged[0].uri}; all are named in {self.manifest}"
             self._worker.telemetry.notice("BadRecordsSkipped", text, level="Warning")
 
     @contextmanager
     def published(self) -> Iterator[None]:
-        """Publishes at the end of the block, and after an error too: it may be that there were too many."""
+        """Publish at the end of the block, also after an error: too many skipped records may be its cause."""
         try:
             yield
         except BaseException:

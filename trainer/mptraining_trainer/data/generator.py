@@ -1,10 +1,10 @@
 """A tf.data source over a Python generator that keeps its read-ahead and parallel maps under op determinism.
 
-`tf.data.Dataset.from_generator` calls Python by stateful operations. Under op determinism tf.data takes every prefetch
-and parallel map out of a pipeline that has one (core/grappler/optimizers/data/make_deterministic.cc there), because
-such an operation might read variables that training writes. The generators of this package read nothing that training
-writes, and one iterator asks its generator for one element at a time. So they are called by
-`tf.numpy_function(stateful=False)`, and the rewrite has no cause. What a user's own map function does it still sees.
+`tf.data.Dataset.from_generator` calls Python through stateful operations. Under op determinism tf.data removes every
+prefetch and parallel map from a pipeline with such an operation (core/grappler/optimizers/data/make_deterministic.cc),
+because it might read variables that training writes. The generators of this package read nothing that training writes,
+and one iterator requests one element at a time from its generator. So they are called by
+`tf.numpy_function(stateful=False)`, and the rewrite does not apply. It still applies to a stateful map of the user's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import tensorflow as tf
 
 
 def from_generator(generate: Callable[[], Iterator[tuple[Any, ...]]], signature: Sequence[tf.TensorSpec]) -> Any:
-    """A dataset of the tuples of arrays that `generate()` yields, one tensor for each spec of `signature`.
+    """Return a dataset of the tuples of arrays that `generate()` yields, one tensor for each spec of `signature`.
 
-    Every iterator over the dataset has a generator of its own, which is closed when the iterator is released.
+    Each iterator over the dataset has its own generator, which is closed when the iterator is released.
     """
     return _GeneratorSource(generate, tuple(signature)).dataset()
 
@@ -39,7 +39,7 @@ class _GeneratorSource:
             for call in (self._begin, self._element, self._end)
         )
         variant = tf.raw_ops.GeneratorDataset(
-            # An argument, because an operation without one could be computed once and for all.
+            # The argument prevents constant folding of an operation without inputs.
             init_func_other_args=[tf.constant(0, tf.int64)],
             next_func_other_args=[],
             finalize_func_other_args=[],
@@ -50,7 +50,8 @@ class _GeneratorSource:
             output_shapes=[spec.shape for spec in self._signature],
         )
         dataset = tf.data.experimental.from_variant(variant, self._signature)
-        # The Python functions live as long as the graphs that call them.
+        # The dataset references the functions, because the Python callbacks must live as long as the graphs that call
+        # them.
         dataset.functions = (begin, element, end)
         return dataset
 

@@ -1,8 +1,8 @@
-"""From TFRecords to the batches of each replica.
+"""tf.data pipelines from TFRecords to the batches of each replica.
 
-`Split.training` and `Split.validation` are tf.data pipelines over `batching`'s record numbers. A data set that
-fits is decoded once and kept as tensors (`caching`); the others are streamed and decoded as they come. Parallelism is
-explicit and tf.data's autotuner off: it makes the end of an iterator wait and two runs unlike each other.
+`Split.training` and `Split.validation` build pipelines over the record numbers of `batching`. A data set that fits in
+memory is decoded once and kept as tensors (`cache`); others are streamed and decoded in each epoch. Parallelism is
+explicit and tf.data's autotuner is off: it delays the end of an iterator and makes runs differ.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Column, Columns
 from mptraining_trainer.host import available_memory
 
-# Images of one batch decoded side by side; the map around it runs on several threads as well.
+# Images of one batch that are decoded in parallel; the map around it runs on several threads as well.
 _IMAGES_AT_ONCE = 8
 
 
 def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
-    """A function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
+    """Return a function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
 
-    Inputs and labels are one tensor [batch, *shape] where there is one, else a dict by name; no labels and no weights
+    Inputs and labels are one tensor [batch, *shape], or a dict by name if there are several; no labels and no weights
     are an empty tuple. Weights are float32 [batch, *shape].
     """
     description = {column.name: _stored(column) for column in columns.columns}
@@ -47,23 +47,23 @@ def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
         tensors = {column.name: _tensor(stored[column.name], column) for column in columns.columns}
         labels = {name: tensors.pop(name) for name in columns.labels}
         weights = tf.cast(tensors.pop(columns.weight), tf.float32) if columns.weight else ()
-        return _alone(tensors), _alone(labels) if labels else (), weights
+        return _single_or_dict(tensors), _single_or_dict(labels) if labels else (), weights
 
     return decode
 
 
-def _alone(tensors: dict[str, Any]) -> Any:
+def _single_or_dict(tensors: dict[str, Any]) -> Any:
     return next(iter(tensors.values())) if len(tensors) == 1 else tensors
 
 
 def bytes_per_example(columns: Sequence[Column]) -> int:
-    """Memory of one decoded example."""
+    """Return the memory of one decoded example."""
     total = 0
     for column in columns:
         elements = 1
         for size in column.shape:
             elements *= size or 1
-        # A string tensor's element is a pointer and, for short text, little more.
+        # An element of a string tensor is a pointer and, for short text, little more.
         total += elements * (64 if column.dtype == "string" else tf.as_dtype(column.dtype).size)
     return total
 
@@ -99,16 +99,16 @@ def _image(content: Any, column: Column) -> Any:
     return tf.ensure_shape(tf.cast(image, dtype), column.shape)
 
 
-# Records that are read ahead may take this share of the memory that is free when training begins.
+# The maximum share of free memory, when training begins, for records that are read ahead.
 _READ_AHEAD_SHARE = 0.1
 _PREFETCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Split:
-    """Training or validation data: where its records are, and its tensors (inputs, labels, weights, mask) when cached.
+    """Training or validation data: its index and reader, and its tensors (inputs, labels, weights, mask) if cached.
 
-    `problems` collects what its pipelines met; see `explaining`.
+    `problems` collects errors of its pipelines; see `explaining`.
     """
 
     dataset: DatasetIndex
@@ -124,7 +124,7 @@ class Split:
         return self.dataset.count
 
     def reading_through(self, cache: DiskCache) -> Split:
-        """The same records, kept in `cache` once they were read."""
+        """Return the same records, which `cache` keeps after the first read."""
         self.reader.close()
         traffic, account = self.meter.traffic, self.reader.bad_records
         return replace(self, reader=RecordReader(self.dataset, bad_records=account, cache=cache, traffic=traffic))
@@ -143,11 +143,11 @@ class Split:
         weigh: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
     ) -> Any:
-        """Batches of one replica (inputs, labels, weights, and a mask when `masked`), dealt to the replicas in turn.
+        """Return batches for one replica (inputs, labels, weights, and a mask if `masked`), for the replicas in turn.
 
-        `weigh` gives a batch (inputs, labels) the weights of its classes. Records that are `excluded` are holes, as
-        damaged ones are: another record with a mask of 0 is in their place. It ends after so many `steps`, so that no
-        more is read than they need; without them it does not end.
+        `weigh` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a damaged one:
+        another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more is read than
+        they need; without `steps` it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
@@ -166,7 +166,7 @@ class Split:
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
-        """Masked batches of one replica; a pass is as many steps as `examples_per_step` needs for all records."""
+        """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
 
         def pieces() -> Iterator[Piece]:
             return validation_pieces(self.count, examples_per_step, share)
@@ -204,18 +204,18 @@ class Split:
     def _from_memory(
         self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int, excluded: Collection[int]
     ) -> Any:
-        filler, hollow = 0, np.empty(0, np.int64)
+        filler, damaged = 0, np.empty(0, np.int64)
         if excluded:
             assert self.cached is not None
-            # In the place of a damaged record is any, perhaps one that is excluded.
+            # The filler of a damaged record may be any record, also an excluded one.
             whole = np.array(self.cached[3])
-            hollow = np.flatnonzero(whole == 0)
+            damaged = np.flatnonzero(whole == 0)
             whole[list(excluded)] = 0
             filler = int(np.argmax(whole))
 
         def numbers() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
-                there = (piece.records >= 0) & ~np.isin(piece.records, hollow)
+                there = (piece.records >= 0) & ~np.isin(piece.records, damaged)
                 yield (
                     np.where(there, piece.records, filler),
                     there.astype(np.float32),
@@ -233,7 +233,7 @@ class Split:
             tf.TensorSpec([None, 2], tf.int64),
         )
         dataset = from_generator(numbers, signature)
-        # Cut and batched inside tf.data: a Python call for every piece, none for every batch.
+        # Pieces are sliced and batched inside tf.data, so that Python is called once per piece and not once per batch.
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
         )
@@ -290,14 +290,15 @@ class Split:
         )
 
     def _read_ahead(self, row: int | None) -> int:
-        """Bytes for two rows where memory allows: of each row the ranges are then long and none is read twice."""
+        """Return the bytes of two rows if memory allows: then each row is read in long ranges and no range twice."""
         wanted = 2 * (row or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
         return int(max(READ_AHEAD, min(wanted, _READ_AHEAD_SHARE * available_memory())))
 
     def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
-        """Records as an array of bytes, and their mask: 0 for a missing one, in whose place `filler` stands.
+        """Return records as an array of bytes and their mask: 0 for a missing record, which `filler` replaces.
 
-        So the order never shifts. Inside tf.data an error survives as text alone, so it is kept here as well.
+        The replacement keeps the order unchanged. tf.data keeps only the text of an error, so the Problem is stored as
+        well.
         """
         waited = stream.waited
         try:
@@ -310,7 +311,7 @@ class Split:
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
     def first_good(self, excluded: Collection[int] = ()) -> bytes:
-        """Any readable record that is not excluded. Raises InvalidData when there is none."""
+        """Return the first readable record that is not excluded. Raises InvalidData if there is none."""
         for number in range(self.count):
             if number in excluded:
                 continue
@@ -324,7 +325,7 @@ class Split:
 
 @contextmanager
 def explaining(*splits: Split | None) -> Iterator[None]:
-    """Raises the Problem behind a TensorFlow error when it is one that these splits met while reading."""
+    """Raise the Problem behind a TensorFlow error if one of these splits met it while reading."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -335,20 +336,20 @@ def explaining(*splits: Split | None) -> Iterator[None]:
 
 
 def _seeds(seed: int, piece: Piece) -> Any:
-    """A stateless seed of two int64 for each example: one for the pass, one for the position."""
+    """Return a stateless seed of two int64 per example: one from the pass, one from the position."""
     of_pass = np.int64(int(key(seed, piece.epoch)[0]) >> 1)
     return np.stack([np.full(piece.positions.shape, of_pass), piece.positions], axis=1)
 
 
 def threads() -> int:
-    """Processors that this process may use."""
-    # macOS does not say which processors a process may use.
+    """Return the number of processors that this process may use."""
+    # macOS has no sched_getaffinity.
     allowed = getattr(os, "sched_getaffinity", None)
     return max(1, len(allowed(0)) if allowed else os.cpu_count() or 1)
 
 
 def options() -> Any:
-    """What every pipeline here is built with."""
+    """Return the options of every pipeline."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.deterministic = True

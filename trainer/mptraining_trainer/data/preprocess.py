@@ -1,8 +1,8 @@
-"""The user's map over examples: an application's own over a batch, a function of the user's over each example.
+"""The map over examples: an application's own over a batch, or a user's function over each example.
 
-A user's function takes (inputs, labels) of one example and returns both; when it also names the parameters `seed`
-(an int64 tensor [2] that depends on the record's position and the pass alone, for `tf.image.stateless_random_…`)
-or `training` (a bool), it gets them. So augmentation is the same after a resume and for any number of workers.
+A user's function takes (inputs, labels) of one example and returns both; if it has the parameters `seed` (an int64
+tensor [2] that depends only on the record's position and the pass, for `tf.image.stateless_random_…`) or `training` (a
+bool), it receives them. So augmentation is the same after a resume and for any number of workers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FIELD = "spec.data.preprocess"
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What happens between decoding and the model; without functions, nothing."""
+    """The maps between decoding and the model; without functions, none."""
 
     per_example: Callable[..., Any] | None = None
     per_batch: Callable[[Any], Any] | None = None
 
     def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int) -> Any:
-        """Maps a dataset of batches (inputs, labels, weights, mask, seeds)."""
+        """Map a dataset of batches (inputs, labels, weights, mask, seeds)."""
         if self.per_example is not None:
             call = _caller(self.per_example, training)
             dataset = dataset.unbatch()
@@ -48,7 +48,7 @@ class Preprocess:
         return dataset
 
     def example_after(self, example: ExampleSpec) -> ExampleSpec:
-        """What one example looks like after the per-example function. Raises InvalidProgram when it fails."""
+        """Return the spec of one example after the per-example function. Raises InvalidProgram if it fails."""
         if self.per_example is None:
             return example
         inputs, labels = _specs(example.inputs), _specs(example.labels)
@@ -68,7 +68,7 @@ class Preprocess:
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function if it can be called as `preprocess` is. Raises InvalidProgram quoting its signature."""
+    """Return the function if it has the signature of `preprocess`. Raises InvalidProgram quoting its signature."""
     signature = inspect.signature(function)
     known = ("seed", "training")
     others = [parameter for name, parameter in signature.parameters.items() if name not in known]
@@ -111,7 +111,7 @@ def _specs(tensors: Sequence[TensorSpec]) -> Any:
 
 
 def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The tensors that the user's function returned, by name: those of a dict, or the only one by the name it had."""
+    """Return the specs of the function's tensors by name: a dict's keys, or the previous names."""
     if isinstance(outputs, Mapping):
         return tuple(_spec(str(name), tensor) for name, tensor in outputs.items())
     tensors = tf.nest.flatten(outputs)

@@ -1,4 +1,4 @@
-"""Which tensors the records hold: from the job's `data.features`, else the manifest, else the first records."""
+"""The tensors in the records: from the job's `data.features`, otherwise the manifest, otherwise the first records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptraining_records.tfrecord.manifest import Manifest
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of an example, without the batch dimension; None is a size that varies."""
+    """One tensor of an example, without the batch dimension; None is a variable size."""
 
     name: str
     dtype: str
@@ -26,8 +26,8 @@ class TensorSpec:
 class ExampleSpec:
     """`inputs` in the order of the features, `labels` in the order of the job; `classes` are the manifest's names.
 
-    A model with one input gets that tensor, a model with several a dict by name or, where its inputs are a list, a
-    tuple; so do losses with the labels.
+    A model with one input gets that tensor; a model with several gets a dict by name or, if its inputs are a list, a
+    tuple. The same holds for losses and labels.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -37,18 +37,18 @@ class ExampleSpec:
 
     @property
     def label(self) -> TensorSpec | None:
-        """The only label; None where there are none or several."""
+        """The only label; None if there are none or several."""
         return self.labels[0] if len(self.labels) == 1 else None
 
 
-# What numbers become in tf.train.Example, by what they are in the tensor.
+# Dtypes that tf.train.Example stores in an int64 list.
 _INTEGERS = frozenset({"uint8", "int32", "int64", "bool"})
 _IMAGES = frozenset({"jpeg", "png"})
 
 
 @dataclass(frozen=True)
 class Column:
-    """One feature as it leaves decoding; `shape` is that of the tensor, after `resize` (height, width)."""
+    """One feature after decoding; `shape` is that of the tensor, after `resize` (height, width)."""
 
     name: str
     dtype: str
@@ -58,7 +58,7 @@ class Column:
 
     @property
     def stored_as(self) -> str:
-        """The list of tf.train.Example that holds it: bytes, int64 or float."""
+        """The list type of tf.train.Example: bytes, int64 or float."""
         if self.decode is not None or self.dtype == "string":
             return "bytes"
         return "int64" if self.dtype in _INTEGERS else "float"
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """All columns of a data set, which of them are labels or the sample weight, and the label's class names."""
+    """All columns of a data set, the names of its labels and sample weight, and the label's class names."""
 
     columns: tuple[Column, ...]
     labels: tuple[str, ...]
@@ -74,14 +74,14 @@ class Columns:
     weight: str | None = None
 
     def example_spec(self) -> ExampleSpec:
-        """The tensors that one example becomes."""
+        """Return the tensors of one example."""
         specs = {column.name: TensorSpec(column.name, column.dtype, column.shape) for column in self.columns}
         labels = tuple(specs.pop(name) for name in self.labels)
         weighted = specs.pop(self.weight, None) is not None if self.weight else False
         return ExampleSpec(tuple(specs.values()), labels, self.classes, weighted)
 
     def describe(self) -> tuple[str, ...]:
-        """One phrase a column, such as `image: uint8 [8, 8, 1] from png`."""
+        """Return one phrase per column, such as `image: uint8 [8, 8, 1] from png`."""
         return tuple(_describe(column, self._role(column.name)) for column in self.columns)
 
     def _role(self, name: str) -> str:
@@ -94,7 +94,7 @@ def decide(
     first_records: Sequence[bytes],
     infer_notice: Callable[[str], None],
 ) -> Columns:
-    """The columns of the training data, checked against `first_records`.
+    """Return the columns of the training data, checked against `first_records`.
 
     Raises InvalidSpec or InvalidData naming the feature that is missing, of another kind, or of varying size.
     """
@@ -171,7 +171,7 @@ def _check_known(field: str, name: str, names: Sequence[str], otherwise: str) ->
 
 
 def _sized(column: Column) -> Column:
-    """The column after resizing; a size that varies and is not resized cannot be batched."""
+    """Return the column after resizing. Raises InvalidData for a variable size, which cannot be batched."""
     shape = column.shape
     if column.decode in _IMAGES and len(shape) != 3:
         if shape:
@@ -186,17 +186,17 @@ def _sized(column: Column) -> Column:
     if column.decode in _IMAGES and shape[2] is None:
         shape = (*shape[:2], 3)
     if None in shape:
-        way = (
+        step = (
             "Give data.features with resize: [height, width] for it."
             if column.decode in _IMAGES
             else "Give data.features with a fixed shape, or convert the data to one."
         )
-        raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=way)
+        raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=step)
     return Column(column.name, column.dtype, shape, column.decode, column.resize)
 
 
 def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
-    """Raises InvalidData for the first of `records` that lacks a column or holds another kind or number of values."""
+    """Raise InvalidData for the first record that lacks a column or holds another kind or number of values."""
     for number, record in enumerate(records):
         found = records_example.parse(record)
         for column in columns:
@@ -210,7 +210,7 @@ def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
                     where,
                     f"record {number} holds a {kind} list",
                     expected=f"a {column.stored_as} list for dtype {column.dtype}",
-                    next_step="Mend data.features (dtype, decode) for it.",
+                    next_step="Correct its dtype or decode in data.features.",
                 )
             wanted = 1
             for size in column.shape if column.decode is None else ():
@@ -220,7 +220,7 @@ def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
                     where,
                     f"record {number} holds {len(values)} values",
                     expected=f"{wanted} for shape {list(column.shape)}",
-                    next_step="Mend data.features (shape) for it.",
+                    next_step="Correct its shape in data.features.",
                 )
 
 

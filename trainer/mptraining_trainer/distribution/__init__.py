@@ -1,1 +1,1 @@
-"""Devices, the tf.distribute strategy, and coordination with the other workers."""
+"""Devices, the tf.distribute strategy, preemption, and coordination with the other workers."""

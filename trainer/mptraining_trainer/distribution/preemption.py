@@ -1,4 +1,4 @@
-"""SIGTERM as a question that the loop asks between two executions; no TensorFlow here, it comes before."""
+"""SIGTERM handling: the training loop polls for a stop request between two executions. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import signal
 import threading
 from collections.abc import Callable
 
-# Spot machines leave a pod 15 s; two of them belong to the operating system.
+# Pods on spot machines have 15 s after SIGTERM; 2 s of them are reserved for the operating system.
 GRACE_SECONDS = 13.0
 
 
 class Preemption:
-    """Several-worker TensorFlow installs a SIGTERM handler of its own, and a handler of Python's waits for the main
-    thread, which may be inside a collective operation for ever. So SIGTERM is blocked everywhere and taken by a
-    thread that calls `leave` when the loop has not left within `grace` seconds.
+    """A stop request from SIGTERM, with a deadline.
+
+    TensorFlow with several workers installs its own SIGTERM handler, and a Python handler waits for the main thread,
+    which may be blocked in a collective operation. So SIGTERM is blocked in all threads and received by one thread,
+    which calls `leave` if the loop has not ended within `grace` seconds.
     """
 
     def __init__(self, leave: Callable[[], None], grace: float = GRACE_SECONDS) -> None:
@@ -23,43 +25,43 @@ class Preemption:
         self._asked = threading.Event()
 
     def watch(self) -> None:
-        """To be called by the main thread before TensorFlow makes threads: they inherit the blocked signal."""
+        """Block SIGTERM. Call it in the main thread before TensorFlow starts threads: they inherit the signal mask."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=self._wait, name="preemption", daemon=True).start()
 
     def spare_children(self) -> None:
-        """To be called by the main thread, once TensorFlow has its threads, before a user's script runs.
+        """Unblock SIGTERM. Call it in the main thread, after TensorFlow started its threads, before a user's script.
 
-        A child process inherits the blocked signal, through `exec` too, and could then only be killed. So the main
-        thread takes the signal again; Python's part of a handler runs in C, wherever that thread is, and tells ours
-        through a pipe. A handler that the script installs is called as well.
+        A child process inherits the blocked signal, also through `exec`, and could then only be killed. So the main
+        thread receives the signal again; Python's part of a handler runs in C, whatever that thread executes, and
+        notifies this class through a pipe. A handler that the script installs is called as well.
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         threading.Thread(target=self._read, args=(reading,), name="preemption-pipe", daemon=True).start()
-        # Ours replaces the one that a strategy over several workers has installed in C.
+        # This replaces the handler that a strategy over several workers has installed in C.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def asked(self) -> bool:
-        """Whether this process has been told to leave."""
+        """Return whether this process has received SIGTERM."""
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long, or until this process is told to leave; whether it has been."""
+        """Wait `seconds` or until SIGTERM; return whether this process has received it."""
         return self._asked.wait(seconds)
 
     def _wait(self) -> None:
         signal.sigwait({signal.SIGTERM})
-        self._heard()
+        self._on_sigterm()
 
     def _read(self, pipe: int) -> None:
         while signal.SIGTERM not in os.read(pipe, 1):
             pass
-        self._heard()
+        self._on_sigterm()
 
-    def _heard(self) -> None:
+    def _on_sigterm(self) -> None:
         self._asked.set()
         timer = threading.Timer(self._grace, self._leave)
         timer.daemon = True

@@ -13,23 +13,24 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 
-# By lower-case proxy variables gRPC sends the workers' own traffic to the proxy, which hangs. Buckets may need it.
-_NOT_BY_PROXY, _OTHERWISE = "no_grpc_proxy", "no_proxy"
+# With lower-case proxy variables gRPC sends the traffic between workers to the proxy, and the workers hang. The proxy
+# itself stays set, because access to buckets may need it.
+_NO_GRPC_PROXY, _NO_PROXY = "no_grpc_proxy", "no_proxy"
 
 
 def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
-    """The strategy over this process's devices; the first thing TensorFlow is asked to do.
+    """Return the strategy over this process's devices. Call it before any other TensorFlow operation.
 
-    Raises InvalidSpec when the accelerators that the job was promised are not here.
+    Raises InvalidSpec if the accelerators that the job requested are missing.
     """
     if job.training is not None and job.training.deterministic:
         tf.config.experimental.enable_op_determinism()
     if job.processes > 1:
         peers = sorted({host.rpartition(":")[0] for host in identity.hosts})
-        others = environment.get(_NOT_BY_PROXY) or environment.get(_OTHERWISE, "")
-        environment[_NOT_BY_PROXY] = ",".join([*peers, *filter(None, [others])])
+        others = environment.get(_NO_GRPC_PROXY) or environment.get(_NO_PROXY, "")
+        environment[_NO_GRPC_PROXY] = ",".join([*peers, *filter(None, [others])])
         if job.strategy == "None":
-            # For the strategy that the script makes.
+            # For the strategy that the script creates.
             environment["TF_CONFIG"] = tf_config(identity)
     if job.accelerator.kind == "cpu":
         return _on_cpu(job, identity, environment)
@@ -48,10 +49,11 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
 
 
 def devices(strategy: Any) -> tuple[str, ...]:
-    """Short names of the devices that compute, such as GPU:0."""
+    """Return the short names of the devices that compute, such as GPU:0."""
     if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
-        # The default strategy refuses to say; TensorFlow places on the first GPU where there is one. Logical devices
-        # would start TensorFlow, after which a script cannot make a MultiWorkerMirroredStrategy any more.
+        # The default strategy does not report its devices; TensorFlow uses the first GPU if there is one. Listing
+        # logical devices would initialize TensorFlow, after which a script can no longer create a
+        # MultiWorkerMirroredStrategy.
         names = [(tf.config.get_visible_devices("GPU") or tf.config.get_visible_devices("CPU"))[0].name]
     else:
         names = strategy.extended.worker_devices
@@ -59,7 +61,7 @@ def devices(strategy: Any) -> tuple[str, ...]:
 
 
 def started_fields(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, Any]:
-    """What `Started` says of any program: versions, devices, strategy and numbers."""
+    """Return the fields of `Started` that every program has: versions, devices, strategy and numbers."""
     return {
         "strategy": job.strategy,
         "precision": job.precision.policy,
@@ -87,9 +89,10 @@ def _on_cpu(job: ResolvedJob, identity: WorkerIdentity, environment: MutableMapp
 
 
 def _multi_worker(identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
-    # Measured with TensorFlow 2.21: this waits for all workers to be there. A worker that is killed later is missed
-    # within a second when its connections are reset, else after ten, by its heartbeat; the collective operation under
-    # way then raises (see `failures`), and only `os._exit` leaves without waiting for the others.
+    # Measured with TensorFlow 2.21: the constructor waits for all workers. If a worker is killed later, the others
+    # notice it within a second by reset connections, otherwise after ten seconds by its heartbeat; the current
+    # collective operation then raises (see `reporting.errors`), and only `os._exit` ends the process without waiting
+    # for the other workers.
     environment["TF_CONFIG"] = tf_config(identity)
     return tf.distribute.MultiWorkerMirroredStrategy()
 

@@ -1,1 +1,1 @@
-"""K training steps in one call of the device: step, loss reduction, gradients, evaluation."""
+"""The training loop: K steps per execution, loss reduction, gradients, the model's own steps, and evaluation."""

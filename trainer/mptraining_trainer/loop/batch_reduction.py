@@ -1,20 +1,20 @@
 """Keras' loss reductions over a batch that is split into parts: replicas, accumulated batches, padded rows.
 
-Keras reduces a loss over the rows that it is given. A part of a batch needs one correction, so that **the mean of the
+Keras reduces a loss over the rows that it receives. A part of a batch needs one correction, so that **the mean of the
 parts' losses is the loss of the whole batch**, as `fit` on one device computes it:
 
-| reduction | what Keras divides by | correction |
+| reduction | Keras divides by | correction |
 |---|---|---|
 | sum_over_batch_size, mean | values of the part | none; with padded rows: the mean number of real rows of the parts |
 | the same, with a mask | valid values of the part | the mean number of valid values of the parts |
 | mean_with_sample_weight | sum of weights of the part | the mean sum of weights of the parts |
 | sum | nothing | times the number of parts |
-| a loss that is one number for a batch | - | none: it has to be a mean over rows, which `separable` verifies |
-| none | - | refused: no number follows from it for several parts |
+| a loss that is one number for a batch | - | none: it must be a mean over rows, which `separable_loss` verifies |
+| none | - | rejected: several parts have no single loss |
 
 The functions of Keras that every `Loss` calls (`keras.src.losses.loss.reduce_weighted_values`; in tf_keras
-`losses_utils.compute_weighted_loss`) are wrapped once per process. Outside of `part_of` they do what Keras does.
-Inside, Keras' own scaling by the number of replicas is off, since the training step averages over the parts itself.
+`losses_utils.compute_weighted_loss`) are wrapped once per process. Outside of `part_of` they behave as in Keras.
+Inside, Keras' own scaling by the number of replicas is off, since the training step averages over the parts.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _current = threading.local()
 class Part:
     """One part of a batch while its loss is computed.
 
-    `count` is the number of parts, or one divided by the share of this part. `mean` is the mean of a scalar tensor over
-    the parts that are computed at the same time (the replicas; the part alone while batches are accumulated). `rows` is
-    None, or a float vector [rows] with 0 for rows that do not count; `mean_rows` is then the number of real rows of the
-    whole batch divided by `count`, `mean_rows_now` that of the parts computed at this time.
+    `count` is the number of parts, or one divided by the share of this part. `mean` returns the mean of a scalar tensor
+    over the parts that are computed at the same time (the replicas; only the part itself while batches are
+    accumulated). `rows` is None, or a float vector [rows] with 0 for padded rows; `mean_rows` is then the number of
+    real rows of the whole batch divided by `count`, `mean_rows_now` that of the parts computed at this time.
     """
 
     count: Any
@@ -54,7 +54,7 @@ class Part:
 
 @contextmanager
 def part_of(part: Part | None) -> Iterator[None]:
-    """While it lasts, losses of this thread are reduced as those of a part; None for a whole batch."""
+    """In the block, reduce losses of this thread as those of `part`; None for a whole batch."""
     before = getattr(_current, "part", None)
     _current.part = part
     try:
@@ -64,13 +64,13 @@ def part_of(part: Part | None) -> Iterator[None]:
 
 
 def current() -> Part | None:
-    """The part whose loss this thread computes."""
+    """Return the part whose loss this thread computes."""
     part: Part | None = getattr(_current, "part", None)
     return part
 
 
 def wrap_reductions(*, legacy: bool) -> None:
-    """Wraps the reductions of Keras 3 or of tf_keras; a second call has no effect."""
+    """Wrap the reductions of Keras 3 or of tf_keras; a second call has no effect."""
     if legacy:
         _wrap_tf_keras()
     else:
@@ -139,7 +139,7 @@ def _wrap_tf_keras() -> None:
     own = losses.Loss._get_reduction
 
     def _get_reduction(loss: Any) -> Any:
-        # tf_keras refuses the default reduction outside of `compile`, since it does not know what a user averages over.
+        # tf_keras rejects the default reduction outside of `compile`, since it cannot know the user's mean.
         if current() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
             return "sum_over_batch_size"
         return own(loss)
@@ -149,7 +149,7 @@ def _wrap_tf_keras() -> None:
 
 
 def _wrap_reported_losses() -> None:
-    """Has tf_keras report what is trained by: with reduction `sum` it reports the loss times the replicas."""
+    """Make tf_keras report the training loss: with reduction `sum` it reports the loss times the number of replicas."""
     from tf_keras.src.engine.compile_utils import LossesContainer
 
     call = LossesContainer.__call__
@@ -176,7 +176,7 @@ def _wrap_reported_losses() -> None:
 
 
 def alone(value: Any) -> Any:
-    """`Part.mean` where replicas cannot meet: each part counts its own mask and weights."""
+    """Return `value` itself: `Part.mean` where replicas cannot communicate, so that each part uses its own counts."""
     return value
 
 
@@ -188,7 +188,7 @@ def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _real_rows(values: Any, part: Part) -> Any:
-    """The values with zeros in rows that do not count: such a row may hold anything, and 0 * inf would be NaN."""
+    """Return the values with zeros in padded rows, which may hold anything: a weight of 0 would turn inf into NaN."""
     if part.rows is None:
         return values
     if values.shape.rank in (0, None) or values.shape[0] != part.rows.shape[0]:
@@ -203,7 +203,7 @@ def _real_rows(values: Any, part: Part) -> Any:
 
 
 def _correction(part: Part, values: Any, mask: Any, reduction: Any, weights: Callable[[], Any]) -> Any:
-    """The factor that makes Keras' loss of this part one whose mean over the parts is the loss of the whole batch."""
+    """Return the factor for Keras' loss of this part with which the parts' mean is the loss of the whole batch."""
     if values.shape.rank == 0:
         return 1.0
     if reduction in (None, "none"):
@@ -224,13 +224,13 @@ def _correction(part: Part, values: Any, mask: Any, reduction: Any, weights: Cal
 
 
 def _own_share(part: Part, weights: Any) -> Any:
-    """The sum of this part's weights divided by the mean of the parts' sums without padded rows."""
+    """Return the sum of this part's weights divided by the mean of the parts' sums without padded rows."""
     weights = tf.cast(weights, tf.float32)
     divided_by = tf.reduce_sum(weights)
     real = divided_by if part.rows is None else tf.reduce_sum(_rows_of(weights, part))
     mean = part.mean(real)
     if part.rows is not None:
-        # Accumulated batches count by their real rows.
+        # Accumulated batches are weighted by their real rows.
         mean *= part.mean_rows / tf.maximum(part.mean_rows_now, 1e-9)
     return tf.math.divide_no_nan(divided_by, mean)
 

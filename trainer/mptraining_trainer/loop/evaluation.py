@@ -1,7 +1,7 @@
-"""Validation: loss and metrics over batches with rows, in short calls: a SIGTERM is noticed between two of them.
+"""Validation: loss and metrics over batches with rows, in short calls, between which a stop request is checked.
 
 The metrics are the training metrics themselves, as under `fit`. Validation may be due in the middle of an epoch, so
-their values are put aside before it and put back after it.
+their values are saved before it and restored after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mptraining_trainer.model.compiled import CompiledModel
 
 
 class Evaluation:
-    """Evaluates one model; built inside the strategy's scope. `own` calls the model's own `test_step` instead.
+    """Evaluates one model; create it inside the strategy's scope. With `own`, the model's own `test_step` is called.
 
     `take` gives every replica a batch of an iterator, as `Loop.take` does.
     """
@@ -32,22 +32,22 @@ class Evaluation:
         own: OwnStep | None,
         compiled: CompiledModel,
         take: Callable[[Any], Any],
-        speakers: CrossReplicaSum,
+        worker_sum: CrossReplicaSum,
     ) -> None:
         self._strategy = strategy
         self._step = step
         self._own = own
         self._compiled = compiled
         self._take = take
-        self._speakers = speakers
+        self._worker_sum = worker_sum
         self._loss = local_sum("evaluation_loss_sum")
         self._weight = local_sum("evaluation_weight_sum")
-        self._pace = StepsPerExecution.begin(None)
+        self._steps_per_execution = StepsPerExecution.begin(None)
         self._names: tuple[str, ...] = ()
-        self._aside: list[tuple[Any, Any]] | None = None
+        self._saved: list[tuple[Any, Any]] | None = None
         self._begin = tf.function(self._begin_graph)
         self._part = tf.function(self._part_graph, reduce_retracing=True)
-        self._end = tf.function(self._put_back)
+        self._end = tf.function(self._restore)
 
     def run(
         self,
@@ -59,14 +59,14 @@ class Evaluation:
         begins: Callable[[int], None] = lambda first: None,
         ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
-        """Loss and metrics over `steps` batches, each example counted once; names as in training.
+        """Return loss and metrics over `steps` batches, each example counted once; names as in training.
 
-        None when `stop` returned True on any worker before the last batch; every worker learns of it after the same
-        one. `now` is a clock in seconds. `begins` gets the first batch of each call, `ends` the last one and the
+        Returns None if `stop` returned True on any worker before the last batch; every worker stops after the same
+        batch. `now` is a clock in seconds. `begins` receives the first batch of each call, `ends` the last one and the
         metrics so far.
         """
-        if self._aside is None:
-            self._aside = self._copies()
+        if self._saved is None:
+            self._saved = self._metric_copies()
         self._begin()
         try:
             return self._run(iterator, steps, now=now, stop=stop, begins=begins, ends=ends)
@@ -83,37 +83,38 @@ class Evaluation:
         begins: Callable[[int], None],
         ends: Callable[[int, dict[str, float]], None],
     ) -> dict[str, float] | None:
-        took, done = 0.0, 0
+        step_seconds, done = 0.0, 0
         while True:
-            count, before = min(self._pace.steps, steps - done), now()
-            said = tf.constant([float(stop()), took], tf.float32)
+            count, before = min(self._steps_per_execution.steps, steps - done), now()
+            request = tf.constant([float(stop()), step_seconds], tf.float32)
             begins(done)
-            asked, seconds, *values = self._part(iterator, tf.constant(count), said).numpy().tolist()
-            took, done = (now() - before) / count, done + count
+            asked, seconds, *values = self._part(iterator, tf.constant(count), request).numpy().tolist()
+            step_seconds, done = (now() - before) / count, done + count
             metrics = dict(zip(self._names, values, strict=True))
             ends(done - 1, metrics)
             if done == steps:
                 return metrics
             if asked:
                 return None
-            # Of the call before, as it was on average: all workers take the same number next.
-            self._pace = self._pace.after(seconds / self._speakers.count)
+            # The duration is that of the previous call, averaged over the workers, so that all choose the same number
+            # next.
+            self._steps_per_execution = self._steps_per_execution.after(seconds / self._worker_sum.count)
 
-    def _copies(self) -> list[tuple[Any, Any]]:
-        """Each variable of the metrics, with one of the same kind to put its value aside."""
+    def _metric_copies(self) -> list[tuple[Any, Any]]:
+        """Return each variable of the metrics with a variable of the same kind that saves its value."""
         keras, metrics = self._compiled.keras, self._compiled.model.metrics
         variables = [variable for metric in metrics for variable in keras.variables(metric)]
         with self._strategy.scope():
-            return [(variable, _like(variable)) for variable in variables]
+            return [(variable, _variable_like(variable)) for variable in variables]
 
     def _begin_graph(self) -> None:
-        self._move([(variable, copy) for variable, copy in self._aside or ()])
+        self._move([(variable, copy) for variable, copy in self._saved or ()])
         self._compiled.model.reset_metrics()
         for total in (self._loss, self._weight):
             total.assign(0.0)
 
-    def _put_back(self) -> None:
-        self._move([(copy, variable) for variable, copy in self._aside or ()])
+    def _restore(self) -> None:
+        self._move([(copy, variable) for variable, copy in self._saved or ()])
 
     def _move(self, pairs: list[tuple[Any, Any]]) -> None:
         apart = [pair for pair in pairs if kept_apart(pair[0])]
@@ -128,9 +129,9 @@ class Evaluation:
         if apart:
             self._strategy.run(on_replica)
 
-    def _part_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
+    def _part_graph(self, iterator: Any, steps: Any, request: Any) -> Any:
         if self._own is not None:
-            return self._own_part(iterator, steps, said)
+            return self._own_part(iterator, steps, request)
 
         def on_replica(batch: Batch) -> None:
             loss, weight = self._step.evaluation(batch)
@@ -142,9 +143,9 @@ class Evaluation:
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
         results |= self._compiled.results(self._compiled.evaluated)
         self._names = tuple(results)
-        return tf.stack([*tf.unstack(self._speakers.heard(said)), *results.values()])
+        return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *results.values()])
 
-    def _own_part(self, iterator: Any, steps: Any, said: Any) -> Any:
+    def _own_part(self, iterator: Any, steps: Any, request: Any) -> Any:
         own = self._own
         assert own is not None
         if not self._names:
@@ -160,10 +161,10 @@ class Evaluation:
             logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
         results = self._compiled.results(self._compiled.model.metrics)
         logs |= {name: value for name, value in results.items() if name in logs}
-        return tf.stack([*tf.unstack(self._speakers.heard(said)), *logs.values()])
+        return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *logs.values()])
 
     def prepare(self, batch: Batch) -> None:
-        """Traces the model's own `test_step` once, to learn the names that it logs; `batch` are a few examples."""
+        """Trace the model's own `test_step` once to learn the names of its logs; `batch` are a few examples."""
         own = self._own
         if own is None:
             return
@@ -175,7 +176,7 @@ class Evaluation:
         traced.get_concrete_function(*batch_specs(batch))
 
 
-def _like(variable: Any) -> Any:
+def _variable_like(variable: Any) -> Any:
     apart = {"synchronization": variable.synchronization} if kept_apart(variable) else {}
     return tf.Variable(
         tf.zeros(variable.shape, variable.dtype), trainable=False, aggregation=variable.aggregation, **apart

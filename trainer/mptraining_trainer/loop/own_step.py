@@ -1,8 +1,8 @@
-"""A model's own `train_step` or `test_step`, called in every replica as `fit` calls it.
+"""Execution of a model's own `train_step` or `test_step` on every replica, as in `fit`.
 
-Keras sums the gradients of the replicas, so that an own loss is as many times too large; here they are averaged, and
-Keras' losses are reduced as those of a part of the batch (`batch_reduction`): what is a mean over rows trains as on one
-device. Loss scaling, accumulation, XLA and skipped steps are not possible inside a step of the user's.
+Keras sums the gradients of the replicas, which multiplies an own loss by their number; here gradients are averaged, and
+Keras' losses are reduced as those of a part of the batch (`batch_reduction`): a mean over rows trains as on one device.
+Loss scaling, accumulation, XLA and skipped steps are not possible inside a user's step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from mptraining_trainer.model.compiled import CompiledModel
 
 
 class OwnStep:
-    """`names` are those that the step returns, after `build`. All other methods are for replica context."""
+    """The user's step on each replica. After `prepare`, `names` are the names of its logs.
+
+    All methods except `prepare` are for replica context.
+    """
 
     def __init__(self, compiled: CompiledModel, replicas: int) -> None:
         self._compiled = compiled
@@ -28,16 +31,17 @@ class OwnStep:
         wrap_reductions(legacy=compiled.keras.legacy)
 
     def prepare(self, strategy: Any, specs: Batch) -> None:
-        """Makes the variables that `train_step` makes, and learns its logs; in cross-replica context, within the scope.
+        """Create the variables that `train_step` creates, and learn the names of its logs.
 
-        The step is traced with optimizers that only note what they are applied to: their slots cannot be made inside of
-        a replica's function. Then they are built.
+        Call it in cross-replica context within the scope. The step is traced with optimizers that only record the
+        variables they are applied to, since their slots cannot be created inside a replica's function. Then the
+        optimizers are built.
         """
         keras = self._compiled.keras
         found = optimizers(keras, self._compiled.model)
-        noted: dict[int, list[Any]] = {}
+        recorded: dict[int, list[Any]] = {}
         for optimizer in found:
-            _note(keras, optimizer, noted.setdefault(id(optimizer), []))
+            _record_variables(keras, optimizer, recorded.setdefault(id(optimizer), []))
 
         def on_replica(*tensors: Any) -> None:
             self.names = tuple(self.train(tensors))
@@ -48,27 +52,27 @@ class OwnStep:
             for optimizer in found:
                 vars(optimizer).pop(_apply_name(keras), None)
         for optimizer in found:
-            variables = noted[id(optimizer)]
+            variables = recorded[id(optimizer)]
             if variables and not getattr(optimizer, "built", False):
                 keras.build_slots(optimizer, variables)
             if self._replicas > 1:
                 _average(keras, optimizer)
 
     def train(self, batch: Batch) -> dict[str, Any]:
-        """Runs `train_step`; its logs as float32 scalars."""
+        """Run `train_step`; return its logs as float32 scalars."""
         return self._run(self._compiled.model.train_step, batch, Part(self._replicas, self._mean))
 
     def test(self, batch: Batch, parts: Any = None) -> dict[str, Any]:
-        """Runs `test_step`; its logs as float32 scalars.
+        """Run `test_step`; return its logs as float32 scalars.
 
-        `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot meet:
-        each counts its own mask.
+        `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot
+        communicate: each uses its own mask.
         """
         part = Part(self._replicas, self._mean) if parts is None else Part(parts, alone)
         return self._run(self._compiled.model.test_step, batch, part)
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
-        """`test` with the rows that count, if there are any: the logs times this replica's share of these rows."""
+        """Run `test` on the real rows, if any; return the logs times this replica's share of these rows."""
         own = tf.reduce_sum(batch[3])
         whole = own
         if self._replicas > 1:
@@ -91,7 +95,7 @@ class OwnStep:
         return {name: tf.reduce_mean(value) for name, value in scalars.items()}
 
     def data(self, batch: Batch) -> Any:
-        """What `fit` passes to `train_step`: inputs alone, (inputs, labels) or (inputs, labels, weights)."""
+        """Return the argument of `train_step` under `fit`: inputs, (inputs, labels) or (inputs, labels, weights)."""
         batch = without_padding(batch)[0] if len(batch) > 3 else batch
         inputs, labels, weights = self._compiled.for_keras(batch)
         if weights is not None:
@@ -103,7 +107,7 @@ class OwnStep:
 
 
 def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
-    """The logs with those of a dict inside among them, as Keras' `pythonify_logs` has them."""
+    """Return the logs with nested dicts flattened, as in Keras' `pythonify_logs`."""
     found: dict[str, Any] = {}
     for name, value in logs.items():
         found |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
@@ -111,13 +115,13 @@ def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def batch_specs(batch: Batch) -> Batch:
-    """Specs of batches like this one, of any size."""
+    """Return specs of batches like this one, of any size."""
     specs: Batch = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
     return specs
 
 
 def optimizers(keras: Keras, model: Any) -> list[Any]:
-    """Every optimizer of a model: the compiled one, and those that it keeps as attributes, such as a GAN's two."""
+    """Return every optimizer of a model: the compiled one and those in attributes, such as the two of a GAN."""
     kind = keras.module.optimizers.Optimizer
     found: dict[int, Any] = {}
     for value in (getattr(model, "optimizer", None), *vars(model).values()):
@@ -132,19 +136,19 @@ def _apply_name(keras: Keras) -> str:
     return "apply_gradients" if keras.legacy else "apply"
 
 
-def _note(keras: Keras, optimizer: Any, variables: list[Any]) -> None:
-    """Has an optimizer note the variables that it is applied to, once each, instead of changing them."""
+def _record_variables(keras: Keras, optimizer: Any, variables: list[Any]) -> None:
+    """Make an optimizer record the variables that it is applied to, once each, instead of changing them."""
 
-    def noted(gradients: Any, trainable_variables: Any = None, **_arguments: Any) -> None:
+    def recorded(gradients: Any, trainable_variables: Any = None, **_arguments: Any) -> None:
         given = [variable for _, variable in gradients] if keras.legacy else trainable_variables
         known = {id(variable) for variable in variables}
         variables.extend(variable for variable in given or () if id(variable) not in known)
 
-    object.__setattr__(optimizer, _apply_name(keras), noted)
+    object.__setattr__(optimizer, _apply_name(keras), recorded)
 
 
 def _average(keras: Keras, optimizer: Any) -> None:
-    """Has an optimizer apply the mean of the replicas' gradients, before it clips them."""
+    """Make an optimizer apply the mean of the replicas' gradients, before it clips them."""
 
     def mean(gradients: Sequence[Any]) -> list[Any]:
         present = [each for each in gradients if each is not None]

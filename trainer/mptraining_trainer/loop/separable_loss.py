@@ -1,7 +1,7 @@
-"""Whether a loss may be computed in parts: the loss of a batch must be the mean of the losses of its halves.
+"""A check that a loss can be computed in parts: the loss of a batch must be the mean of the losses of its halves.
 
-Keras' losses are, after `batch_reduction`. A function that returns one number for a batch, an override of
-`compute_loss` or `add_loss` may be anything: it is called with the first examples, whole and in halves.
+Keras' losses are separable with `batch_reduction`. A function that returns one number for a batch, an override of
+`compute_loss` or `add_loss` may not be: it is called with the first examples, whole and in halves.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mptraining_trainer.distribution.replica_variables import run_eagerly
 from mptraining_trainer.loop.batch_reduction import Part, part_of, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 
-# Rounding under a mixed policy, in which a product keeps 8 to 11 bits; losses that are no mean differ by far more.
+# Rounding errors; under a mixed policy a product keeps 8 to 11 bits. Losses that are no mean differ by far more.
 _TOLERANCE = {"float32": 5e-5, "mixed_bfloat16": 3e-2, "mixed_float16": 1e-2}
 
 Batch = tuple[Any, Any, Any]
 
 
 def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
-    """Whether the loss needs sums over the parts while it is computed, as a mask or a sum of weights does.
+    """Return whether the loss needs sums over the parts while it is computed, as for a mask or a sum of weights.
 
     `batch` are the first examples (inputs, labels, weights) as arrays. Runs the model eagerly, a few times, on every
-    replica. Raises InvalidProgram for a loss that is not a mean over examples, and, where batches may be `padded`, for
-    one in which rows cannot be told apart; one that draws random numbers cannot be checked.
+    replica. Raises InvalidProgram for a loss that is not a mean over examples, and, if batches may be `padded`, for one
+    in which padded rows cannot be separated; a loss that draws random numbers cannot be checked.
     """
     found: list[bool | InvalidProgram] = []
 
@@ -55,7 +55,7 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     batch = _ordered(batch)
     inputs, labels, weights = batch
     if not isinstance(weights, tuple):
-        # Two halves must not weigh the same by chance.
+        # The weights are varied, so that two halves do not have the same weight by chance.
         batch = inputs, labels, (np.asarray(weights).T * np.linspace(0.5, 1.5, len(weights))).T.astype(weights.dtype)
     whole, halves = (slice(0, rows),), (slice(0, rows // 2), slice(rows // 2, rows))
     values = [_loss_of(compiled, batch, whole)[0] for _ in range(2)]
@@ -63,8 +63,9 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
     if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
         return sums
-    # An add_loss may be a small part of the loss; zeros in its sums change no bit of the others.
-    if padded and _apart(*_with_padding(compiled, batch, rows)) > tolerance / 20:
+    # The tolerance is smaller, because an add_loss may be a small part of the loss; zeros in its sums change no other
+    # bit.
+    if padded and _relative_difference(*_with_padding(compiled, batch, rows)) > tolerance / 20:
         raise InvalidProgram(
             "loss",
             "padded or skipped rows change it (an add_loss or an activity regularizer counts them), and a batch here "
@@ -72,7 +73,7 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
             expected="batches in which every row counts",
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
-    if _apart(values[0], separate) > tolerance:
+    if _relative_difference(values[0], separate) > tolerance:
         raise InvalidProgram(
             "loss",
             f"{rows} examples give {values[0]:.6g}, the mean of their halves is {separate:.6g}: no mean over examples, "
@@ -84,9 +85,9 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
 
 
 def _ordered(batch: Batch) -> Batch:
-    """The rows in the order of their labels and inputs: two halves must not have the same mean by chance.
+    """Return the rows in the order of their labels and inputs, so that two halves do not have the same mean by chance.
 
-    The rows of a small data set are there several times.
+    The rows of a small data set occur several times.
     """
     inputs, labels, _ = batch
     keys = [array.reshape(len(array), -1) for array in tf.nest.flatten((inputs, labels)) if array.dtype.kind in "biuf"]
@@ -98,24 +99,25 @@ def _ordered(batch: Batch) -> Batch:
 def _loss_of(
     compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False
 ) -> tuple[float, bool]:
-    """The mean of the losses of pieces of the batch, each reduced as one of so many parts; whether sums were needed."""
+    """Return the mean of the losses of pieces, each reduced as one of the parts, and whether sums were needed."""
     seen: list[list[Any]] = []
-    # The pieces are computed one after the other: what replicas sum at the same time is noted the first time.
+    # The pieces are computed one after the other: the first pass records the values that replicas would sum at the same
+    # time.
     for piece in pieces:
-        noted: list[Any] = []
-        _piece(compiled, batch, piece, _part(pieces, _noting(noted), padded=padded))
-        seen.append(noted)
+        recorded: list[Any] = []
+        _piece(compiled, batch, piece, _part(pieces, _recording(recorded), padded=padded))
+        seen.append(recorded)
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
-    values = [_piece(compiled, batch, piece, _part(pieces, _in_turn(means), padded=padded)) for piece in pieces]
+    values = [_piece(compiled, batch, piece, _part(pieces, _replaying(means), padded=padded)) for piece in pieces]
     return float(np.mean(values)), bool(means)
 
 
-def _apart(first: float, second: float) -> float:
+def _relative_difference(first: float, second: float) -> float:
     return abs(first - second) / max(abs(first), abs(second), 1e-3)
 
 
 def _with_padding(compiled: CompiledModel, batch: Batch, rows: int) -> tuple[float, float]:
-    """The loss of the first half of some rows, and of all of them with the second half as padding."""
+    """Return the loss of the first half of some rows, and of all of them with the second half as padding."""
     half = rows // 2
     part = Part(1, tf.identity)
     part.rows = tf.concat([tf.ones([half]), tf.zeros([half])], axis=0)
@@ -132,15 +134,15 @@ def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) 
     return part
 
 
-def _noting(noted: list[Any]) -> Callable[[Any], Any]:
+def _recording(recorded: list[Any]) -> Callable[[Any], Any]:
     def mean(value: Any) -> Any:
-        noted.append(value)
+        recorded.append(value)
         return value
 
     return mean
 
 
-def _in_turn(means: Sequence[float]) -> Callable[[Any], Any]:
+def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
     left = iter(means)
     return lambda value: tf.constant(next(left), value.dtype)
 

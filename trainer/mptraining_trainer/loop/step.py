@@ -1,8 +1,8 @@
-"""One replica's part of a training step: predictions, Keras' own loss, gradients and metrics over its rows.
+"""One replica's part of a training step: predictions, Keras' own loss, gradients, metrics, sums and moving statistics.
 
-A whole batch on one replica is Keras' `train_step` without change. Of several replicas or accumulated batches each
+A whole batch on one replica is Keras' `train_step` without change. With several replicas or accumulated batches each
 computes its part, corrected by `batch_reduction`, so that the sum of the shares is the loss and the gradients of the
-whole batch. Everything runs in replica context, except where it says otherwise.
+whole batch. Everything runs in replica context unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Batch = tuple[Any, ...]
 
 
 class ReplicaStep:
-    """Batches are (inputs, labels, weights), or (inputs, labels, weights, rows) with rows a float vector [batch].
+    """The training and evaluation step of one replica.
 
-    Labels are an empty tuple where the data has none, weights where no example is weighted. `examples_per_step` is over
-    all replicas and accumulated batches; `scaled` says whether gradients are computed from a multiplied loss; `jit`
-    compiles forward and backward pass with XLA; `static` keeps every shape static, as TPUs need.
+    Batches are (inputs, labels, weights), or (inputs, labels, weights, rows) with rows a float vector [batch]. Labels
+    are an empty tuple if the data has none, weights if no example is weighted. `examples_per_step` is over all replicas
+    and accumulated batches; with `scaled`, gradients are computed from a multiplied loss; `jit` compiles forward and
+    backward pass with XLA; `static` keeps every shape static, as TPUs need.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ReplicaStep:
         jit: bool,
         static: bool = False,
     ) -> None:
-        # Whether the loss needs sums over the replicas while it is computed; see `separable`.
+        # True if the loss needs sums over the replicas while it is computed; see `separable_loss`.
         self.sums = True
         self._compiled = compiled
         self._replicas = replicas
@@ -51,13 +52,13 @@ class ReplicaStep:
         self._static = static
         self._trainable = compiled.keras.variables_of(compiled.model.trainable_variables)
         wrap_reductions(legacy=compiled.keras.legacy)
-        # XLA takes forward and backward pass alone: an all-reduce or synchronized statistics cannot be inside.
+        # XLA compiles only the forward and backward pass: an all-reduce or synchronized statistics cannot be inside.
         self._differentiate: Any = (
             tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
         )
 
     def gradients(self, batch: Batch, scale: Any, *, metrics: bool = True) -> tuple[Any, list[Any]]:
-        """Shares of loss and gradients (None for a variable that takes no part); updates the compiled metrics."""
+        """Return shares of loss and gradients (None for an unused variable); update the compiled metrics."""
         batch, rows = self._counted(batch)
         count = None if rows is None else self._sum(tf.reduce_sum(rows))
         if self._accumulation == 1:
@@ -84,19 +85,20 @@ class ReplicaStep:
         return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
 
     def rows_in_step(self, batch: Batch) -> Any:
-        """The number of rows of the whole batch that count, a float32 scalar."""
+        """Return the number of real rows of the whole batch, a float32 scalar."""
         if len(batch) < 4:
             return tf.constant(float(self._examples_per_step))
         return self._sum(tf.reduce_sum(batch[3]))
 
     def evaluation(self, batch: Batch) -> tuple[Any, Any]:
-        """This replica's shares of the sum of the loss over the rows, and of their number; updates the metrics.
+        """Return this replica's shares of the sum of the loss over the rows, and of their number; update the metrics.
 
-        The batch has rows. Shares, so that the sums over the replicas are those of the whole batch.
+        The batch has rows. The sums of the shares over the replicas are those of the whole batch.
         """
         whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
         padded = batch
-        # What is a mean over rows needs to see no others; a loss with sums over the replicas has to be told.
+        # A loss that is a mean over rows must not contain padded rows; a loss with sums over the replicas gets `rows`
+        # instead.
         drop = self._parts == 1 or not self.sums
         batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
         inputs, labels, weights = self._compiled.for_keras(batch)
@@ -109,7 +111,7 @@ class ReplicaStep:
             return tf.reduce_mean(tf.cast(loss, tf.float32))
 
         def of_own_rows() -> Any:
-            # Keras 3 counts a batch without a fixed size as one, tf_keras by its rows.
+            # Keras 3 gives a batch without a fixed size a weight of one, tf_keras the number of its rows.
             weight = own if self._compiled.keras.legacy else own * self._replicas / whole
             with self._compiled.output_losses_weighted(weight):
                 return evaluated(Part(whole / own, alone))
@@ -120,21 +122,21 @@ class ReplicaStep:
             return evaluated(None) * own, own
 
         def of_no_row() -> Any:
-            # A layer that counts its calls counts the same ones on every replica.
+            # Call the model all the same, so that a layer that counts its calls has the same count on every replica.
             self._compiled.predictions(self._compiled.arranged_inputs(padded[0]), training=False)
             return tf.constant(0.0)
 
         return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
 
     def lowered(self, batch: Batch) -> None:
-        """Has XLA take forward and backward pass over a few examples, without running them, in replica context.
+        """Lower forward and backward pass to XLA over a few examples, without running them, in replica context.
 
-        Raises what XLA reports about an operation that it cannot compile.
+        Raises XLA's error for an operation that it cannot compile.
         """
         self._differentiate.experimental_get_compiler_ir(batch, None, None, tf.constant(1.0))(stage="hlo")
 
     def interpret(self) -> None:
-        """Turns XLA off; to be called before the first step."""
+        """Turn XLA off; call it before the first step."""
         self._differentiate = self._loss_and_gradients
 
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
@@ -149,14 +151,14 @@ class ReplicaStep:
         gradients = tape.gradient(objective, self._trainable)
         if self._scaled:
             gradients = [_divide(gradient, scale) for gradient in gradients]
-        # Masks are attributes of tensors, which no compiled function returns.
+        # Masks are attributes of tensors, which a compiled function does not return.
         return tf.reduce_mean(tf.cast(loss, tf.float32)), gradients, (predictions, _masks(predictions))
 
     def _part(self, rows: Any, count: Any, accumulation: int) -> Part | None:
         parts = self._replicas * accumulation
         if parts == 1 and rows is None:
             return None
-        # No replica can wait for another one inside the loop over accumulated batches: there each part counts alone.
+        # Replicas cannot communicate inside the loop over accumulated batches: there each part uses its own counts.
         part = Part(parts, self._mean if accumulation == 1 else alone)
         if rows is not None:
             part.rows = rows
@@ -165,15 +167,15 @@ class ReplicaStep:
         return part
 
     def _outputs_weighted(self, rows: Any, count: Any) -> AbstractContextManager[None]:
-        """Has tf_keras count the rows that count, where the batch has others; Keras 3 counts all batches alike."""
+        """Weight tf_keras' output losses by real rows if the batch has padding; Keras 3 weights all batches alike."""
         if rows is None or not self._compiled.keras.legacy:
             return nullcontext()
         return self._compiled.output_losses_weighted(tf.cast(count, tf.float32) / self._parts)
 
     def _counted(self, batch: Batch) -> tuple[Batch, Any]:
-        """The batch without its rows, and those as far as a reduction has to know them.
+        """Return the batch without its rows, and the rows if a reduction needs them.
 
-        One replica drops padded rows before the model sees them, as the last batch of `fit` is smaller.
+        One replica drops padded rows before the model, as the last batch of `fit` is smaller.
         """
         if len(batch) < 4:
             return batch, None
@@ -182,7 +184,7 @@ class ReplicaStep:
         return without_padding(batch)
 
     def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
-        """Updates the compiled metrics with the rows that count."""
+        """Update the compiled metrics with the real rows."""
         inputs, labels, weights = batch
         if rows is None:
             self._compiled.update_metrics(inputs, labels, predictions, weights)
@@ -202,7 +204,7 @@ class ReplicaStep:
             self._compiled.update_metrics(tensors[0], tensors[1], predicted, tensors[3])
             return 0
 
-        # A metric of the user's may divide by the number of rows.
+        # Skip the update without real rows, because a user's metric may divide by their number.
         tf.cond(tf.reduce_any(keep), update, lambda: 0)
 
     def _slice(self, tensor: Any, number: Any) -> Any:
@@ -222,13 +224,13 @@ class ReplicaStep:
 
 
 def without_padding(batch: Batch) -> tuple[Batch, None]:
-    """The rows of a batch that count, and None in place of their vector."""
+    """Return the real rows of a batch, and None in place of their vector."""
     *tensors, rows = batch
     return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
 
 
 def _masks(predictions: Any) -> dict[str, Any]:
-    """The masks that Keras' layers gave the outputs, by the outputs' numbers."""
+    """Return the masks that Keras' layers gave the outputs, by the outputs' numbers."""
     masks = {
         str(number): getattr(tensor, "_keras_mask", None) for number, tensor in enumerate(tf.nest.flatten(predictions))
     }
@@ -250,10 +252,10 @@ def _divide(gradient: Any, scale: Any) -> Any:
 
 
 def with_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
-    """This replica's batch with every row that is not kept replaced by its row `filler`; in replica context.
+    """Return this replica's batch with each row where `keep` is False replaced by row `filler`; in replica context.
 
     `keep` is a bool vector over the rows of all replicas, in the order of the data: worker r of n has those that are r
-    modulo n, and deals them to its replicas in equal pieces. All tensors of `batch` have the rows as their first axis.
+    modulo n, and splits them into equal pieces for its replicas. All tensors of `batch` have the rows as first axis.
     """
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync // workers
@@ -268,7 +270,7 @@ def with_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
 
 
 class RunningSum:
-    """A float32 sum with its rounding error kept beside it; made inside the strategy's scope.
+    """A float32 sum with its rounding error in a second variable; create it inside the strategy's scope.
 
     Kahan, Further remarks on reducing truncation errors (Communications of the ACM 8, 1965): both together have some 48
     bits while the sum is larger than what is added, at the price of four operations, and on devices without float64.
@@ -279,11 +281,11 @@ class RunningSum:
 
     @property
     def variables(self) -> tuple[Any, ...]:
-        """What belongs into a checkpoint."""
+        """The variables that a checkpoint has to contain."""
         return self._sum, self._error
 
     def add(self, value: Any) -> None:
-        """Adds a float32 scalar, in replica context."""
+        """Add a float32 scalar, in replica context."""
         before = self._sum.read_value()
         value += self._error.read_value()
         after = before + value
@@ -295,16 +297,16 @@ class RunningSum:
             each.assign(0.0)
 
     def readings(self) -> list[Any]:
-        """Two float32 scalars, in cross-replica context; the sum is what they add up to in double precision."""
+        """Return two float32 scalars, in cross-replica context; added in double precision they are the sum."""
         return [each.read_value() for each in self.variables]
 
     def numpy(self) -> float:
-        """The sum over all replicas; every worker must ask."""
+        """Return the sum over all replicas; every worker must call it."""
         return sum(float(each.numpy()) for each in self.variables)
 
 
 def local_sum(name: str) -> Any:
-    """A float32 scalar that each replica keeps apart and a read adds up."""
+    """Return a float32 scalar variable with one value per replica, which a read sums."""
     return tf.Variable(
         0.0,
         trainable=False,
@@ -321,15 +323,15 @@ class MovingStatistics:
         self._variables = keras.moving_statistics(model)
 
     def read(self) -> list[Any]:
-        """As they are now on this replica."""
+        """Return the present values on this replica."""
         return [variable.read_value() for variable in self._variables]
 
     def finite(self) -> Any:
-        """Whether every one of them is finite on this replica, a bool scalar."""
+        """Return whether all statistics are finite on this replica, a bool scalar."""
         return all_finite(self.read())
 
     def agree(self) -> None:
-        """Every replica goes on with the mean of all."""
+        """Replace the statistics on every replica by their mean over all replicas."""
         context = tf.distribute.get_replica_context()
         if self._variables and context.num_replicas_in_sync > 1:
             self.assign(context.all_reduce(tf.distribute.ReduceOp.MEAN, self.read()))

@@ -1,13 +1,13 @@
-"""The training loop: K steps in one call of the device, for every strategy and both generations of Keras.
+"""The training loop: K steps per execution, for every strategy and both generations of Keras.
 
-Read `Loop.execute` from top to bottom: fetch a batch, run the step on every replica, and after K steps read
-everything the host wants to know in one transfer.
+`Loop.execute` runs one execution: fetch a batch, run the step on every replica, and after K steps read all results in
+one transfer to the host.
 
 A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
-scaling, and after numbers stopped being finite once, it is two, with the one decision in between: are the norm of the
-summed gradients, the loss and what the forward pass changed finite numbers?, apply or skip. A skipped step changes
-nothing: statistics, seeds and metrics are put back. (An all-reduce inside the branch of a condition is only possible in
-a `strategy.run` of its own.)
+scaling, and after the first non-finite value, it is two, with one decision in between: if the norm of the summed
+gradients, the loss and the variables that the forward pass changed are finite, apply, otherwise skip. A skipped step
+changes nothing: statistics, seeds and metrics are restored. (An all-reduce inside a branch of a condition is only
+possible in a separate `strategy.run`.)
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
 
 
 def graph_clock() -> Callable[[], Any]:
-    """A function that adds an operation to a graph: seconds as a float64 scalar, when it runs.
+    """Return a function that adds a clock to a graph: an operation with the seconds at run time, a float64 scalar.
 
-    Under op determinism `tf.timestamp` raises FailedPreconditionError, since its result is another one each time. No
-    number of the training depends on these readings, so Python's clock is asked instead, which takes some 20
-    microseconds more.
+    Under op determinism `tf.timestamp` raises FailedPreconditionError, since its result always differs. The training
+    does not depend on these readings, so Python's clock is used instead, which takes some 20 microseconds more.
     """
     try:
         tf.timestamp()
@@ -56,17 +55,17 @@ def _python_clock() -> Any:
     return tf.ensure_shape(now, [])
 
 
-# Readings of an execution before those of the metrics: loss twice, its weight twice, gradient norm, finite steps,
-# scale, skipped twice, asked to stop, seconds, broken, waited.
-_FIXED = 13
+# The readings of an execution before the metrics: loss and its rounding error, weight and its rounding error, gradient
+# norm, finite steps, scale, skipped steps, skipped in a row, stop requests, seconds, broken, waited.
+_FIXED_READINGS = 13
 
 
 class Loop:
-    """Trains one model, and evaluates it by its `evaluation`; built inside the strategy's scope.
+    """Trains one model and evaluates it by its `evaluation`; create it inside the strategy's scope.
 
     `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights, rows) with
-    rows a float vector, or (inputs, labels, weights) when `masked` is False and every example counts. A model with a
-    `train_step` of its own trains by it (`training.own_step`), without scaler, accumulation and XLA.
+    rows a float vector, or (inputs, labels, weights) if `masked` is False and every example counts. A model with its
+    own `train_step` trains by it (`loop.own_step`), without scaler, accumulation and XLA.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Loop:
         workers: int = 1,
         timed: bool = True,
     ) -> None:
-        """`timed` measures the waiting for batches, which costs some microseconds a step."""
+        """Create the loop; `timed` measures the waiting for batches, which costs some microseconds per step."""
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
@@ -92,7 +91,7 @@ class Loop:
         self._masked = masked
         self._workers = workers
         self._scaler = scaler
-        self._speakers = CrossReplicaSum(strategy, workers)
+        self._worker_sum = CrossReplicaSum(strategy, workers)
         self._timed = timed
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
@@ -111,26 +110,26 @@ class Loop:
         )
         self._examples_per_step = examples_per_step
         self._losses = RunningSum("loss")
-        # The steps whose losses are summed, each by its share of rows that count.
+        # The number of steps whose losses are summed, each weighted by its share of real rows.
         self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
-        # What a forward pass changes by itself, and a step that is left out must not.
+        # Variables that a forward pass changes by itself; a skipped step must restore them.
         moved = keras.updated_by_calls(model) if scaler else []
-        self._moved = [variable for variable in moved if variable.dtype.is_floating]
-        self._undone = [*moved, *keras.random_states(model)] if scaler else []
+        self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
+        self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
-            self._undone += [variable for metric in self.metrics for variable in keras.variables(metric)]
+            self._restored_by_skip += [variable for metric in self.metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(
             strategy=strategy,
             step=self._replica_step,
             own=own if "test_step" in compiled.own_steps else None,
             compiled=compiled,
             take=self._next,
-            speakers=self._speakers,
+            worker_sum=self._worker_sum,
         )
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
-        # The optimizers that overwrite their variables with averages, and after how many updates.
+        # The optimizers that overwrite their variables with averages, and the number of updates after which they do so.
         each = [optimizer] if self._own is None else optimizers(keras, model)
         found = ((one, keras.overwriting_average(one)) for one in each)
         self._overwriting = [(one, frequency) for one, frequency in found if frequency]
@@ -140,22 +139,22 @@ class Loop:
 
     @property
     def metrics(self) -> list[Any]:
-        """The training metrics; their variables belong into a checkpoint."""
+        """The training metrics; a checkpoint has to contain their variables."""
         return self._compiled.metrics
 
     @property
     def logged(self) -> list[LoggedMetric]:
-        """What is logged beside the loss, with the direction in which it is better as far as Keras knows."""
+        """The names in the logs except the loss, with the direction that is better if Keras knows it."""
         return self._compiled.logged(self._own.names if self._own else None)
 
     @property
     def sums(self) -> tuple[Any, ...]:
-        """The variables that hold the sum of the epoch's losses; they belong into a checkpoint."""
+        """The variables that hold the sum of the epoch's losses; a checkpoint has to contain them."""
         return (*self._losses.variables, *self._weights.variables)
 
     @property
     def more_optimizers(self) -> tuple[Any, ...]:
-        """The optimizers that a model with a step of its own has beside the compiled one."""
+        """The optimizers that a model with its own step has in addition to the compiled one."""
         if self._own is None:
             return ()
         found = optimizers(self._keras, self._compiled.model)
@@ -166,27 +165,28 @@ class Loop:
     def execute(
         self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
     ) -> Execution:
-        """Trains `steps` steps.
+        """Train `steps` steps.
 
-        `stop` tells the other workers that this one wants to leave after them, `step_seconds` how long its steps
-        took of late, `broken` that it found weights which are not finite.
+        `stop` requests that all workers stop after them, `step_seconds` is the recent duration of this worker's steps,
+        `broken` reports that its weights are not finite.
         """
-        said = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
+        reports = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
         count = tf.constant(steps)
-        if iterator is not self._fed:
-            # Found once: to look it up by its arguments takes longer than a step of a small model.
-            self._fed, self._traced = iterator, self._execute.get_concrete_function(iterator, count, said)
-        readings = self._traced(iterator, count, said).numpy().tolist()
-        loss_sum, loss_error, weight, weight_error, norm, finite, *others = readings[:_FIXED]
-        loss_scale, skipped, in_a_row, *told = others
-        asked, seconds, found, waited = told
+        if iterator is not self._traced_iterator:
+            # The concrete function is cached: its lookup by arguments takes longer than a step of a small model.
+            self._traced_execution = self._execute.get_concrete_function(iterator, count, reports)
+            self._traced_iterator = iterator
+        readings = self._traced_execution(iterator, count, reports).numpy().tolist()
+        loss_sum, loss_error, weight, weight_error, norm, finite, *others = readings[:_FIXED_READINGS]
+        loss_scale, skipped, in_a_row, *from_workers = others
+        asked, seconds, found, waited = from_workers
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
-        metrics = dict(zip(self._names, readings[_FIXED:], strict=True))
+        metrics = dict(zip(self._names, readings[_FIXED_READINGS:], strict=True))
         applied = steps - int(skipped - self._skipped_before)
         now = weight - self._weight_before
         loss = (loss_sum - self._loss_before) / max(now, 1e-9)
         if self._own is not None:
-            # Its own logs have the loss of the epoch.
+            # The logs of the model's own step contain the loss of the epoch.
             now, loss = 0.0, metrics.get("loss", 0.0)
         self._skipped_before, self._loss_before, self._weight_before = skipped, loss_sum, weight
         return Execution(
@@ -201,79 +201,79 @@ class Loop:
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
             asked_to_stop=int(asked),
-            step_seconds=seconds / self._speakers.count,
-            waited_seconds=waited / self._speakers.count if self._timed else None,
+            step_seconds=seconds / self._worker_sum.count,
+            waited_seconds=waited / self._worker_sum.count if self._timed else None,
             broken=int(found),
         )
 
     def not_compilable(self, batch: Batch) -> str | None:
-        """What XLA says against this model's step over a few examples; None when it takes it."""
-        said: list[str] = []
+        """Return XLA's error for this model's step over a few examples; None if XLA accepts the step."""
+        errors: list[str] = []
 
         def on_replica() -> None:
             if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
                 try:
                     self._replica_step.lowered(batch)
                 except (ValueError, tf.errors.OpError) as error:
-                    said.append(str(error))
+                    errors.append(str(error))
 
-        # Not traced, because XLA is asked by replicas and not by a graph.
+        # Run eagerly, because each replica calls XLA from Python and not from a graph.
         run_eagerly(self._strategy, on_replica)
-        return said[0] if said else None
+        return errors[0] if errors else None
 
     def separable(self) -> None:
-        """No loss needs sums over the replicas; to be called before the first evaluation."""
+        """Compute losses without sums over the replicas; call it before the first evaluation."""
         self._replica_step.sums = False
 
     def interpret(self) -> None:
-        """Leaves XLA out; to be called before the first step."""
+        """Turn XLA off; call it before the first step."""
         self._replica_step.interpret()
 
     def take(self, iterator: Any) -> Any:
-        """The next batch of every replica, for `strategy.run`."""
+        """Return the next batch of every replica, for `strategy.run`."""
         return self._next(iterator)
 
     @property
     def masked(self) -> bool:
-        """Whether batches have rows."""
+        """True if batches have rows."""
         return self._masked
 
     def use_masks(self) -> None:
-        """From now on batches have rows."""
+        """Train on batches with rows from now on."""
         if not self._masked:
             self._masked = True
             self._trace()
 
     def would_apply(self, batch: Any, keep: Any, filler: int) -> bool:
-        """Whether a step over a batch of `take` is finite, without loss scaling; nothing changes. Needs a scaler.
+        """Return whether a step over a batch of `take` is finite without loss scaling; nothing changes. Needs a scaler.
 
         Rows (in the order of the data, over all replicas) where `keep` is False, a bool vector [examples_per_step], are
-        replaced by row `filler` of their replica's batch. Every worker must call it; all get the same answer.
+        replaced by row `filler` of their replica's batch. Every worker must call it; all get the same result.
         """
         return bool(self._probe(batch, tf.constant(keep), tf.constant(filler)).numpy())
 
     def reset_metrics(self) -> None:
-        """Begins a new epoch of the training metrics and of the losses' sum."""
+        """Reset the training metrics and the sum of losses for a new epoch."""
         self._reset()
         self._loss_before = self._weight_before = 0.0
 
     def restored(self) -> None:
-        """To be called by every worker when the sums and the scaler's counters were restored from a checkpoint."""
+        """Read the sums and the scaler's counters; every worker must call it after a checkpoint was restored."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
         self._loss_before = self._losses.numpy()
         self._weight_before = self._weights.numpy()
 
     def prepare(self, batch: Batch) -> None:
-        """Traces a step of the user's own once, which makes the variables that it makes; `batch` are a few examples.
+        """Trace a user's own step once, which creates the variables that it creates; `batch` are a few examples.
 
-        To be called before a checkpoint is restored and before the first step.
+        Call it before a checkpoint is restored and before the first step.
         """
         if self._own is None:
             return
         self._own.prepare(self._strategy, batch_specs(batch))
 
-    _fed: Any = None
-    _traced: Any = None
+    _traced_iterator: Any = None
+    _traced_execution: Any = None
     _skipped_before = 0.0
     _loss_before = 0.0
     _weight_before = 0.0
@@ -281,13 +281,13 @@ class Loop:
     # Training on the device
 
     def _trace(self) -> None:
-        self._fed = self._traced = None
+        self._traced_iterator = self._traced_execution = None
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._probe = tf.function(self._probe_graph)
 
-    def _execute_graph(self, iterator: Any, steps: Any, said: Any) -> Any:
+    def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
         if self._own is not None:
-            return self._execute_own(iterator, steps, said)
+            return self._execute_own(iterator, steps, reports)
         step = self._step if self._scaler is None else self._checked_step
         skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
@@ -302,19 +302,20 @@ class Loop:
             applied = (tf.cast(steps, tf.float32) - skipped) / self._replicas
             self._strategy.run(self._weights.add, args=(applied,))
         if self._scaler is None:
-            # Looked at once an execution: what the forward passes moved may be infinite though no gradient was.
-            moved = self._one_of(self._strategy.run(self._statistics.finite))
-            said += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
-        said = tf.concat([said, [waited]], axis=0)
+            # Checked once per execution, because statistics that the forward passes change may be infinite though no
+            # gradient was.
+            moved = self._first_replica(self._strategy.run(self._statistics.finite))
+            reports += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+        reports = tf.concat([reports, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
         results = self._compiled.results()
         self._names = tuple(results)
-        heard = tf.unstack(self._speakers.heard(said))
+        worker_sums = tf.unstack(self._worker_sum.reduce(reports))
         sums = [*self._losses.readings(), *self._weights.readings()]
-        return tf.stack([*sums, norm, finite, *scaling, *heard, *results.values()])
+        return tf.stack([*sums, norm, finite, *scaling, *worker_sums, *results.values()])
 
-    def _execute_own(self, iterator: Any, steps: Any, said: Any) -> Any:
-        """As `_execute_graph`, by the model's own `train_step`; its logs are those of the last step."""
+    def _execute_own(self, iterator: Any, steps: Any, reports: Any) -> Any:
+        """Run `_execute_graph` with the model's own `train_step`; its logs are those of the last step."""
         assert self._own is not None
         waited, fine, finite = tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         logs = dict.fromkeys(self._own.names, tf.constant(0.0))
@@ -328,17 +329,17 @@ class Loop:
             for value in logs.values():
                 fine &= tf.math.is_finite(value)
             finite += tf.cast(fine, tf.float32)
-        # A metric over all replicas; what else the step returned is their mean.
+        # Metrics are over all replicas; other values that the step returned are the replicas' mean.
         logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
         self._names = tuple(logs)
-        heard = tf.unstack(self._speakers.heard(tf.concat([said, [waited]], axis=0)))
+        worker_sums = tf.unstack(self._worker_sum.reduce(tf.concat([reports, [waited]], axis=0)))
         nothing = tf.constant(0.0)
         norm = tf.constant(float("nan"))
         scaling = [tf.constant(1.0), nothing, nothing]
-        return tf.stack([*[nothing] * 4, norm, finite, *scaling, *heard, *logs.values()])
+        return tf.stack([*[nothing] * 4, norm, finite, *scaling, *worker_sums, *logs.values()])
 
     def _step(self, batch: Batch) -> Any:
-        """Returns the gradients' norm."""
+        """Train one step; return the gradients' norm."""
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
@@ -347,69 +348,75 @@ class Loop:
             self._apply(loss, gradients, batch)
             return norm
 
-        norm = self._one_of(self._strategy.run(on_replica, args=(batch,)))
+        norm = self._first_replica(self._strategy.run(on_replica, args=(batch,)))
         self._overwrite_by_average()
         return norm
 
     def _checked_step(self, batch: Batch) -> Any:
         assert self._scaler is not None
-        # The replicas get the scale as a value: read inside, a mirrored variable is not the same tensor for all.
+        # The scale is passed as a value, because a mirrored variable read inside is another tensor on each replica.
         scale = self._scaler.scale.read_value()
-        before, loss, gradients, norms, totals = self._strategy.run(self._tried, args=(batch, scale))
-        norm, finite = self._one_of(norms), self._finite(norms, totals)
+        before, loss, gradients, norms, totals = self._strategy.run(self._compute_update, args=(batch, scale))
+        norm, finite = self._first_replica(norms), self._finite(norms, totals)
         if finite:
             self._strategy.run(self._apply, args=(loss, gradients, batch))
             self._overwrite_by_average()
         else:
             self._undo(before)
         self._scaler.update(finite)
-        # A step that was skipped is told from the others by it, whatever was not finite.
+        # NaN marks a skipped step, whichever value was not finite.
         return tf.where(finite, norm, math.nan)
 
-    def _tried(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
-        """On each replica: everything but the update. What was before, shares of loss and gradients, norm and total."""
-        before = [tf.identity(variable) for variable in self._undone]
+    def _compute_update(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
+        """Compute everything but the update, on each replica.
+
+        Returns the values to restore, the shares of loss and gradients, norm and total.
+        """
+        before = [tf.identity(variable) for variable in self._restored_by_skip]
         with tf.control_dependencies(before):
             loss, gradients = self._shares(batch, scale)
-        # What this replica's forward pass moved travels with the loss.
-        moved = all_finite([variable.read_value() for variable in self._moved])
+        # The loss carries non-finite values of this replica's forward pass to the others.
+        moved = all_finite([variable.read_value() for variable in self._changed_by_forward])
         *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
         return before, loss, gradients, norm_of(gradients), total
 
     def _finite(self, norms: Any, totals: Any) -> Any:
-        """Of sums over all replicas, so that every replica of every worker decides alike."""
-        return tf.math.is_finite(self._one_of(norms)) & tf.math.is_finite(self._one_of(totals))
+        """Return the decision from sums over all replicas, so that every replica of every worker decides the same."""
+        return tf.math.is_finite(self._first_replica(norms)) & tf.math.is_finite(self._first_replica(totals))
 
     def _undo(self, before: Sequence[Any]) -> None:
-        for variable, value in zip(self._undone, before, strict=True):
+        for variable, value in zip(self._restored_by_skip, before, strict=True):
             self._strategy.extended.update(variable, assign, args=(value,), group=False)
 
     def _probe_graph(self, batch: Any, keep: Any, filler: Any) -> Any:
         def on_replica(batch: Batch, keep: Any, filler: Any) -> tuple[Any, ...]:
-            return self._tried(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
+            return self._compute_update(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
 
         before, _, _, norms, totals = self._strategy.run(on_replica, args=(batch, keep, filler))
         self._undo(before)
         return self._finite(norms, totals)
 
-    def _one_of(self, values: Any) -> Any:
-        """The value of this worker's first replica, where all have the same."""
+    def _first_replica(self, values: Any) -> Any:
+        """Return the value of this worker's first replica, if all replicas have the same."""
         return self._strategy.experimental_local_results(values)[0]
 
     def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
-        """On each replica: the update, the loss into the epoch's sum, and statistics that all replicas share."""
+        """On each replica: apply the update, add the loss to the epoch's sum, and average the moving statistics."""
         self._keras.apply_gradients(self._optimizer, gradients, self._variables)
         if not self._masked:
             self._losses.add(loss)
         else:
-            # As `fit` does, by the rows of the batch.
+            # The loss is weighted by the rows of the batch, as in `fit`.
             weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
             self._losses.add(loss * weight)
             self._weights.add(weight / self._replicas)
         self._statistics.agree()
 
     def _overwrite_by_average(self) -> None:
-        """Every `ema_overwrite_frequency` updates the weights become their moving average; in cross-replica context."""
+        """Replace the weights by their moving average every `ema_overwrite_frequency` updates.
+
+        Call it in cross-replica context.
+        """
         for optimizer, frequency in self._overwriting:
             due = tf.equal(tf.cast(optimizer.iterations.value, tf.int64) % frequency, 0)
             averages = self._keras.variables_of(optimizer._model_variables_moving_average)
@@ -423,13 +430,13 @@ class Loop:
     # Batches
 
     def _next(self, iterator: Any) -> Any:
-        """A batch for every replica, from what `feed` made; the replicas take from a plain iterator in turn."""
+        """Return a batch for every replica from an iterator of `feed`; replicas take from a plain iterator in turn."""
         if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
             return next(iterator)
         return self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
 
     def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
-        """A batch for every replica, and the seconds that it was waited for."""
+        """Return a batch for every replica, and the seconds of waiting for it."""
         if not self._timed:
             return self._next(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
@@ -450,10 +457,10 @@ def _assign_if(variable: Any, value: Any, due: Any) -> Any:
 
 
 def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
-    """An iterator for `Loop` over the batches of one replica, dealt to this worker's replicas in turn.
+    """Return an iterator for `Loop` over the batches of one replica, given to this worker's replicas in turn.
 
-    CPU devices share a plain one: a distributed one hands every batch through threads that copy it to a device, which
-    takes longer than a small step does.
+    CPU devices share a plain iterator: a distributed one passes every batch through threads that copy it to a device,
+    which takes longer than a small step.
     """
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     if isinstance(strategy, mirrored) and all("CPU:" in name for name in strategy.extended.worker_devices):

@@ -1,1 +1,1 @@
-"""The model and its compilation: program, losses, metrics, optimizer, and checks before training."""
+"""The model and its compilation: program, losses, metrics, optimizer, callbacks, checks before training, inspection."""

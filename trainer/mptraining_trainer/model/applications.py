@@ -1,7 +1,7 @@
-"""Models by name: mlp, cnn, and whatever keras.applications has.
+"""Models by name: mlp, cnn, and the models of keras.applications.
 
-`mlp`, `cnn` and `pretrained` take the plain `keras` module and JSON values and use nothing else of this file: `export`
-writes their source beside the weights, so that a process without mptraining builds the same model.
+`mlp`, `cnn` and `pretrained` take the plain `keras` module and JSON values and use nothing else in this file: `export`
+writes their source next to the weights, so that a process without mptraining can build the same model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WEIGHTS = "spec.program.application.weights"
 
 @dataclass(frozen=True)
 class Built:
-    """`rebuild` names the builder and its arguments as JSON values; `preprocess` works on a batch of images."""
+    """A built application: `rebuild` is the builder and its JSON arguments, `preprocess` takes a batch of images."""
 
     model: Any
     preprocess: Callable[[Any], Any] | None
@@ -39,7 +39,7 @@ class Built:
 
 
 def mlp(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: bool) -> Any:
-    """Two hidden layers of 128 over the flattened, concatenated inputs; float32 logits of shape [batch, classes]."""
+    """Return two hidden layers of 128 over the flattened, concatenated inputs; float32 logits [batch, classes]."""
     entries = {spec["name"]: keras.Input(tuple(spec["shape"]), name=spec["name"]) for spec in inputs}
     flat = []
     for spec in inputs:
@@ -50,13 +50,13 @@ def mlp(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: 
     x = keras.layers.Concatenate()(flat) if len(flat) > 1 else flat[0]
     for number in (1, 2):
         x = keras.layers.Dense(128, activation="relu", name=f"hidden_{number}")(x)
-    # The loss of float16 logits overflows; the head is float32 whatever the policy.
+    # The loss of float16 logits overflows, so the head is float32 under every policy.
     logits = keras.layers.Dense(classes, dtype="float32", name="head")(x)
     return keras.Model(entries if len(inputs) > 1 else next(iter(entries.values())), logits, name="mlp")
 
 
 def cnn(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: bool) -> Any:
-    """Three blocks of convolution, BatchNormalization and ReLU over one image; float32 logits [batch, classes]."""
+    """Return three blocks of Conv2D, BatchNormalization and ReLU over one image; float32 logits [batch, classes]."""
     spec = inputs[0]
     image = keras.Input(tuple(spec["shape"]), name=spec["name"])
     x = keras.layers.Rescaling(1.0 / 255.0)(image) if rescale and spec["dtype"] == "uint8" else image
@@ -64,7 +64,8 @@ def cnn(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: 
         x = keras.layers.Reshape((*spec["shape"], 1))(x)
     for number, filters in enumerate((32, 64, 128), start=1):
         x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"convolution_{number}")(x)
-        # Keras' own 0.99 remembers the untrained start for some 500 steps, longer than small data trains.
+        # With Keras' default of 0.99 the initial statistics persist for some 500 steps, longer than training on small
+        # data.
         x = keras.layers.BatchNormalization(momentum=0.9, name=f"normalization_{number}")(x)
         x = keras.layers.ReLU()(x)
         x = keras.layers.MaxPooling2D(padding="same")(x)
@@ -77,7 +78,7 @@ def cnn(keras: Any, inputs: Sequence[Mapping[str, Any]], classes: int, rescale: 
 def pretrained(
     keras: Any, name: str, inputs: Sequence[Mapping[str, Any]], classes: int, freeze_base: bool, weights: Any = None
 ) -> Any:
-    """The application's convolutional base, averaged, under a new head; float32 logits [batch, classes]."""
+    """Return the application's convolutional base, average-pooled, with a new head; float32 logits [batch, classes]."""
     base = getattr(keras.applications, name)(
         include_top=False, weights=weights, input_shape=tuple(inputs[0]["shape"]), pooling="avg"
     )
@@ -87,10 +88,10 @@ def pretrained(
 
 
 def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Built:
-    """The application that the job names, under the policy that is set.
+    """Return the application that the job names, under the current policy.
 
-    Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and
-    classes that nobody knows; StorageUnavailable when pretrained weights cannot be fetched.
+    Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and an
+    unknown number of classes; StorageUnavailable if pretrained weights cannot be downloaded.
     """
     wanted = job.program.application
     assert wanted is not None
@@ -98,7 +99,7 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     arguments: dict[str, Any] = {"inputs": _inputs(example), "classes": _classes(wanted, example)}
     preprocess, preprocess_name = None, None
     if wanted.name in ("mlp", "cnn"):
-        _check_own(wanted, example)
+        _check_mlp_or_cnn(wanted, example)
         arguments |= {"rescale": rescale}
         builder = wanted.name
         model = (mlp if builder == "mlp" else cnn)(keras.module, **arguments)
@@ -116,7 +117,7 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
 
 
 def names(keras: Keras) -> list[str]:
-    """Every application that this generation of Keras can build."""
+    """Return the names of all applications that this generation of Keras can build."""
     catalogue = keras.module.applications
     return ["mlp", "cnn", *(name for name in dir(catalogue) if inspect.isfunction(getattr(catalogue, name)))]
 
@@ -138,7 +139,7 @@ def _classes(wanted: Application, example: ExampleSpec) -> int:
 
 
 def _image(name: str, example: ExampleSpec) -> tuple[int | None, ...]:
-    """The shape of the only input, which must be an image."""
+    """Return the shape of the only input, which must be an image."""
     if len(example.inputs) == 1 and len(example.inputs[0].shape) in (2, 3) and example.inputs[0].dtype != "string":
         return example.inputs[0].shape
     found = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in example.inputs)
@@ -150,7 +151,7 @@ def _image(name: str, example: ExampleSpec) -> tuple[int | None, ...]:
     )
 
 
-def _check_own(wanted: Application, example: ExampleSpec) -> None:
+def _check_mlp_or_cnn(wanted: Application, example: ExampleSpec) -> None:
     if wanted.freeze_base:
         raise InvalidSpec(
             "spec.program.application.freezeBase", f"true with {wanted.name!r}, which has no base", expected="false"
@@ -207,7 +208,7 @@ def _pretrained(keras: Keras, wanted: Application, arguments: Mapping[str, Any])
 def _preprocess(
     name: str, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]
 ) -> tuple[Callable[[Any], Any], str]:
-    """What the architecture was published with; some have it inside, there it changes nothing but the dtype."""
+    """Return the architecture's published preprocessing; if the model contains it, it only converts the dtype."""
     if example.inputs[0].shape[2] != 3:
         notice("Preprocess", f"{name}'s own preprocessing is for 3 channels; these images are scaled to [-1, 1]")
         return (lambda images: tf.cast(images, tf.float32) / 127.5 - 1.0), "scale to [-1, 1]"
@@ -218,7 +219,7 @@ def _preprocess(
 
 
 def _load_weights(model: Any, uri: str) -> None:
-    """Weights of the whole model, as `export` writes them, or of the base alone, as keras.applications has them."""
+    """Load weights of the whole model, as `export` writes them, or of the base only, as in keras.applications."""
     with tempfile.TemporaryDirectory(prefix="weights-") as folder:
         file = Path(folder) / PurePosixPath(uri).name
         try:
@@ -230,7 +231,7 @@ def _load_weights(model: Any, uri: str) -> None:
             before = model.get_weights()
             try:
                 with warnings.catch_warnings():
-                    # Keras 3 only warns about layers that it found no weights for.
+                    # Keras 3 only warns about layers without weights in the file.
                     warnings.simplefilter("error", UserWarning)
                     target.load_weights(str(file))
             except (UserWarning, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -242,7 +243,7 @@ def _load_weights(model: Any, uri: str) -> None:
 
 
 def _normalize_over_replicas(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> None:
-    """Lets BatchNormalization see the whole global batch where that can be, else says that it does not."""
+    """Synchronize BatchNormalization over the global batch; send a notice if XLA prevents it."""
     found = [
         layer
         for layer in keras.layers(model)
@@ -250,7 +251,7 @@ def _normalize_over_replicas(job: ResolvedJob, keras: Keras, model: Any, notice:
     ]
     if job.replicas == 1 or not found:
         return
-    # A synchronized layer keeps XLA from compiling the step, which costs a large model more than it gains.
+    # XLA cannot compile a step with a synchronized layer, which costs a large model more than synchronization gains.
     if job.jit_compile != "Never":
         notice("BatchNormalization", f"{len(found)} BatchNormalization layers see each replica's own examples only")
         return

@@ -1,8 +1,8 @@
-"""Compilation: optimizer, loss and metrics of the job and of the program, given to Keras' own `compile`.
+"""Compilation: optimizer, loss and metrics of the job and of the program, passed to Keras' own `compile`.
 
-Each may be named by the job, by the dict that the program returns and by the program's own `compile`; sources that name
-the same thing must agree, and what none of them names is chosen and reported. Objects are used as they are, never built
-from their config.
+The job, the dict that the program returns, and the program's own `compile` may name each of them; sources that name the
+same object must agree, and a default that is chosen is reported. Objects are used as they are, not rebuilt from their
+config.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 
 Kind = Literal["optimizers", "losses", "metrics"]
-_ONE: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}
+_SINGULAR: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}
 
 
 def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> Any:
-    """The optimizer, loss or metric that Keras' serialization names, of this generation of Keras.
+    """Return the optimizer, loss or metric that Keras' serialization names, of this generation of Keras.
 
-    Nested objects such as learning rate schedules may say `class_name` or `className`; a function's name
-    (`sparse_categorical_crossentropy`) stands for its class. Raises InvalidSpec naming `where`.
+    Nested objects such as learning rate schedules may have `class_name` or `className`; a function's name
+    (`sparse_categorical_crossentropy`) selects its class. Raises InvalidSpec naming `where`.
     """
     known = classes(keras, kind)
     cls = known.get(wanted.class_name) or keras.module.saving.get_registered_object(wanted.class_name)
@@ -39,12 +39,14 @@ def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> A
         cls = by_function.get(plain(wanted.class_name)) if wanted.class_name.islower() else None
     if cls is None:
         hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
-        raise InvalidSpec(where, f"there is no {_ONE[kind]} {wanted.class_name!r} in {keras.version}", next_step=hint)
+        raise InvalidSpec(
+            where, f"there is no {_SINGULAR[kind]} {wanted.class_name!r} in {keras.version}", next_step=hint
+        )
     return _construct(cls, _nested(keras, wanted.config or {}, where), where)
 
 
 def classes(keras: Keras, kind: Kind) -> dict[str, Any]:
-    """The classes of that kind that this generation of Keras has, by name."""
+    """Return the classes of that kind in this generation of Keras, by name."""
     base = {"optimizers": "Optimizer", "losses": "Loss", "metrics": "Metric"}[kind]
     module = getattr(keras.module, kind)
     return {
@@ -57,7 +59,7 @@ def classes(keras: Keras, kind: Kind) -> dict[str, Any]:
 
 
 def plain(name: str) -> str:
-    """One spelling of a class and of its function: `MeanSquaredError`, `mean_squared_error`."""
+    """Return one spelling for a class and its function: `MeanSquaredError`, `mean_squared_error`."""
     return name.replace("_", "").lower()
 
 
@@ -95,21 +97,21 @@ _ENTRY_POINT = "spec.program.function.entryPoint"
 def compile_model(
     job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], example: ExampleSpec, notice: Callable[[str, str], None]
 ) -> tuple[CompiledModel, Any]:
-    """The compiled model in `parts`, and its optimizer without a LossScaleOptimizer around it.
+    """Compile the model in `parts`; return it and its optimizer without a LossScaleOptimizer.
 
-    `parts` is what the program returned, `example` what its model is fed. Raises InvalidSpec for what the job names,
-    InvalidProgram for what the program brings and for two that disagree.
+    `parts` is the program's result, `example` the model's input. Raises InvalidSpec for names in the job,
+    InvalidProgram for objects of the program and for two sources that disagree.
     """
     model = parts["model"]
     compiled = CompiledModel(keras, model, [label.name for label in example.labels], example.inputs)
     optimizer = _optimizer(job, keras, parts, notice)
     loss, new_loss = _loss(job, keras, compiled, parts, example, notice)
     added = _job_metrics(job, keras, example)
-    own = _given(parts.get("metrics"))
-    weighted = _given(parts.get("weighted_metrics"))
+    own = _as_list(parts.get("metrics"))
+    weighted = _as_list(parts.get("weighted_metrics"))
     weights = parts.get("loss_weights")
     if not _is_compiled(keras, model):
-        _compile(keras, model, optimizer, loss, weights, _joined(added, own), weighted)
+        _compile(keras, model, optimizer, loss, weights, _merge_metrics(added, own), weighted)
     elif new_loss or added or own is not None or weighted is not None or weights is not None:
         if type(model).compile is not keras.module.Model.compile:
             raise InvalidProgram(
@@ -118,11 +120,11 @@ def compile_model(
                 next_step="Name loss and metrics in the program's compile alone.",
             )
         before = _compiled_arguments(keras, model)
-        metrics = _joined(added, _joined(_flat(own), before["metrics"]))
+        metrics = _merge_metrics(added, _merge_metrics(_flat(own), before["metrics"]))
         given = {"loss_weights": weights, "weighted_metrics": weighted}
         more = {key: before[key] if value is None else value for key, value in given.items()}
         _compile(keras, model, optimizer, loss, more["loss_weights"], metrics, more["weighted_metrics"])
-    # `compile` puts a LossScaleOptimizer around it under mixed_float16; the loop scales by itself.
+    # Under mixed_float16 `compile` wraps the optimizer in a LossScaleOptimizer; the loop scales the loss itself.
     model.optimizer = optimizer
     return compiled, optimizer
 
@@ -150,7 +152,7 @@ def _compile(
 
 
 def _compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
-    """Metrics, weighted metrics and loss weights as the program gave them to `compile`."""
+    """Return metrics, weighted metrics and loss weights as the program passed them to `compile`."""
     if keras.legacy:
         loss, metrics = model.compiled_loss, model.compiled_metrics
     else:
@@ -162,12 +164,12 @@ def _compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
     }
 
 
-def _given(metrics: Any) -> Any:
+def _as_list(metrics: Any) -> Any:
     return list(metrics) if isinstance(metrics, tuple) else metrics
 
 
-def _joined(first: Sequence[Any], others: Any) -> Any:
-    """Metrics of the job before those of the program, of which a namesake gives way."""
+def _merge_metrics(first: Sequence[Any], others: Any) -> Any:
+    """Return the job's metrics, then those of the program without the ones of the same name."""
     if not first:
         return others
     if isinstance(others, Mapping):
@@ -193,13 +195,13 @@ def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice:
     if wanted:
         given["spec.training.optimizer"] = keras_object(keras, "optimizers", wanted, "spec.training.optimizer")
     if parts.get("optimizer") is not None:
-        given["the program's optimizer"] = _got(module.get, parts["optimizer"], "optimizer")
+        given["the program's optimizer"] = _resolve(module.get, parts["optimizer"], "optimizer")
     if getattr(parts["model"], "optimizer", None) is not None:
         given["compile(optimizer=...)"] = keras.inner_optimizer(parts["model"].optimizer)
     if not given:
         notice("Optimizer", "Adam with a learning rate of 0.001: neither the job nor the program names an optimizer")
         return module.Adam(learning_rate=1e-3)
-    where, optimizer = _agreed(keras, "optimizers", given)
+    where, optimizer = _require_equal(keras, "optimizers", given)
     optimizer = keras.inner_optimizer(optimizer)
     if not isinstance(optimizer, module.Optimizer):
         raise InvalidProgram(
@@ -224,7 +226,7 @@ def _loss(
     example: ExampleSpec,
     notice: Callable[[str, str], None],
 ) -> tuple[Any, bool]:
-    """What `compile` takes as loss, and whether the program's own `compile` lacks it."""
+    """Return the `loss` argument for `compile`, and whether the program's own `compile` lacks it."""
     model = parts["model"]
     wanted = job.training.loss if job.training else None
     given: dict[str, Any] = {}
@@ -237,13 +239,13 @@ def _loss(
         given["compile(loss=...)"] = own
     for where, loss in given.items():
         if isinstance(loss, str):
-            _got(keras.module.losses.get, loss, where)
+            _resolve(keras.module.losses.get, loss, where)
     if given:
-        _agreed(keras, "losses", {where: _described_loss(keras, loss) for where, loss in given.items()})
+        _require_equal(keras, "losses", {where: _comparable_loss(keras, loss) for where, loss in given.items()})
         return (own, False) if own is not None else (next(iter(given.values())), True)
     if compiled.own_loss or compiled.own_steps or example.label is None:
         return None, False
-    loss = _guessed_loss(keras, model, example)
+    loss = _default_loss(keras, model, example)
     shown = {key: value for key, value in loss.get_config().items() if key == "from_logits"}
     notice(
         "Loss", f"{type(loss).__name__} {shown or ''}: chosen by output and label, as none is named".replace(" :", ":")
@@ -251,15 +253,15 @@ def _loss(
     return loss, True
 
 
-def _described_loss(keras: Keras, loss: Any) -> Any:
-    """A loss that can be compared: the object behind a name, a structure of several as text."""
+def _comparable_loss(keras: Keras, loss: Any) -> Any:
+    """Return a comparable loss: the object for a name, text for a structure of several."""
     if isinstance(loss, (list, tuple)) or (isinstance(loss, Mapping) and "class_name" not in loss):
         return str(loss)
     return keras.module.losses.get(loss) if isinstance(loss, (str, Mapping)) else loss
 
 
 def _job_metrics(job: ResolvedJob, keras: Keras, example: ExampleSpec) -> list[Any]:
-    """The metrics that the job names; `accuracy` stays a name, which Keras resolves by outputs and labels."""
+    """Return the job's metrics; `accuracy` stays a name, which Keras resolves by outputs and labels."""
     wanted = (job.training and job.training.metrics) or ()
     if wanted and len(example.labels) > 1:
         raise InvalidSpec(
@@ -275,7 +277,7 @@ def _job_metrics(job: ResolvedJob, keras: Keras, example: ExampleSpec) -> list[A
     ]
 
 
-def _guessed_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
+def _default_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
     module = keras.module.losses
     output = keras.output_shape(model)
     layer = keras.output_layer(model)
@@ -308,7 +310,7 @@ def _flat(metrics: Any) -> list[Any]:
     return [] if metrics is None else [metrics]
 
 
-def _got(get: Callable[[Any], Any], value: Any, what: str) -> Any:
+def _resolve(get: Callable[[Any], Any], value: Any, what: str) -> Any:
     try:
         got = get(value)
     except Exception as error:
@@ -318,20 +320,20 @@ def _got(get: Callable[[Any], Any], value: Any, what: str) -> Any:
     return got
 
 
-def _agreed(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:
-    """The first of those named, when all say the same."""
+def _require_equal(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the first of the named objects. Raise InvalidProgram if the others differ."""
     (where, chosen), *others = given.items()
     for other, value in others:
-        if _described(keras, kind, chosen) != _described(keras, kind, value):
+        if _comparable(keras, kind, chosen) != _comparable(keras, kind, value):
             raise InvalidProgram(
                 where,
-                f"{_shown(chosen)}, but {other} is {_shown(value)}",
+                f"{_summary(chosen)}, but {other} is {_summary(value)}",
                 next_step="Leave one of them out, or make them equal.",
             )
     return where, chosen
 
 
-def _described(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
+def _comparable(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
     if isinstance(value, str):
         return "", value
     name = plain(getattr(value, "__name__", type(value).__name__))
@@ -344,7 +346,7 @@ def _described(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
     return name, str(sorted((key, str(one)) for key, one in value.get_config().items() if key not in ignored))
 
 
-def _shown(value: Any) -> str:
+def _summary(value: Any) -> str:
     if not hasattr(value, "get_config"):
         return str(getattr(value, "__name__", value))
     config = value.get_config()
@@ -355,12 +357,12 @@ def _shown(value: Any) -> str:
 
 
 def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRate) -> Any:
-    """The optimizer with its rate r(step) replaced by factor * r(step) * min(1, (step + 1) / warmup_steps).
+    """Return the optimizer with its rate r(step) replaced by factor * r(step) * min(1, (step + 1) / warmup_steps).
 
-    `step` counts from 0 the optimizer's iterations, that is updates, not batches under gradient accumulation. The
+    `step` counts the optimizer's iterations from 0, that is updates, not batches under gradient accumulation. The
     gradual warm-up is that of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2, here from zero.
-    Returns the same object when there is nothing to change, else a new one: call it inside `strategy.scope()` and
-    before the optimizer has slots.
+    Returns the same object if nothing changes, otherwise a new one: call it inside `strategy.scope()` and before the
+    optimizer has slots.
     """
     if learning_rate.factor == 1.0 and learning_rate.warmup_steps == 0:
         return optimizer
@@ -377,11 +379,11 @@ def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRat
 
 @functools.cache
 def scaled_schedule(module: ModuleType) -> Any:
-    """The LearningRateSchedule of this generation of Keras (`keras` or `tf_keras`) that scales and warms up."""
+    """Return the LearningRateSchedule of this generation of Keras (`keras` or `tf_keras`) that scales and warms up."""
 
     @module.saving.register_keras_serializable(package="mptraining")
     class ScaledLearningRate(module.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined, misc]
-        """`base` is a rate or another schedule."""
+        """A scaled rate with warm-up; `base` is a rate or another schedule."""
 
         def __init__(self, base: Any, factor: float, warmup_steps: int) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""A compiled Keras model: its own loss, metrics and steps, called the same way in Keras 3 and tf_keras."""
+"""A compiled Keras model: its own loss, metrics and steps, with one interface for Keras 3 and tf_keras."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ _FEATURES = "spec.data.features"
 
 
 def in_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tuple[str, ...] | None:
-    """Names of the features in the order of the model's list of inputs; None for a model that takes them otherwise.
+    """Return the features' names in the order of the model's list of inputs; None if it takes them in another way.
 
-    By the names of the input layers or tensors where the features have these, else in their own order. Raises
-    InvalidProgram for features that are not the inputs of a functional model, by number, name or shape.
+    Features are matched by the names of the input layers or tensors if they have these, otherwise by their own order.
+    Raises InvalidProgram for features that do not match a functional model's inputs in number, name or shape.
     """
     inputs = getattr(model, "_nested_inputs" if keras.legacy else "_inputs_struct", None)
     given = {one.name: one for one in features}
     if isinstance(inputs, Mapping):
         if len(inputs) > 1 and not set(given) >= set(inputs):
-            raise _refused(model, list(inputs), features, "they are a dict by other names")
+            raise _mismatch(model, list(inputs), features, "they are a dict by other names")
         return None
-    # Structures inside of structures are for Keras to judge.
+    # Keras checks nested structures.
     tensors: list[Any] = list(inputs) if isinstance(inputs, Sequence) else [inputs]
     if not all(hasattr(tensor, "_keras_history") for tensor in tensors):
         return None
     layers, named = [tensor._keras_history[0].name for tensor in tensors], [tensor.name for tensor in tensors]
     if len(tensors) != len(given):
-        # As Keras takes a dict with more in it.
+        # Keras accepts a dict with additional entries.
         if set(given) >= set(layers if keras.legacy else named):
             return None
-        raise _refused(model, layers, features, f"{len(given)} for {len(tensors)}")
+        raise _mismatch(model, layers, features, f"{len(given)} for {len(tensors)}")
     if len(tensors) == 1:
         return None
     names = next((each for each in (layers, named) if set(each) == set(given)), list(given))
     for tensor, layer, name in zip(tensors, layers, names, strict=True):
         if layer != name and layer in given:
-            raise _refused(model, layers, features, f"by their order {name!r} would be the input {layer!r}")
-        if not _fits(tf.TensorShape(tensor.shape)[1:], tf.TensorShape(given[name].shape)):
-            raise _refused(model, layers, features, f"{name!r} would be the input {layer!r} {list(tensor.shape[1:])}")
+            raise _mismatch(model, layers, features, f"by their order {name!r} would be the input {layer!r}")
+        if not _is_compatible(tf.TensorShape(tensor.shape)[1:], tf.TensorShape(given[name].shape)):
+            raise _mismatch(model, layers, features, f"{name!r} would be the input {layer!r} {list(tensor.shape[1:])}")
     return tuple(names)
 
 
-def _fits(wanted: Any, given: Any) -> bool:
-    # Keras adds and removes a last axis of size 1 by itself.
+def _is_compatible(wanted: Any, given: Any) -> bool:
+    # Keras adds and removes a last axis of size 1.
     if wanted.rank is None or given.rank is None or abs(wanted.rank - given.rank) == 1:
         return True
     return bool(wanted.is_compatible_with(given))
 
 
-def _refused(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec], why: str) -> InvalidProgram:
+def _mismatch(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec], why: str) -> InvalidProgram:
     found = ", ".join(f"{one.name} {list(one.shape)}" for one in features)
     return InvalidProgram(
         _FEATURES,
@@ -69,7 +69,7 @@ def _refused(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec], 
 
 @dataclass(frozen=True)
 class LoggedMetric:
-    """One name in the logs; `_direction` is Keras' own word for the better way: up, down or None."""
+    """One name in the logs; `_direction` is Keras' attribute for the better direction: up, down or None."""
 
     name: str
     _direction: str | None
@@ -77,7 +77,7 @@ class LoggedMetric:
 
 @contextmanager
 def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
-    """While it lasts, `metric.update_state(values, sample_weight)` is `update(update_state, values, sample_weight)`."""
+    """In the block, pass calls of `metric.update_state` on as `update(update_state, values, sample_weight)`."""
     before = metric.update_state
     object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
     try:
@@ -87,26 +87,27 @@ def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any
 
 
 def flat(metrics: Sequence[Any]) -> list[Any]:
-    """Each metric, those of a container in its place."""
+    """Return the metrics, each container replaced by its own metrics."""
     return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
 
 
 def result_of(metric: Any) -> Any:
-    """The metric's result over all replicas."""
+    """Return the metric's result over all replicas."""
     try:
         return metric.result()
     except NotImplementedError:
-        # tf_keras wraps `result` so that variables which cast themselves under a mixed policy cannot be read over the
-        # replicas; without the wrapper they can.
+        # The wrapper around `result` in tf_keras fails to read AutoCastVariables over replicas under a mixed policy;
+        # the method without the wrapper reads them.
         return type(metric).result(metric)
 
 
 class CompiledModel:
-    """`compute_loss` and the compiled metrics of `model`, as `fit` calls them; nothing of them is built again.
+    """`compute_loss` and the compiled metrics of `model`, called as in `fit`; the objects are not created again.
 
     `labels` are the names of several labels in the order of the job: a model whose outputs have these names gets a
-    dict, others a list in this order, as with `fit(y=...)`. `features` are what it is fed: a model whose inputs are a
-    list gets them as a tuple, as Keras passes `fit(x=[...])` on. Raises InvalidProgram for features that do not fit.
+    dict, other models a list in this order, as with `fit(y=...)`. `features` are the model's input features: a model
+    whose inputs are a list gets them as a tuple, as with `fit(x=[...])`. Raises InvalidProgram for features that do not
+    match.
     """
 
     def __init__(
@@ -121,17 +122,17 @@ class CompiledModel:
         structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
         named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
         self._outputs = _names(named)
-        # What an override of `compute_metrics` returned last beside its metrics, by name.
+        # The last results of an overridden `compute_metrics` that are not metrics of the model, by name.
         self._returned: dict[str, Any] = {}
 
     def arranged_inputs(self, inputs: Any) -> Any:
-        """The inputs of a batch in the structure that Keras expects."""
+        """Return a batch's inputs in the structure that Keras expects."""
         if self.inputs is None or not isinstance(inputs, Mapping):
             return inputs
         return tuple(inputs[name] for name in self.inputs)
 
     def arranged(self, labels: Any) -> Any:
-        """The labels of a batch in the structure that Keras expects; None without labels."""
+        """Return a batch's labels in the structure that Keras expects; None without labels."""
         if isinstance(labels, tuple) and not labels:
             return None
         if not isinstance(labels, Mapping):
@@ -141,21 +142,21 @@ class CompiledModel:
         return [labels[name] for name in self._labels]
 
     def for_keras(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        """Inputs, labels and weights as `fit` passes them on: None for what there is not, an empty tuple in a batch."""
+        """Return inputs, labels and weights as `fit` passes them on: None where the batch has an empty tuple."""
         inputs, labels, weights = batch
         weights = None if isinstance(weights, tuple) and not weights else weights
         return self.arranged_inputs(inputs), self.arranged(labels), weights
 
     def predictions(self, inputs: Any, *, training: bool) -> Any:
-        """The model's outputs, called as `fit` and `evaluate` call it."""
+        """Return the model's outputs, called as in `fit` and `evaluate`."""
         if self.keras.legacy or self.model._call_has_training_arg:
             return self.model(inputs, training=training)
         return self.model(inputs)
 
     def loss(self, inputs: Any, labels: Any, predictions: Any, weights: Any, *, training: bool) -> Any:
-        """Keras' total loss: compiled losses, regularizers, `add_loss`; a scalar unless a loss has no reduction.
+        """Return Keras' total loss of compiled losses, regularizers and `add_loss`.
 
-        Raises InvalidProgram when there is nothing to minimize.
+        It is a scalar unless a loss has no reduction. Raises InvalidProgram if there is no loss.
         """
         if self.keras.legacy:
             loss = self.model.compute_loss(inputs, labels, predictions, weights)
@@ -170,7 +171,7 @@ class CompiledModel:
         return loss
 
     def update_metrics(self, inputs: Any, labels: Any, predictions: Any, weights: Any) -> None:
-        """Updates the compiled metrics with one batch; an override of `compute_metrics` is called itself."""
+        """Update the compiled metrics with one batch, by the model's `compute_metrics` if it overrides that."""
         if self.own_metrics:
             with self.results_of_one_replica():
                 logs = self.model.compute_metrics(inputs, labels, predictions, weights)
@@ -183,7 +184,7 @@ class CompiledModel:
 
     @contextmanager
     def output_losses_weighted(self, weight: Any) -> Iterator[None]:
-        """While it lasts, Keras' means of the losses of several outputs count a part of a batch by `weight`."""
+        """In the block, weight a part of a batch by `weight` in Keras' per-output loss means."""
         if self.keras.legacy:
             each = tf.nest.flatten(getattr(self.model.compiled_loss, "_per_output_metrics", None))
             trackers = [tracker for tracker in each if tracker is not None]
@@ -198,7 +199,7 @@ class CompiledModel:
 
     @contextmanager
     def results_of_one_replica(self) -> Iterator[None]:
-        """While it lasts, tf_keras' metrics read what this replica counted: all replicas cannot meet in a condition."""
+        """In the block, read only this replica's part of tf_keras' metrics: a condition allows no all-reduce."""
         wrapped = [(metric, metric.result) for metric in flat(self.model.metrics)] if self.keras.legacy else []
         for metric, _ in wrapped:
             object.__setattr__(metric, "result", partial(type(metric).result, metric))
@@ -209,7 +210,7 @@ class CompiledModel:
                 object.__setattr__(metric, "result", result)
 
     def update_metrics_by_weight(self, labels: Any, predictions: Any, weights: Any, rows: Any) -> None:
-        """Updates the compiled metrics of tf_keras, rows of weight 0 left out by sample weights: for static shapes."""
+        """Update the compiled metrics of tf_keras with a sample weight of 0 for padded rows: for static shapes."""
         container = self.model.compiled_metrics
         unweighted, weighted = container._metrics, container._weighted_metrics
         try:
@@ -224,20 +225,20 @@ class CompiledModel:
 
     @property
     def metrics(self) -> list[Any]:
-        """All metrics of the model, without Keras' own total of the loss where the training step sums it up itself."""
+        """All metrics of the model, without Keras' own mean of the loss if the training step sums the loss itself."""
         return list(self.model.metrics) if "train_step" in self.own_steps else self.evaluated
 
     def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
-        """The names under which metrics are logged, of the compiled ones by default, and which way is better."""
+        """Return the names in the logs, of the compiled metrics by default, each with the direction that is better."""
         known = {each.name: getattr(each, "_direction", None) for each in flat(self.metrics)}
         if names is None:
-            # Traced only: to read values that replicas keep apart is a collective operation.
+            # Trace only, because reading values that differ between replicas is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
             names = list(traced.structured_outputs)
         return [LoggedMetric(name, known.get(name)) for name in names if name != "loss"]
 
     def results(self, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
-        """The metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
+        """Return the metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
         found: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
             result = result_of(metric)
@@ -261,27 +262,27 @@ class CompiledModel:
 
     @property
     def evaluated(self) -> list[Any]:
-        """The metrics that Keras' own `test_step` updates, without its total of the loss."""
+        """The metrics that Keras' own `test_step` updates, without its mean of the total loss."""
         tracker = self._loss_tracker
         return [metric for metric in self.model.metrics if metric is not tracker]
 
     @property
     def own_metrics(self) -> bool:
-        """Whether the model's class overrides `compute_metrics`."""
+        """True if the model's class overrides `compute_metrics`."""
         return type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics
 
     @property
     def own_loss(self) -> bool:
-        """Whether the model's class overrides `compute_loss`."""
+        """True if the model's class overrides `compute_loss`."""
         return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
 
     @property
     def own_steps(self) -> tuple[str, ...]:
-        """Which of `train_step` and `test_step` the model's class overrides."""
+        """The names among `train_step` and `test_step` that the model's class overrides."""
         return self.keras.own_steps(self.model)
 
     def build(self, batch: tuple[Any, Any, Any]) -> None:
-        """Builds the compiled loss and metrics by tensors or specs (inputs, labels, weights), without running them.
+        """Build the compiled loss and metrics from tensors or specs (inputs, labels, weights), without running them.
 
         Call it inside the strategy's scope, so that every replica has the metrics' variables.
         """
@@ -289,7 +290,7 @@ class CompiledModel:
         inputs = self.arranged_inputs(inputs)
         weights = None if isinstance(weights, tuple) else weights
         if isinstance(labels, Mapping) and self._outputs is None:
-            # Of a model that is not functional, only a call tells.
+            # The outputs of a model that is not functional are only known from a call.
             outputs = self._traced(_specs(inputs))
             self._outputs = _names(outputs if isinstance(outputs, Mapping) else None)
         labels = self.arranged(labels)
@@ -306,14 +307,14 @@ class CompiledModel:
         try:
             self.model._symbolic_build(data_batch=(inputs, labels, weights))
         except (ValueError, RuntimeError, TypeError, NotImplementedError):
-            # Keras builds by symbolic tensors first; what only runs on real ones is traced.
+            # Keras builds with symbolic tensors; a model that needs real tensors is traced.
             predictions = self._traced(inputs)
             for container in (self.model._compile_metrics, self.model._compile_loss):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
 
     def _build_by_update(self, inputs: Any, labels: Any, weights: Any) -> None:
-        """Traces an update where metrics make their variables at the first one, as R2Score and F1Score do."""
+        """Trace an update if metrics create their variables in the first one, as R2Score and F1Score do."""
         if all(getattr(metric, "built", True) and getattr(metric, "_built", True) for metric in flat(self.metrics)):
             return
 
@@ -324,7 +325,7 @@ class CompiledModel:
         _trace_on_replicas(on_replica, inputs, labels, weights)
 
     def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
-        """A variable for each number that `compute_metrics` returns and no metric of the model has."""
+        """Create a variable for each number that `compute_metrics` returns and that is no metric of the model."""
         numbers: list[str] = []
 
         def on_replica(*tensors: Any) -> None:
@@ -353,7 +354,7 @@ class CompiledModel:
             metrics.build(predictions, metrics._conform_to_outputs(predictions, labels))
 
     def _traced(self, inputs: Any) -> Any:
-        """Specs of the outputs for inputs of these specs."""
+        """Return the specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs
 

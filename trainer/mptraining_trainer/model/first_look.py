@@ -1,4 +1,4 @@
-"""The facts for `preflight`: one eager forward pass over a few examples, everything else read off."""
+"""The facts for `preflight`, from one eager forward pass over a few examples and from the model's attributes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.preflight import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
 
-# Examples that are looked at before training, and those of them whose values `preflight` may refuse: a later one that
-# is not finite is left to `onNonFinite`.
+# The number of examples read before training, and the number of those whose values `preflight` may reject:
+# `onNonFinite` handles later examples that are not finite.
 LOOKED_AT = 16
 CHECKED = 8
 
 
 def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
-    """Inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
+    """Return inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
     batches: list[Any] = []
     for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
         batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
         if rows is not None:
             batch = _rows_of(batch, rows.numpy() > 0)
-        # Examples of a size of their own are padded to the largest of their batch.
+        # Examples of variable size are padded to the largest of their batch.
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
         batches.append(batch)
@@ -47,11 +47,11 @@ def _shapes(batch: Any) -> list[Any]:
 
 
 def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
-    """What there is to know from the model and the first batch, (inputs, labels, …) as NumPy arrays.
+    """Return the facts about the model and the first batch, (inputs, labels, …) as NumPy arrays.
 
-    `inputs` is an array or a dict of them, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
-    TPU, where an eager pass compiles for minutes. Under several workers every one must call it. None for a model of
-    which one output, one label and one loss do not say all: several outputs, or a step of its own.
+    `inputs` is an array or a dict of arrays, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
+    TPU, where an eager pass compiles for minutes. With several workers every worker must call it. Returns None for a
+    model that has more than one output, label and loss, or its own step.
     """
     model, loss = compiled.model, _only(getattr(compiled.model, "loss", None))
     inputs, labels = first_batch[:2]
@@ -106,7 +106,7 @@ def _finite(value: Any) -> bool:
     if tf.is_tensor(value):
         return bool(tf.reduce_all(tf.math.is_finite(value))) if value.dtype.is_floating else True
     array = np.asarray(value)
-    # bfloat16 is a NumPy extension type of kind V; float32 holds every value of it.
+    # bfloat16 is a NumPy extension type of kind V; float32 can represent all its values.
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
@@ -137,14 +137,14 @@ def _activation(layer: Any) -> str | None:
 
 
 def _only(loss: Any) -> Any:
-    """The one loss of one output, which may be named in a list or a dict."""
+    """Return the loss of a single output, also from a list or a dict with one entry."""
     if isinstance(loss, Mapping) and "class_name" not in loss:
         loss = list(loss.values())
     return loss[0] if isinstance(loss, (list, tuple)) and len(loss) == 1 else loss
 
 
 def _loss(loss: Any) -> tuple[str, bool | None]:
-    """The loss as a class name of Keras, and its from_logits."""
+    """Return the loss as a class name of Keras, and its from_logits."""
     if hasattr(loss, "get_config"):
         return type(loss).__name__, loss.get_config().get("from_logits")
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)

@@ -1,7 +1,7 @@
-"""`python -m mptraining_trainer inspect`: builds the job's model, looks at it, trains nothing.
+"""`python -m mptraining_trainer inspect`: facts about the job's model without training it.
 
-The model is traced, never run, so that a model for a large accelerator can be looked at on a laptop; its weights are
-made, which takes their memory. Nothing is read of the data when the job names its features.
+The model is traced, never run, so that a laptop can inspect a model for a large accelerator; its weights are created
+and take their memory. No data is read if the job names its features.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from mptraining_trainer.source.user_code import import_entry_point
 
 @dataclass(frozen=True)
 class LayerCall:
-    """A call of a layer (or of an operation of a functional model) that called no other: `outputs` are its tensors.
+    """A call of a layer (or of an operation of a functional model) that calls no other; `outputs` are its tensors.
 
-    `path` names the layers that it stands in.
+    `path` names the enclosing layers.
     """
 
     layer: Any
@@ -46,29 +46,29 @@ class LayerCall:
 
 @contextlib.contextmanager
 def recorded(keras: Keras) -> Iterator[list[LayerCall]]:
-    """Notes every innermost call while the block traces a model."""
+    """Record every innermost call while the block traces a model."""
     base = keras.module.layers.Layer
-    # In Keras 3 the operations of a functional model are no layers, but are called in the same place.
+    # In Keras 3 the operations of a functional model are not layers, but have the same `__call__`.
     called = next((cls for cls in base.__mro__ if cls.__name__ == "Operation"), base)
     original = called.__call__
     calls: list[LayerCall] = []
-    # For each call under way: its name, whether it called another that counts, and the layer.
-    around: list[list[Any]] = []
+    # For each call in progress: the layer's name, whether it called another recorded layer, and the layer.
+    active: list[list[Any]] = []
 
     def call(layer: Any, *arguments: Any, **named: Any) -> Any:
-        for each in around:
-            # A recurrent layer is one layer: its cell is called in a loop, and to learn what it gives.
+        for each in active:
+            # A recurrent layer counts as one layer: its cell is called in a loop, and for shape inference.
             each[1] = not isinstance(each[2], keras.module.layers.RNN)
-        around.append([layer.name, False, layer])
+        active.append([layer.name, False, layer])
         try:
             result = original(layer, *arguments, **named)
         finally:
-            names = [each[0] for each in around]
-            _, inner, _ = around.pop()
+            names = [each[0] for each in active]
+            _, inner, _ = active.pop()
         outputs = tuple(each for each in tf.nest.flatten(result) if tf.is_tensor(each))
-        inside_loop = any(isinstance(each[2], keras.module.layers.RNN) for each in around)
-        if not inner and not inside_loop and outputs and not _passes_on(layer):
-            # The model itself goes without saying.
+        inside_loop = any(isinstance(each[2], keras.module.layers.RNN) for each in active)
+        if not inner and not inside_loop and outputs and not _is_pass_through(layer):
+            # The path omits the model itself.
             calls.append(LayerCall(layer, "/".join(names[1:] or names), outputs))
         return result
 
@@ -80,7 +80,7 @@ def recorded(keras: Keras) -> Iterator[list[LayerCall]]:
 
 
 def layer_facts(call: LayerCall, *, batch: int) -> LayerFacts:
-    """The facts of one call that was traced with `batch` examples."""
+    """Return the facts of one call that was traced with `batch` examples."""
     layer, output = call.layer, call.outputs[0]
     shape = tuple(output.shape[1:]) if output.shape.rank and output.shape[0] == batch else tuple(output.shape)
     weights = getattr(layer, "weights", None) or []
@@ -101,26 +101,26 @@ def layer_facts(call: LayerCall, *, batch: int) -> LayerFacts:
     )
 
 
-def _passes_on(layer: Any) -> bool:
+def _is_pass_through(layer: Any) -> bool:
     return type(layer).__name__ in ("InputLayer", "Identity", "Flatten", "Reshape", "Dropout") and not layer.weights
 
 
 def _multiplication(layer: Any, output: Any) -> tuple[int | None, int | None, int]:
-    """Widths and multiplications of an example, for the layers whose kernel meets the matrix units."""
+    """Return input width, output width and multiply-adds per example, for layers that use the matrix units."""
     kernel = getattr(layer, "kernel", None)
     if kernel is None or not hasattr(kernel, "shape"):
         return None, None, 0
     shape, kind = tuple(int(size) for size in kernel.shape), type(layer).__name__
     positions = math.prod(int(size) for size in output.shape[1:-1] if size is not None)
     if kind == "EinsumDense":
-        # The kernel's dimensions that the output has not are summed over.
+        # The kernel's dimensions that are missing in the output are summed over.
         summed = _summed(layer.equation)
-        width = math.prod(size for size, gone in zip(shape, summed, strict=True) if gone)
+        width = math.prod(size for size, is_summed in zip(shape, summed, strict=True) if is_summed)
         units = math.prod(shape) // max(width, 1)
         tokens = math.prod(int(size) for size in output.shape[1:] if size is not None) // max(units, 1)
         return width, units, math.prod(shape) * max(tokens, 1)
     if "Depthwise" in kind or "Separable" in kind:
-        # Each channel by itself: nothing that a matrix unit would be filled by.
+        # Each channel is computed separately, so a matrix unit cannot be filled.
         return None, None, math.prod(shape) * positions
     if "Transpose" in kind:
         units, width = shape[-2:]
@@ -131,24 +131,24 @@ def _multiplication(layer: Any, output: Any) -> tuple[int | None, int | None, in
 
 
 def _summed(equation: str) -> list[bool]:
-    """For each dimension of an EinsumDense's kernel whether it is summed over."""
+    """Return for each dimension of an EinsumDense's kernel whether it is summed over."""
     inputs, _, result = equation.replace("...", "").partition("->")
     return [letter not in result for letter in inputs.split(",")[1]]
 
 
-# Another view of the same memory.
+# Operations whose output shares the memory of their input.
 _VIEWS = frozenset({"Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "PreventGradient", "Snapshot"})
-# Values that a step does not have to keep: the variables themselves, and what is in the program.
-_THERE = frozenset({"ReadVariableOp", "Const", "Placeholder", "VarHandleOp", "Shape", "ResourceGather"})
+# Operations whose outputs a step does not have to save: the variables themselves, and constants of the program.
+_NOT_SAVED = frozenset({"ReadVariableOp", "Const", "Placeholder", "VarHandleOp", "Shape", "ResourceGather"})
 
 
 def saved_bytes(graph: Any, forward: Collection[Any], inputs: Sequence[Any], *, batch: int) -> tuple[int, int]:
-    """(bytes for each example, bytes once) of the tensors that operations outside `forward` take from it.
+    """Return (bytes per example, bytes per step) of the tensors that operations outside `forward` take from it.
 
-    A tensor belongs to the examples when it depends on `inputs` and its size is a multiple of `batch`, a prime that no
-    layer's width is a multiple of. Tensors of unknown shape, and what loops stack up, are not counted.
+    A tensor counts per example if it depends on `inputs` and its size is a multiple of `batch`, a prime that divides no
+    layer's width. Tensors of unknown shape, and those that loops accumulate, are not counted.
     """
-    dependent = _reached(graph, inputs)
+    dependent = _dependents(graph, inputs)
     given = {id(each) for each in inputs}
     each_example = once = 0
     for tensor in _saved(graph, forward):
@@ -156,13 +156,13 @@ def saved_bytes(graph: Any, forward: Collection[Any], inputs: Sequence[Any], *, 
         size = count * tensor.dtype.size
         if id(tensor) in given or (tensor.op.name in dependent and count % batch == 0):
             each_example += size // batch
-        elif tensor.op.type not in _THERE:
+        elif tensor.op.type not in _NOT_SAVED:
             once += size
     return each_example, once
 
 
 def _saved(graph: Any, forward: Collection[Any]) -> list[Any]:
-    """The tensors of the forward pass that the backward pass takes, each memory once."""
+    """Return the forward pass' tensors that the backward pass takes, each memory once."""
     found: dict[int, Any] = {}
     for operation in graph.get_operations():
         if operation in forward or operation.type == "Shape":
@@ -175,8 +175,8 @@ def _saved(graph: Any, forward: Collection[Any]) -> list[Any]:
     return list(found.values())
 
 
-def _reached(graph: Any, inputs: Sequence[Any]) -> set[str]:
-    """Names of the operations that depend on the inputs."""
+def _dependents(graph: Any, inputs: Sequence[Any]) -> set[str]:
+    """Return the names of the operations that depend on the inputs."""
     reached = {each.op.name for each in inputs}
     for operation in graph.get_operations():
         if any(tensor.op.name in reached for tensor in operation.inputs):
@@ -185,24 +185,25 @@ def _reached(graph: Any, inputs: Sequence[Any]) -> set[str]:
 
 
 Notices = Callable[..., None]
-# Larger than a layer's kernel and a prime: a tensor whose size is a multiple of it has one part an example.
+# A prime that is larger than a convolution's kernel: a tensor whose size is a multiple of it has one part per example.
 _BATCH = 127
 
 
 def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, now: Callable[[], float]) -> ModelFacts:
-    """The model under float32 and under a mixed policy. Raises Problem for what would keep it from training."""
+    """Return the facts of the model under float32 and a mixed policy. Raise Problem if the model cannot be trained."""
     if job.program.script is not None or job.data is None:
         raise InvalidSpec(
             "spec.program.script",
             "a script builds its model itself, as it trains",
-            next_step="Only applications and functions can be looked at; `mptj check` without --deep tells the rest.",
+            next_step="Only applications and functions can be inspected; use `mptj check` without --deep.",
         )
     tf.config.set_visible_devices([], "GPU")
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
     example = _preprocess(job.data).example_after(example_of(job.data, notice, now))
-    # One replica of this process, whatever the job has; no weights are fetched, since none are looked at.
+    # Inspect with one replica in this process, whatever the job has; weights are not downloaded, since none are
+    # inspected.
     application = job.program.application
     if application is not None:
         application = application.model_copy(update={"weights": None})
@@ -210,20 +211,20 @@ def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, n
         update={"replicas": 1, "program": job.program.model_copy(update={"application": application})}
     )
     mixed = mixed_policy(job)
-    # The one that the job trains under comes last, so that the facts about the model are of it.
+    # The job's policy comes last, so that the facts about the model are those under it.
     policies = sorted({"float32", *([mixed] if mixed else [])}, key=lambda policy: policy != "float32")
     found = []
     try:
         for policy in policies:
-            # Names begin anew, so that layers are called as the job will call them.
+            # Clearing the session restarts the numbering of names, so that layers have the same names as in the job.
             keras.module.backend.clear_session()
             keras.set_policy(policy)
             built = program.build(alone, keras, example, notice)
             if built.compiled is not None and "train_step" in built.compiled.own_steps:
                 raise InvalidSpec(
                     "spec.program.function",
-                    f"{type(built.model).__name__} has a train_step of its own, of which only training tells",
-                    next_step="`mptj check` without --deep tells the rest.",
+                    f"{type(built.model).__name__} has a train_step of its own, which only training can check",
+                    next_step="Use `mptj check` without --deep.",
                 )
             found.append(_policy_facts(built, keras, example, policy))
             keras.build_optimizer(built.optimizer, built.model.trainable_variables)
@@ -236,9 +237,9 @@ def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, n
 
 
 def example_of(data: ResolvedData, notice: Notices, now: Callable[[], float]) -> ExampleSpec:
-    """One example, from what the job says, the manifest, or the records where they are near.
+    """Return the spec of one example, from the job, the manifest, or local records.
 
-    Raises Problem that says what is needed; nothing of a bucket is read but its manifest.
+    Raises a Problem that names what is missing; of a bucket only the manifest is read.
     """
     if data.features is not None:
         return schema.decide(data, None, [], notice).example_spec()
@@ -305,18 +306,18 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
 
 
 def _other_softmax(forward: Collection[Any], known: Collection[str]) -> Iterator[str]:
-    """Those in the code of layers and of the model, by the names of their scopes, below float32."""
+    """Yield softmax operations below float32 in custom layers and models, by the names of their scopes."""
     for operation in sorted(forward, key=lambda each: str(each.name)):
         scopes = operation.name.split("/")[:-1]
         if operation.type not in ("Softmax", "LogSoftmax") or operation.outputs[0].dtype.size >= 4:
             continue
-        # Keras 3 numbers a scope that it enters again: `head_1` is the layer `head` in its second trace.
+        # Keras 3 numbers a scope that is entered again: `head_1` is the layer `head` in its second trace.
         if not any(scope == name or scope.startswith(f"{name}_") for scope in scopes for name in known):
             yield f"{'/'.join(scopes[1:]) or operation.name} ({operation.outputs[0].dtype.name})"
 
 
 def _spec(shape: tuple[int | None, ...], dtype: str) -> tf.TensorSpec:
-    # Any size serves where an example's varies; see `program`.
+    # Any size is valid for a variable dimension; see `program`.
     return tf.TensorSpec((_BATCH, *(32 if size is None else size for size in shape)), dtype)
 
 

@@ -1,6 +1,7 @@
-"""Speaks before minutes are lost: what the first batch and the model say about the hours to come.
+"""Checks of the first batch and the model before training, with warnings about speed and accuracy.
 
-`warnings` decides over plain `facts` (`first_look` gathers them) and raises for what can never work. No TensorFlow.
+`warnings` decides from plain `Facts`, which `first_look` gathers, and raises if training cannot work. Does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Literal
 
 from mptraining_api.problems import InvalidData, InvalidProgram
 
-# Names of Keras' losses. The first take a class number as label,
+# Names of Keras' losses whose label is a class number.
 SPARSE = ("SparseCategoricalCrossentropy",)
-# these compare label and output element by element, so that both have one shape.
+# Names of Keras' losses that compare label and output element by element, so that both have one shape.
 ELEMENTWISE = (
     *("BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy", "CategoricalFocalCrossentropy"),
     *("MeanSquaredError", "MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredLogarithmicError"),
@@ -29,7 +30,7 @@ class InputFacts:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """`shape` is one example's; minimum and maximum are None for labels that are not numbers."""
+    """`shape` is one example's; minimum and maximum are None if the labels are not numbers."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,7 +41,7 @@ class LabelFacts:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """`shape` is one example's. `probabilities`: rows lie in [0, 1] and sum to 1; None without a forward pass."""
+    """`shape` is one example's. `probabilities`: rows are in [0, 1] and sum to 1; None without a forward pass."""
 
     layer: str
     dtype: str
@@ -52,7 +53,7 @@ class OutputFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """`widths` are units or filters of the hidden layers; `from_logits` is None for losses that know no such thing."""
+    """`widths` are units or filters of the hidden layers; `from_logits` is None for losses without this argument."""
 
     device: Literal["cpu", "gpu", "tpu"]
     device_title: str
@@ -68,21 +69,21 @@ class Facts:
     from_logits: bool | None
 
 
-_NAMED = 5
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that works and costs speed or accuracy; `topic` is CamelCase."""
+    """A setting that works but costs speed or accuracy; `topic` is CamelCase."""
 
     topic: str
     message: str
 
 
 def warnings(facts: Facts) -> list[Finding]:
-    """Everything worth saying, the most important first.
+    """Return all findings, the most important first.
 
-    Raises InvalidData for inputs or labels, InvalidProgram for an output, with which no step can be right.
+    Raises InvalidData for inputs or labels, InvalidProgram for an output, with which training cannot work.
     """
     _check_inputs(facts)
     _check_output(facts)
@@ -98,7 +99,7 @@ def _check_inputs(facts: Facts) -> None:
                 "spec.data.features",
                 f"{one.name!r} has NaN or Inf in the first batch",
                 expected="finite numbers",
-                next_step="Mend the records, or replace such values in data.preprocess.",
+                next_step="Correct the records, or replace such values in data.preprocess.",
             )
 
 
@@ -205,12 +206,15 @@ def _float64(facts: Facts) -> Finding | None:
         return None
     return Finding(
         "Float64",
-        f"{_some(names)} arrive as float64, NumPy's default, twice the memory and traffic; say dtype: float32",
+        f"{_first_names(names)} arrive as float64, NumPy's default, twice the memory and traffic; say dtype: float32",
     )
 
 
 def _multiples(facts: Facts) -> list[Finding]:
-    """Tensor Cores want multiples of 8, a TPU's matrix unit is 128 wide and 8 deep; the output layer is exempt."""
+    """Return findings for sizes that the hardware pads.
+
+    Tensor Cores need multiples of 8, a TPU's matrix unit is 128 wide and 8 deep; the output layer is exempt.
+    """
     if facts.device == "cpu" or (facts.device == "gpu" and facts.policy == "float32"):
         return []
     multiple = 128 if facts.device == "tpu" else 8
@@ -219,10 +223,10 @@ def _multiples(facts: Facts) -> list[Finding]:
         found.append(Finding("BatchSize", f"{facts.per_replica_batch} examples per replica are not a multiple of 8"))
     odd = [f"{name} ({width})" for name, width in facts.widths if width % multiple]
     if odd:
-        found.append(Finding("Widths", f"not multiples of {multiple}, so padded at a cost: {_some(odd)}"))
+        found.append(Finding("Widths", f"not multiples of {multiple}, so padded at a cost: {_first_names(odd)}"))
     return found
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first_names(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What is trained: the model with its loss, optimizer and metrics, from an application's name or a user's function."""
+"""The program of a job: the model with its loss, optimizer and metrics, from an application or a user's function."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted
 
 @dataclass(frozen=True)
 class Program:
-    """`compiled` is the model with its loss and metrics, None for a script; `optimizer` has no LossScaleOptimizer
-    around it.
+    """A model and everything that training and export need of it.
 
-    `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of
-    one example; see `preprocess.Preprocess`. `rebuild` holds JSON values: builder, arguments, inputs and preprocess,
-    by which `export` says how the model is made again.
+    `compiled` is the model with its loss and metrics, None for a script; `optimizer` is without a LossScaleOptimizer.
+    `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of one
+    example; see `data.preprocess.Preprocess`. `rebuild` holds JSON values (builder, arguments, inputs and preprocess),
+    from which `export` documents how to build the model.
     """
 
     model: Any
@@ -44,10 +44,10 @@ class Program:
 
 
 def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Program:
-    """The job's application or function program with everything it trains by.
+    """Return the job's application or function program, compiled.
 
-    `example` is one after the function that `spec.data.preprocess` names. Call it inside `strategy.scope()`, after
-    the policy and the seed were set. `notice` is told topic and message of what was decided for the user. Raises
+    `example` is one example after the function of `spec.data.preprocess`. Call it inside `strategy.scope()`, after the
+    policy and the seed were set. `notice` receives topic and message of each default that is chosen. Raises
     InvalidProgram and InvalidSpec.
     """
     named = job.data.preprocess if job.data else "auto"
@@ -75,18 +75,18 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
 
 
 def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
-    """What the model and the loss are fed: `example` after the preprocessing that the program brings itself."""
+    """Return the spec of the model's and loss's input: `example` after the program's own preprocessing."""
     if program.rebuild.get("builder") == "function":
         return Preprocess(program.preprocess).example_after(example)
     if program.preprocess is None:
         return example
-    # An application's own preprocessing makes float32 of every image.
+    # An application's own preprocessing converts every image to float32.
     images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
     return ExampleSpec(images, example.labels, example.classes, example.weighted)
 
 
 def call_function(function: Function, keras: Keras) -> dict[str, Any]:
-    """What the user's function returns, as a dict with a model of the right generation.
+    """Return the result of the user's function, as a dict with a model of the right Keras generation.
 
     Raises InvalidProgram that names the entry point and, for an error inside the function, its file and line.
     """
@@ -121,7 +121,7 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
     own = parts.get("preprocess")
     if own is None:
         return None
-    # For a function `none` is what stands in the resolved job when the user named nothing.
+    # For a function program the resolved job has `none` if the user set no preprocess.
     if named not in ("auto", "none"):
         raise InvalidProgram(
             "spec.data.preprocess",
@@ -151,10 +151,10 @@ def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
 
 def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
     if "train_step" in CompiledModel(keras, model).own_steps:
-        # A model with a step of its own may have no `call`: its step builds it.
+        # A model with its own step may have no `call`: the step builds the model.
         return
     if not (model.built and model.variables):
-        # Any size serves where an example's size varies; 32 survives a few poolings.
+        # Any size is valid for a variable dimension; 32 is large enough for several pooling layers.
         batch = {
             one.name: tf.zeros((1, *(32 if size is None else size for size in one.shape)), one.dtype)
             for one in example.inputs

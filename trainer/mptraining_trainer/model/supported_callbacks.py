@@ -1,4 +1,4 @@
-"""What each of Keras' callbacks remembers, which of them the loop replaces, and the user's own. No TensorFlow."""
+"""State of Keras' callbacks, the callbacks that the loop supersedes, and the user's own. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mptraining_api.problems import InvalidProgram
 
 WHERE = "the program's callbacks"
 
-# What a callback must find again after a restart: attributes that are the same in Keras 3.15 and tf_keras 2.21, or
-# that one of them has alone. A LearningRateScheduler and a ReduceLROnPlateau also change the learning rate, which is
-# kept apart; a CSVLogger remembers by its file; an EarlyStopping's best weights are arrays (`WEIGHTS`).
+# State that a callback needs after a restart: attributes that are the same in Keras 3.15 and tf_keras 2.21, or that
+# exist in one of them. LearningRateScheduler and ReduceLROnPlateau also change the learning rate, which is saved
+# separately; a CSVLogger's state is its file; the best weights of EarlyStopping are arrays (`WEIGHTS`).
 REMEMBERED: Mapping[str, tuple[str, ...]] = {
     "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch"),
     "LearningRateScheduler": (),
@@ -27,34 +27,34 @@ REMEMBERED: Mapping[str, tuple[str, ...]] = {
     "TensorBoard": ("_global_train_batch", "_global_test_batch"),
     "CSVLogger": (),
     "LambdaCallback": (),
-    # The average itself is the optimizer's.
+    # The optimizer holds the average itself.
     "SwapEMAWeights": ("_ema_weights_in_model",),
     "RemoteMonitor": (),
 }
 WEIGHTS: Mapping[str, str] = {"EarlyStopping": "best_weights"}
-# Set the optimizer's learning rate, or may.
+# Callbacks that set the optimizer's learning rate, or may do so.
 RATE_SETTERS = frozenset({"LearningRateScheduler", "ReduceLROnPlateau", "LambdaCallback"})
-# Fail under a learning rate that is a schedule, as they do under `fit`.
+# Callbacks that fail if the learning rate is a schedule, as they do under `fit`.
 NEED_CONSTANT_RATE = frozenset({"LearningRateScheduler", "ReduceLROnPlateau"})
-# Only note where they are when an epoch begins, and need it when training goes on in the middle of one.
+# Callbacks that record their position when an epoch begins, and need it on a resume within an epoch.
 NOTE_THE_EPOCH = frozenset({"ModelCheckpoint", "TensorBoard"})
 
-# Not called, since the trainer does what they are for.
+# Callbacks that are not called, because the trainer has the same function.
 SUPERSEDED: Mapping[str, str] = {
     "BackupAndRestore": "checkpoints in the run folder do this, to the step (spec.checkpoint)",
-    "TerminateOnNaN": "training.onNonFinite decides what follows on a loss that is no number; Fail ends the run there",
+    "TerminateOnNaN": "training.onNonFinite handles a loss that is NaN or infinite; Fail ends the run there",
     "ProgbarLogger": "progress is shown, and written to the run folder's events",
     "BaseLogger": "the logs hold the epoch's means already",
     "History": "the run folder's events hold every value (mptj compare)",
 }
 _FAMILIES = ("keras", "tf_keras")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-# What every callback has, of any author.
+# Attributes of the base class, which every callback has.
 _OF_THE_BASE = frozenset({"validation_data", "model", "_model", "params", "_chief_worker_only", "_supports_tf_logs"})
 
 
 def checked(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
-    """The callbacks, if all of them are of this generation's `package`: keras or tf_keras. Raises InvalidProgram."""
+    """Return the callbacks if all are of this generation's `package`: keras or tf_keras. Raises InvalidProgram."""
     for number, callback in enumerate(callbacks):
         where = f"{WHERE}[{number}]"
         family = next((_family(base) for base in type(callback).__mro__ if base.__name__ == "Callback"), "")
@@ -72,26 +72,26 @@ def checked(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
 
 
 def kind(callback: Any) -> str | None:
-    """The name of Keras' callback that it is, or is derived from; None for the user's own."""
+    """Return the name of the Keras callback that it is or derives from; None for the user's own."""
     return _of_keras(callback, REMEMBERED)
 
 
 def superseded(callback: Any) -> str | None:
-    """Why the loop does not call it; None when it does."""
+    """Return the reason why the loop does not call the callback; None if it does."""
     name = _of_keras(callback, SUPERSEDED)
     return None if name is None or own(callback) else SUPERSEDED[name]
 
 
 def own(callback: Any) -> bool:
-    """Whether its class is the user's, derived from one of Keras' callbacks or not."""
+    """Return whether the callback's class is the user's, derived from one of Keras' callbacks or not."""
     return _family(type(callback)) not in _FAMILIES
 
 
 def keeps_something(callback: Any) -> bool:
-    """Whether a callback of the user's has attributes of its own, which may change while it is called."""
+    """Return whether a user's callback has its own attributes, which may change while it is called."""
     if kind(callback) is None:
         return bool(set(vars(callback)) - _OF_THE_BASE)
-    # Keras' part of it has attributes too: settings, and those that are remembered.
+    # Keras' base class has attributes too: settings, and the saved state.
     return any("__init__" in vars(base) for base in type(callback).__mro__[:-1] if not _is_keras(base))
 
 
@@ -108,9 +108,9 @@ def _family(base: type) -> str:
 
 
 def names(callbacks: Sequence[Any]) -> list[str]:
-    """One name for each, by which a checkpoint knows it: its class, and `-2` behind the second of a class.
+    """Return one name per callback for checkpoints: its class, with `-2` appended for the second of a class.
 
-    `own.` stands before the name of a class that is not Keras'.
+    A class that is not Keras' has the prefix `own.`.
     """
     seen: dict[str, int] = {}
     found = []
@@ -122,13 +122,13 @@ def names(callbacks: Sequence[Any]) -> list[str]:
 
 
 def remembered(callback: Any) -> dict[str, float | int | str | None]:
-    """The state of Keras' part of a callback as JSON values; numbers that JSON does not know stand there as words."""
+    """Return the state of Keras' part of a callback as JSON values; numbers that JSON cannot represent are strings."""
     attributes = REMEMBERED.get(kind(callback) or "", ())
     return {name: _plain(getattr(callback, name)) for name in attributes if hasattr(callback, name)}
 
 
 def restore(callback: Any, state: Mapping[str, Any]) -> None:
-    """Gives the callback what `remembered` took from another one of its kind."""
+    """Set the state that `remembered` returned for a callback of the same kind."""
     for name in REMEMBERED.get(kind(callback) or "", ()):
         if name in state:
             value = state[name]
@@ -136,7 +136,7 @@ def restore(callback: Any, state: Mapping[str, Any]) -> None:
 
 
 def calls_batches(callback: Any) -> bool:
-    """Whether the callback does something at every batch."""
+    """Return whether the callback does something at every batch."""
     if any(_overrides(callback, hook) for hook in _BATCH_HOOKS):
         return True
     if kind(callback) == "ModelCheckpoint":
@@ -148,15 +148,15 @@ def calls_batches(callback: Any) -> bool:
 
 
 def _overrides(callback: Any, hook: str) -> bool:
-    """Whether the user gave this hook, by a class or as a LambdaCallback's argument."""
+    """Return whether the user provides this hook, by a class or as a LambdaCallback's argument."""
     by = next((base for base in type(callback).__mro__ if hook in vars(base)), None)
     return hook in vars(callback) or (by is not None and not _is_keras(by))
 
 
 def close(callback: Any) -> None:
-    """Closes what a CSVLogger or a TensorBoard writes to; `on_train_end` would do more than that."""
+    """Close the files of a CSVLogger or a TensorBoard; `on_train_end` would do more than that."""
     if getattr(callback, "_is_tracing", False):
-        # There is one profiler in a process.
+        # A process has one profiler only.
         callback._stop_profiler(save=False)
     for writer in getattr(callback, "_writers", {}).values():
         writer.close()

@@ -1,1 +1,1 @@
-"""Loss scaling, and the change of precision after non-finite values."""
+"""Loss scaling, and recovery from non-finite values by checked updates and a safer precision policy."""

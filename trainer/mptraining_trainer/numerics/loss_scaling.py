@@ -1,9 +1,9 @@
-"""Updates that are looked at before they are applied, and loss scaling under mixed_float16: one decision for all.
+"""Loss scaling under mixed_float16, and checked updates under any policy, with one decision for all replicas.
 
-float16 ends at 65504 and small gradients vanish below 6e-8, so the loss is multiplied before the backward pass and the
-gradients divided after it (Micikevicius et al., Mixed Precision Training, arXiv:1710.03740). Keras 3's own
-LossScaleOptimizer looks for infinities before the replicas' gradients are summed, which is wrong with more than one
-replica, and lets the scale sink to zero; hence this one.
+float16 ends at 65504 and gradients below 6e-8 underflow, so the loss is multiplied before the backward pass and the
+gradients divided after it (Micikevicius et al., Mixed Precision Training, arXiv:1710.03740). Keras 3's
+LossScaleOptimizer checks for infinities before the replicas' gradients are summed, which is wrong with more than one
+replica, and lets the scale sink to zero; hence this implementation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from mptraining_api.resolved_job import ResolvedPrecision
 
-# Keras' and PyTorch's growth interval; a larger scale is tried after this many good steps in a row.
+# The growth interval of Keras and PyTorch: the scale is doubled after this many finite steps in a row.
 GROWTH_STEPS = 2000
-# Below 1 the scale would shrink gradients instead of saving them from underflow.
+# A scale below 1 would shrink gradients instead of saving them from underflow.
 FLOOR = 1.0
 CEILING = 2.0**31
 
@@ -33,9 +33,9 @@ class ScalerState:
 
 
 class LossScaler:
-    """Scale, counters and their rule; variables live in the strategy's scope, updates in cross-replica context.
+    """The scale, its counters and their update. Create it in the strategy's scope; update it in cross-replica context.
 
-    With `scales` False nothing is multiplied: bad steps are left out and counted, under any policy.
+    If `scales` is False, nothing is multiplied: non-finite steps are skipped and counted, under any policy.
     """
 
     def __init__(self, *, initial: float = 1.0, dynamic: bool = False, scales: bool = True) -> None:
@@ -48,15 +48,15 @@ class LossScaler:
 
     @property
     def scale(self) -> Any:
-        """The present factor, a float32 scalar."""
+        """The present scale, a float32 scalar."""
         return self._scale
 
     def readings(self) -> list[Any]:
-        """Scale, skipped steps and skipped steps in a row as float32 scalars, for the one host read."""
+        """Return scale, skipped steps and skipped steps in a row as float32 scalars, for the one host read."""
         return [tf.cast(value, tf.float32) for value in (self._scale, self._skipped, self._in_a_row)]
 
     def update(self, finite: Any) -> None:
-        """Takes the one decision into account: halve after an overflow, double after GROWTH_STEPS good steps."""
+        """Halve the scale after a non-finite step, double it after GROWTH_STEPS finite steps in a row, and count."""
         good = tf.where(finite, self._good + 1, tf.zeros_like(self._good))
         if self.dynamic:
             grow = good >= GROWTH_STEPS
@@ -68,7 +68,7 @@ class LossScaler:
         self._in_a_row.assign(tf.where(finite, tf.zeros_like(self._in_a_row), self._in_a_row + 1))
 
     def give_back(self) -> None:
-        """Takes back what one bad step cost the scale: it was a record's fault and not the scale's."""
+        """Undo the halving after one skipped step: a bad record caused it, not the scale."""
         if self.dynamic:
             self._scale.assign(tf.minimum(self._scale * 2.0, CEILING))
 
@@ -88,7 +88,7 @@ class LossScaler:
 
 
 def scaler_for(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
-    """What a step under this policy needs; None where updates are applied unseen. Call it in the strategy's scope."""
+    """Return the scaler for this policy; None if updates are not checked. Call it in the strategy's scope."""
     if precision.policy == "mixed_float16":
         return LossScaler(initial=precision.loss_scale, dynamic=precision.loss_scale_mode == "Dynamic")
     return LossScaler(scales=False) if checked else None

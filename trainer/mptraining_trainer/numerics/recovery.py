@@ -1,15 +1,16 @@
-"""What follows when numbers stop being finite: pure decisions over what a job asked for and what its device can do.
+"""Recovery from non-finite values: pure decisions from the job's settings and its device's precision policies.
 
-    the first time   back to the last checkpoint, and from now on every update is looked at before it is applied, so
-                     that the batches that did it are left out, each alone
-    again            back once more, under the next safer policy: float16, bfloat16, float32, those the device has
-    no safer policy  bad batches go on being left out; when that becomes persistent, the run has diverged
+    first incident   restore the last checkpoint; from then on check every update before it is applied and skip each
+                     batch that is not finite
+    next incident    restore again and continue under the next safer policy of float16, bfloat16 and float32 that the
+                     device supports
+    no safer policy  continue to skip bad batches; when they persist, the run has diverged
 
-Whichever policy, a record that makes a batch bad by itself is left out from then on, see `training.exclusion`.
+Under every policy, a record that makes a batch non-finite by itself is excluded, see `training.bad_rows`.
 
-Under mixed_float16 every update is looked at from the start and a few are left out by nature, so there only persistence
-counts, and the next policy follows at once. At most three ways back, therefore, whatever happens. With `Fail` there is
-one, step by step, to see where it began.
+Under mixed_float16 every update is checked from the start and loss scaling skips a few, so only persistent skips are an
+incident, and the next policy follows immediately. A run therefore has at most three recoveries. With `Fail` there is
+one, which runs step by step to find the first non-finite value.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 
 # Tensor Cores multiply float16 from Volta on, bfloat16 from Ampere on (NVIDIA, CUDA C++ Programming Guide).
 _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0
-# The fastest first, which is also the riskiest.
+# The fastest policy first, which is also the least safe.
 _BY_RISK = ("mixed_float16", "mixed_bfloat16", "float32")
 
 BROKEN = "the weights are no longer finite numbers"
 
 
 class NonFinite(Diverged):
-    """Numbers stopped being finite in or before step `step`.
+    """Non-finite values in or before step `step`.
 
-    `position` is the data's before that step, None where nobody knows it.
+    `position` is the data's position before that step, None if unknown.
     """
 
     def __init__(self, step: int, found: str, *, position: Position | None = None) -> None:
@@ -51,9 +52,9 @@ class NonFinite(Diverged):
 
 @dataclass(frozen=True)
 class PrecisionState:
-    """How training computes now; `asked` is the job's own policy.
+    """The precision of the training at present; `asked` is the job's own policy.
 
-    `checked`: every update is looked at before it is applied, since what happened up to the step `until`.
+    `checked`: every update is checked before it is applied, because of an incident in or before the step `until`.
     """
 
     asked: str
@@ -66,51 +67,51 @@ class PrecisionState:
 
     @property
     def looks(self) -> bool:
-        """Whether bad updates are left out, by the loss scaling or because they are checked."""
+        """True if non-finite updates are skipped, by loss scaling or because they are checked."""
         return self.checked or self.policy == "mixed_float16"
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Back to the last checkpoint, to go on under `numbers`, or only to see where it began (`locate`)."""
+    """Restore the last checkpoint and continue under `numbers`, or only to find the first bad value (`locate`)."""
 
     numbers: PrecisionState
     from_step: int
     message: str
     locate: bool = False
-    # Trained so far.
+    # Seconds of training before the rollback.
     seconds: float = 0.0
 
     def recorded(self, to_step: int) -> PrecisionState:
-        """The numbers, with this way back among their recoveries."""
+        """Return `numbers` with this rollback among their recoveries."""
         numbers = self.numbers
         done = Recovery(from_step=self.from_step, to_step=to_step, precision=numbers.policy, message=self.message)
         return replace(numbers, recoveries=(*numbers.recoveries, done))
 
 
 def policies(job: ResolvedJob, *, native_bfloat16: bool) -> tuple[str, ...]:
-    """The policies that this job's device computes without emulating them, the safest first.
+    """Return the policies that this job's device supports without emulation, the safest first.
 
     `native_bfloat16` is this processor's.
     """
     kind, capability = job.accelerator.kind, job.accelerator.compute_capability or 0.0
-    there = {
+    supported = {
         "float32": True,
         "mixed_bfloat16": {"cpu": native_bfloat16, "tpu": True, "gpu": capability >= _BFLOAT16_CAPABILITY}[kind],
         "mixed_float16": kind == "gpu" and capability >= _FLOAT16_CAPABILITY,
     }
-    return tuple(policy for policy in reversed(_BY_RISK) if there[policy])
+    return tuple(policy for policy in reversed(_BY_RISK) if supported[policy])
 
 
 def safer(policy: str, available: Sequence[str]) -> str | None:
-    """The next of float16, bfloat16, float32 that the device has."""
+    """Return the next safer policy that the device supports, or None."""
     return next((each for each in _BY_RISK[_BY_RISK.index(policy) + 1 :] if each in available), None)
 
 
 def way_back(
     numbers: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
 ) -> Rollback | None:
-    """What to do about the incident; None when the run has diverged."""
+    """Return the rollback for the incident; None if the run has diverged."""
     if on_non_finite == "Fail":
         if numbers.looks:
             return None
@@ -126,7 +127,7 @@ def way_back(
 
 
 def job_under(job: ResolvedJob, policy: str) -> ResolvedJob:
-    """The job as if it had asked for this policy, with XLA as `resolve` would have decided."""
+    """Return the job with this policy, and with XLA as `resolve` would decide it."""
     compiled = job.jit_compile
     if compiled == "WherePossible" and job.accelerator.kind == "gpu" and policy == "float32":
         compiled = "Never"

@@ -1,1 +1,1 @@
-"""The user's code: fetched, unpacked, installed and imported before training."""
+"""User code: download, extraction, installation of requirements and import, before training."""

@@ -1,7 +1,7 @@
-"""Unpacks a source archive, .tgz or .zip, so that nothing of it lands outside the folder.
+"""Extraction of a source archive (.tgz or .zip) that writes nothing outside the target folder.
 
-Refused: absolute paths and `..`, links that lead out or through other links, devices, and archives beyond
-`MOST_BYTES` or `MOST_ENTRIES`. Where Python has tarfile's `data` filter, it is asked too.
+Rejected entries: absolute paths and `..`, links that point outside or pass through other links, devices, and archives
+beyond `MOST_BYTES` or `MOST_ENTRIES`. Python's tarfile `data` filter is applied as well where it exists.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pathlib import Path, PurePosixPath
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_records.storage import local as files
 
-# Far above any program, far below a node's disk. What is larger is data, and belongs into a bucket or a volume.
+# Larger than any program, smaller than a node's disk. Larger content is data and belongs in a bucket or a volume.
 MOST_ARCHIVE_BYTES = 512 << 20
 MOST_BYTES = 2 << 30
 MOST_ENTRIES = 50_000
 
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK"
-_NEXT = "Pack the folder with the program's code alone, by relative paths."
-# What another attempt may find mended.
-_THE_DISK_S = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_NEXT_STEP = "Pack the folder with the program's code alone, by relative paths."
+# Errors of the disk, after which another attempt may succeed.
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError)
 
 
 @dataclass
 class Unpacked:
-    """What has been taken out of an archive so far; paths are relative to its root."""
+    """The entries extracted so far; paths are relative to the archive's root."""
 
     where: str
     entries: int = 0
@@ -46,12 +46,12 @@ class Unpacked:
     links: set[PurePosixPath] = field(default_factory=set)
 
     def admit(self, name: str, size: int) -> PurePosixPath:
-        """Counts one entry. Raises InvalidData for one that leads out or is too much."""
+        """Count one entry. Raise InvalidData if it points outside the folder or exceeds a limit."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self.refused(name, "leads out of the source folder")
         if path in self.links or any(parent in self.links for parent in path.parents):
-            raise self.refused(name, "lies behind a link")
+            raise self.refused(name, "is behind a link")
         self.entries += 1
         self.bytes += size
         if self.entries > MOST_ENTRIES:
@@ -62,20 +62,20 @@ class Unpacked:
 
     def refused(self, name: str, why: str) -> InvalidData:
         quoted = repr(name if len(name) <= 200 else name[:200] + "…")
-        return InvalidData(self.where, f"{quoted} in the archive {why}", next_step=_NEXT)
+        return InvalidData(self.where, f"{quoted} in the archive {why}", next_step=_NEXT_STEP)
 
 
 def unpack(archive: Path, folder: Path, where: str) -> Unpacked:
-    """Unpacks into `folder`, which is made; what kind of archive it is says its content.
+    """Extract `archive` into `folder`, which is created; the content decides the archive's type.
 
-    `where` is how messages call the archive. Raises InvalidSpec for a file that is no archive, InvalidData for one
-    that is damaged or not safe, StorageUnavailable when the disk is full.
+    `where` names the archive in messages. Raises InvalidSpec if the file is not an archive, InvalidData if it is
+    damaged or unsafe, StorageUnavailable if the disk is full.
     """
     files.make_folder(folder)
     unpacked = Unpacked(where)
     with files.explained(archive), archive.open("rb") as file:
         magic = file.read(2)
-    with files.explained(folder), _explained(where):
+    with files.explained(folder), _archive_errors(where):
         if magic == _GZIP:
             _untar(archive, folder, unpacked)
         elif magic == _ZIP:
@@ -86,18 +86,19 @@ def unpack(archive: Path, folder: Path, where: str) -> Unpacked:
 
 
 @contextmanager
-def _explained(where: str) -> Iterator[None]:
+def _archive_errors(where: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        raise InvalidData(where, f"damaged archive: {error}", next_step="Pack it anew.") from error
+        raise InvalidData(where, f"damaged archive: {error}", next_step="Create the archive again.") from error
     except OSError as error:
-        if error.errno in _THE_DISK_S:
+        if error.errno in _DISK_ERRNOS:
             raise
-        # Two entries of one name, a name too long: the archive's fault, which no other attempt mends.
+        # Two entries of one name or a name that is too long: the archive is at fault, and another attempt cannot
+        # succeed.
         what = error.strerror or str(error)
         raise InvalidData(
-            where, f"the archive cannot be unpacked: {what}: {error.filename}", next_step=_NEXT
+            where, f"the archive cannot be unpacked: {what}: {error.filename}", next_step=_NEXT_STEP
         ) from error
 
 
@@ -107,15 +108,15 @@ def _untar(archive: Path, folder: Path, unpacked: Unpacked) -> None:
             for member in tar:
                 _untar_one(tar, member, folder, unpacked)
     except gzip.BadGzipFile as error:
-        # An OSError too, but nothing that the file system has done.
+        # BadGzipFile is an OSError too, but the file system did not fail.
         raise tarfile.ReadError(str(error)) from error
 
 
 def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> None:
     path = unpacked.admit(member.name, member.size)
     if hasattr(tarfile, "data_filter"):
-        _ask_tarfile(member, folder, unpacked)
-    # Links are made here: where tarfile cannot make one, it looks for another entry to put in its place.
+        _apply_data_filter(member, folder, unpacked)
+    # Links are created here, because tarfile extracts another entry in place of a link that it cannot create.
     if member.issym():
         if not _stays_inside(path, member.linkname):
             raise unpacked.refused(member.name, f"is a link to {member.linkname!r}, which leads out")
@@ -123,7 +124,7 @@ def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, unpa
         Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
         Path(folder, path).symlink_to(member.linkname)
     elif member.islnk():
-        # A hard link to a link would be that link in another place, from where it may lead out.
+        # A hard link to a link would be that link in another folder, from where it may point outside.
         target = PurePosixPath(member.linkname)
         if target.is_absolute() or ".." in target.parts:
             raise unpacked.refused(member.name, f"is a link to {member.linkname!r}, which leads out")
@@ -143,19 +144,19 @@ def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, unpa
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
-    """The file's content; of its mode what the owner may do, and what others may read."""
+    """Write the file's content; keep of its mode the owner's permissions, and read and execute for others."""
     place.parent.mkdir(parents=True, exist_ok=True)
     content = tar.extractfile(member)
     assert content is not None
-    # A link of that name would be written through.
+    # Without O_NOFOLLOW a link of that name would be written through.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with content, os.fdopen(os.open(place, flags, 0o600), "wb") as file:
         shutil.copyfileobj(content, file)
     place.chmod(member.mode & 0o755 | 0o600)
 
 
-def _ask_tarfile(member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> None:
-    """Python's own opinion of the entry; Debian 12's 3.11.2 has none yet."""
+def _apply_data_filter(member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> None:
+    """Apply Python's own `data` filter to the entry; Debian 12's Python 3.11.2 has none."""
     try:
         tarfile.data_filter(member, str(folder))
     except (tarfile.LinkOutsideDestinationError, tarfile.AbsoluteLinkError) as error:
@@ -167,9 +168,9 @@ def _ask_tarfile(member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> N
 
 
 def _stays_inside(link: PurePosixPath, target: str) -> bool:
-    """Whether a relative link's target is inside, whatever other links there are.
+    """Return whether a relative link's target is inside the folder, whatever other links exist.
 
-    Its folder is a real one (`admit`), so `..` is known to lead to the parent only before any other name.
+    The link's folder is a real one (`admit`), so `..` leads to the parent only before any other name.
     """
     path = PurePosixPath(target)
     up = 0

@@ -1,6 +1,6 @@
-"""The verb `source`: fetches, verifies and unpacks a job's source and installs its requirements, before it trains.
+"""The command `source`: fetch, verify and extract a job's source and install its requirements before training.
 
-It runs in an init container, where each worker's folder is its own; running it again replaces what it left.
+It runs in an init container, where each worker has its own folder; a second run replaces the result of the first.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from mptraining_trainer.source.requirements import install
 
 
 def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
-    """Puts the source where the environment says; returns a line for the log. Raises Problem."""
+    """Prepare the source in the folder that `environment` names; return a line for the log. Raises Problem."""
     source = job.source
     if source is None:
         return "the job has no source to prepare"
     folder = Path(environment.get(SOURCE_FOLDER, "."))
-    said = []
+    results = []
     if source.archive is not None:
-        said.append(_fetch(source.archive, _target(environment)))
+        results.append(_fetch(source.archive, _empty_source_folder(environment)))
     elif source.config_map is not None:
-        mounted = Path(_needed(environment, CONFIG_MAP_FOLDER))
-        said.append(_take(source.config_map, mounted, _target(environment)))
+        mounted = Path(_required(environment, CONFIG_MAP_FOLDER))
+        results.append(_fetch_config_map(source.config_map, mounted, _empty_source_folder(environment)))
     if source.requirements is not None:
-        packages, cache = Path(_needed(environment, PACKAGES_FOLDER)), environment.get(requirements.FOLDER)
+        packages, cache = Path(_required(environment, PACKAGES_FOLDER)), environment.get(requirements.FOLDER)
         taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
-        said.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
-    return "; ".join(said) or "nothing to do"
+        results.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
+    return "; ".join(results) or "nothing to do"
 
 
-def _target(environment: Mapping[str, str]) -> Path:
-    folder = Path(_needed(environment, SOURCE_FOLDER))
+def _empty_source_folder(environment: Mapping[str, str]) -> Path:
+    folder = Path(_required(environment, SOURCE_FOLDER))
     storage_local.delete_folder(folder)
     return folder
 
 
-def _needed(environment: Mapping[str, str], name: str) -> str:
+def _required(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
         raise InvalidSpec(name, "not set", expected="a folder", next_step="Set it as the launch does.")
     return environment[name]
@@ -68,7 +68,7 @@ def _fetch(archive: Archive, folder: Path) -> str:
         return _unpack(local, folder, archive.uri, archive.sha256, field="spec.source.archive.sha256")
 
 
-def _take(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
+def _fetch_config_map(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
     if config_map.sha256 is None:
         return _copy(mounted, folder)
     local = mounted / CONFIG_MAP_ARCHIVE
@@ -84,7 +84,7 @@ def _take(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
 
 
 def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
-    """Verifies before anything is unpacked: who may write to the bucket must not thereby run code in the job."""
+    """Verify the sha256, then extract, so that write access to the bucket does not permit running code in the job."""
     with storage_local.explained(local), local.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
@@ -99,7 +99,7 @@ def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -
 
 
 def _copy(mounted: Path, folder: Path) -> str:
-    """A mounted ConfigMap is links into a hidden folder, `..data`, and has no folders of its own."""
+    """Copy the files of a mounted ConfigMap: links into a hidden folder, `..data`, without subfolders."""
     storage_local.make_folder(folder)
     copied = 0
     with storage_local.explained(mounted):

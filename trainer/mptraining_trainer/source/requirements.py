@@ -1,8 +1,8 @@
-"""Installs a source's requirements beside the image's own packages, without touching those.
+"""Installation of a source's requirements beside the image's packages, with an optional cache of installed packages.
 
-What the image has stays as it is and counts as installed; a requirement that wants another version of it fails, for
-TensorFlow and all that was measured with it come from there. TensorFlow counts as installed whatever its variant is
-called (`tensorflow-cpu`, `tensorflow-tpu`).
+The image's packages stay unchanged and count as installed; a requirement of another version fails, because TensorFlow
+and everything measured with it come from the image. TensorFlow counts as installed under the name of any variant
+(`tensorflow-cpu`, `tensorflow-tpu`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_records.storage import local
 from mptraining_trainer.reporting.secrets import SecretValues
 
-# The folder, a setting for people: podTemplate.env, with a volume mounted there.
+# The cache folder. Users set it in podTemplate.env and mount a volume there.
 FOLDER = "MPTRAINING_PACKAGES_CACHE"
 
 _FILE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
 
 
 def place(folder: Path, requirements: Path, constraints: str) -> Path | None:
-    """Where these requirements are, or would be, kept; None for those whose text does not say what they are.
+    """Return the cache folder of these requirements, or None if their text does not determine their content.
 
-    Such are paths in the source, since the files there may change under the same name.
+    A path in the source does not, since the files there may change under the same name.
     """
     digest = hashlib.sha256()
     for text in (sys.version, platform.machine(), constraints):
@@ -45,20 +45,20 @@ def place(folder: Path, requirements: Path, constraints: str) -> Path | None:
                 return None
             digest.update(f"{line}\n".encode())
     except (OSError, UnicodeDecodeError):
-        # pip says it better.
+        # pip's own message about the file is better.
         return None
     return folder / digest.hexdigest()
 
 
 def keep(packages: Path, kept: Path) -> None:
-    """Copies installed packages there. What goes wrong is said on stderr alone: the job has what it needs."""
+    """Copy installed packages to the cache. A failure is only written to stderr: the job has what it needs."""
     unfinished = kept.with_name(f".{kept.name}.{socket.gethostname()}-{os.getpid()}.part")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(packages, unfinished)
         unfinished.rename(kept)
     except OSError as error:
-        # Another worker that was quicker is no mishap.
+        # Another worker may have filled the cache first, which is no error.
         if not kept.is_dir():
             sys.stderr.write(f"{FOLDER}: the packages could not be kept: {error}\n")
     finally:
@@ -66,7 +66,7 @@ def keep(packages: Path, kept: Path) -> None:
 
 
 def _lines(file: Path, seen: set[Path]) -> Iterator[str]:
-    """The lines that pip would read, those of files that are named in the file too."""
+    """Yield the lines that pip would read, including those of the files that the file names."""
     seen.add(file.resolve())
     for raw in file.read_text(encoding="utf-8").splitlines():
         line = raw.partition(" #")[0].strip()
@@ -98,11 +98,11 @@ _TENSORFLOW = "tensorflow"
 
 
 def install(requirements: str, source: Path, packages: Path, *, cache: Path | None = None) -> bool:
-    """Installs what the file `requirements` below `source` lists into the folder `packages`, replacing it.
+    """Install the requirements of the file `requirements` below `source` into the folder `packages`, replacing it.
 
-    With `cache` (see `package_cache`) they are taken from there, or kept there; returns whether they were taken.
-    Index, proxy and certificates are pip's own variables (PIP_INDEX_URL, ...). Raises InvalidSpec when there is no
-    such file, InvalidProgram with pip's last words, whose whole output is on stderr.
+    Returns True if they came from `cache` (see `place`); otherwise they are installed and copied there. pip's own
+    variables (PIP_INDEX_URL, ...) set index, proxy and certificates. Raises InvalidSpec if the file does not exist,
+    InvalidProgram with pip's error line; pip's whole output is on stderr.
     """
     file = source / requirements
     if not file.is_file() or not file.resolve().is_relative_to(source.resolve()):
@@ -117,7 +117,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
             shutil.copytree(kept, packages)
         return True
     local.make_folder(packages)
-    # On the disk of the packages, so that they are renamed and not copied.
+    # The scratch folder is on the same disk as the packages, so that they are renamed and not copied.
     with tempfile.TemporaryDirectory(dir=packages.parent, prefix=".pip-") as scratch:
         prefix = Path(scratch, "prefix")
         _pip(file, source, prefix, Path(scratch), known_here)
@@ -129,7 +129,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
 
 
 def _versions() -> dict[str, str]:
-    """What this environment has, by normal names."""
+    """Return the versions of the installed distributions by normalized name."""
     return {_normal(each.name): each.version for each in importlib.metadata.distributions() if each.name}
 
 
@@ -140,18 +140,20 @@ def _constraints(versions: dict[str, str]) -> str:
 def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str, str]) -> None:
     versions = dict(known)
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    variant = next((name for name in sorted(versions) if name.startswith(f"{_TENSORFLOW}-") and _is_it(name)), None)
+    variant = next(
+        (name for name in sorted(versions) if name.startswith(f"{_TENSORFLOW}-") and _is_tensorflow(name)), None
+    )
     if variant and _TENSORFLOW not in versions:
         versions[_TENSORFLOW] = versions[variant]
-        path.append(str(_stand_in(scratch, versions[variant])))
+        path.append(str(_write_tensorflow_metadata(scratch, versions[variant])))
     constraints = scratch / "constraints.txt"
     constraints.write_text(_constraints(versions), "utf-8")
-    # Its warnings would not be seen, and looking for conflicts among what is installed takes most of pip's time.
+    # The warnings would not be read, and the search for conflicts among installed packages takes most of pip's time.
     warnings = ["--no-warn-conflicts", "--no-warn-script-location"]
     options = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", *warnings]
-    # --prefix, other than --target, counts what is installed already.
+    # --prefix counts installed packages; --target does not.
     places = ["--prefix", str(prefix), "--constraint", str(constraints), "--requirement", str(file.resolve())]
-    done = subprocess.run(  # noqa: S603 - what pip installs is the job's own business
+    done = subprocess.run(  # noqa: S603 - the job decides what pip installs
         [*_pip_command(), "install", *options, *places],
         cwd=source,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
@@ -163,12 +165,12 @@ def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str,
     )
     if done.returncode != 0:
         sys.stderr.write(SecretValues.from_environment(os.environ).hide(done.stdout))
-        step = "Mend the file, or build the packages into an image and name it in spec.podTemplate.image."
-        raise InvalidProgram(_WHERE, f"pip: {_last_words(done.stdout)}", next_step=step)
+        step = "Correct the file, or build the packages into an image and name it in spec.podTemplate.image."
+        raise InvalidProgram(_WHERE, f"pip: {_error_line(done.stdout)}", next_step=step)
 
 
 def _pip_command() -> list[str]:
-    """This environment's own pip, or one beside it that installs for this environment: images have but that."""
+    """Return the command of this environment's pip, or of a pip on the PATH that installs for this environment."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     found = shutil.which("pip")
@@ -178,13 +180,13 @@ def _pip_command() -> list[str]:
     return [found, "--python", sys.executable]
 
 
-def _is_it(name: str) -> bool:
-    """Whether the distribution is TensorFlow itself, not one of the many packages around it."""
+def _is_tensorflow(name: str) -> bool:
+    """Return whether the distribution is TensorFlow itself and not one of the packages around it."""
     return name.removeprefix(f"{_TENSORFLOW}-") in ("cpu", "tpu", "gpu", "intel", "rocm", "macos", "cpu-aws")
 
 
-def _stand_in(scratch: Path, version: str) -> Path:
-    """A folder that tells pip of a distribution `tensorflow` of that version."""
+def _write_tensorflow_metadata(scratch: Path, version: str) -> Path:
+    """Write metadata by which pip finds a distribution `tensorflow` of that version; return the folder."""
     folder = scratch / "known" / f"{_TENSORFLOW}-{version}.dist-info"
     folder.mkdir(parents=True)
     Path(folder, "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_TENSORFLOW}\nVersion: {version}\n", "utf-8")
@@ -195,12 +197,12 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _last_words(output: str) -> str:
-    """The line that says why: the last one is about something else after a conflict of versions."""
+def _error_line(output: str) -> str:
+    """Return the line with the cause: after a version conflict pip's last line is about something else."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     conflicts = [line for line in errors if line.startswith("Cannot install")]
     if conflicts:
         asked = [line for line in lines if line.startswith("The user requested")]
         return " ".join([*conflicts[:1], *(f"{line};" for line in asked)]).rstrip(";")
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]

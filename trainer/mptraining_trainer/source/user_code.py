@@ -1,4 +1,4 @@
-"""The user's functions, by `module:name`, and errors in the user's code, said in one line with their place."""
+"""Import of the user's functions by `module:name`, and one-line messages for errors raised in the user's code."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.tensorflow_cloud import inside_job
 
-# The standard library and, for an editable TensorFlow, its own folder.
+# The folders of the standard library and of TensorFlow, which may be an editable install.
 _LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
 
 
 def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
-    """The function `module:name`; the source folder is the first of sys.path already.
+    """Return the function `module:name`; the source folder must be the first entry of sys.path.
 
-    Raises InvalidProgram naming `where`, the module or attribute that is not there, and the nearest that is.
+    Raises InvalidProgram naming `where`, the missing module or attribute, and the most similar existing name.
     """
     name, _, attribute = entry_point.partition(":")
-    # The module may submit itself by tensorflow_cloud, when it is run where it was written.
+    # The module may import tensorflow_cloud to submit itself when the user runs it.
     sys.modules.setdefault("tensorflow_cloud", inside_job)
     try:
         module = importlib.import_module(name)
@@ -48,7 +48,7 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
 
 
 def raised(what: str, error: Exception) -> str:
-    """What happened in the user's code, and where: `importing flowers raised NameError: ... (at flowers.py:3)`."""
+    """Return an error of the user's code and its place: `importing flowers raised NameError: ... (at flowers.py:3)`."""
     place = _user_frame(error)
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
@@ -58,7 +58,7 @@ def raised(what: str, error: Exception) -> str:
 
 
 def _user_frame(error: BaseException) -> str:
-    """`file:line` of the innermost frame that is the user's own code, else an empty string."""
+    """Return `file:line` of the innermost frame in the user's own code, or an empty string."""
     ours = (str(Path(__file__).parents[1]), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = frame.filename
@@ -69,7 +69,7 @@ def _user_frame(error: BaseException) -> str:
 
 def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
     parent, _, last = missing.rpartition(".")
-    # Without a package the source folder; what else is on the path holds nobody's programs.
+    # A top-level module is searched for in the source folder only; the other folders of sys.path hold no user code.
     folders = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [sys.path[0] or "."]
     found = {
         path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix == ".py" or path.is_dir()
