@@ -32,6 +32,17 @@ def test_a_product_of_means_is_refused_where_all_labels_are_equal(keras: Keras) 
         checked(keras, (INPUTS, np.ones((8, 1), np.float32), ()), product)
 
 
+def test_a_loss_that_mixes_rows_is_refused_although_the_model_predicts_the_same_for_all(keras3: Keras) -> None:
+    # tf_keras gives labels the rank of the predictions before it calls a loss.
+    class Broadcast(keras3.module.losses.Loss):  # type: ignore[misc,name-defined]
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+
+    labels = np.arange(8, dtype=np.float32)
+    with pytest.raises(InvalidProgram, match="no mean over examples"):
+        checked(keras3, (1e-6 * INPUTS, labels, ()), Broadcast())
+
+
 def test_a_mean_over_rows_that_sees_padding_is_refused_without_labels(keras: Keras) -> None:
     class Autoencoder(keras.module.Model):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:

@@ -73,14 +73,20 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
             expected="batches in which every row counts",
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
-    if _relative_difference(values[0], separate) > tolerance:
-        raise InvalidProgram(
-            "loss",
-            f"{rows} examples give {values[0]:.6g}, the mean of their halves is {separate:.6g}: no mean over examples, "
-            f"and a batch here has {parts} parts (replicas, accumulated batches)",
-            expected="a loss whose value for a batch is the mean over its examples",
-            next_step="Return one value per example, or train on one replica without accumulation.",
-        )
+    # An untrained model may predict nearly the same for every row, which hides a loss that mixes rows.
+    drawn = (
+        _loss_of(compiled, batch, whole, drawn=True)[0],
+        _loss_of(compiled, batch, halves, padded=padded, drawn=True)[0],
+    )
+    for one, mean in ((values[0], separate), drawn):
+        if np.isfinite([one, mean]).all() and _relative_difference(one, mean) > tolerance:
+            raise InvalidProgram(
+                "loss",
+                f"{rows} examples give {one:.6g}, the mean of their halves is {mean:.6g}: no mean over examples, "
+                f"and a batch here has {parts} parts (replicas, accumulated batches)",
+                expected="a loss whose value for a batch is the mean over its examples",
+                next_step="Return one value per example, or train on one replica without accumulation.",
+            )
     return sums
 
 
@@ -97,18 +103,22 @@ def _ordered(batch: Batch) -> Batch:
 
 
 def _loss_of(
-    compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False
+    compiled: CompiledModel, batch: Batch, pieces: Sequence[slice], *, padded: bool = False, drawn: bool = False
 ) -> tuple[float, bool]:
-    """Return the mean of the losses of pieces, each reduced as one of the parts, and whether sums were needed."""
+    """Return the mean of the losses of pieces, each reduced as one of the parts, and whether sums were needed.
+
+    `drawn` replaces the model's predictions by random numbers.
+    """
     seen: list[list[Any]] = []
     # The pieces are computed one after the other: the first pass records the values that replicas would sum at the same
     # time.
     for piece in pieces:
         recorded: list[Any] = []
-        _piece(compiled, batch, piece, _part(pieces, _recording(recorded), padded=padded))
+        _piece(compiled, batch, piece, _part(pieces, _recording(recorded), padded=padded), drawn=drawn)
         seen.append(recorded)
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
-    values = [_piece(compiled, batch, piece, _part(pieces, _replaying(means), padded=padded)) for piece in pieces]
+    parts = [_part(pieces, _replaying(means), padded=padded) for _ in pieces]
+    values = [_piece(compiled, batch, piece, part, drawn=drawn) for piece, part in zip(pieces, parts, strict=True)]
     return float(np.mean(values)), bool(means)
 
 
@@ -147,10 +157,24 @@ def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
     return lambda value: tf.constant(next(left), value.dtype)
 
 
-def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part) -> float:
+def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part, *, drawn: bool = False) -> float:
     tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
     inputs, labels, weights = compiled.for_keras(tensors)
     with part_of(part):
         predictions = compiled.predictions(inputs, training=False)
+        if drawn:
+            predictions = tf.nest.map_structure(lambda tensor: _drawn(tensor, piece), predictions)
         loss = compiled.loss(inputs, labels, predictions, weights, training=True)
     return float(tf.reduce_mean(tf.cast(loss, tf.float32)))
+
+
+def _drawn(tensor: Any, piece: slice) -> Any:
+    """Return numbers of the tensor's shape and mask, which depend on the row: logits and probabilities alike."""
+    if not tensor.dtype.is_floating or tensor.shape.rank == 0 or tensor.shape[0] != piece.stop - piece.start:
+        return tensor
+    numbers = np.random.default_rng(7).uniform(0.05, 0.95, (piece.stop, *tensor.shape[1:]))  # noqa: TID251 - seeded
+    drawn = tf.constant(numbers[piece], tensor.dtype)
+    mask = getattr(tensor, "_keras_mask", None)
+    if mask is not None:
+        drawn._keras_mask = mask
+    return drawn
