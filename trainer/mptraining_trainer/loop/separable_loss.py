@@ -52,7 +52,12 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     if rows == 0:
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
-    batch = _ordered(batch)
+    # A list, since every order may find a reason to refuse.
+    sums = [_checked_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
+    return any(sums)
+
+
+def _checked_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int, *, padded: bool) -> bool:
     inputs, labels, weights = batch
     if not isinstance(weights, tuple):
         # The weights are varied, so that two halves do not have the same weight by chance.
@@ -90,16 +95,20 @@ def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool)
     return sums
 
 
-def _ordered(batch: Batch) -> Batch:
-    """Return the rows in the order of their labels and inputs, so that two halves do not have the same mean by chance.
+def _orders(batch: Batch) -> list[Batch]:
+    """Return the rows in the order of each label, or of the inputs without labels; equal ones in that of the inputs.
 
-    The rows of a small data set occur several times.
+    Two halves then do not have the same mean by chance, also if a small data set repeats its rows.
     """
     inputs, labels, _ = batch
-    keys = [array.reshape(len(array), -1) for array in tf.nest.flatten((inputs, labels)) if array.dtype.kind in "biuf"]
-    order = np.lexsort([key.mean(axis=1) for key in keys])
-    ordered: Batch = tf.nest.map_structure(lambda array: array[order], batch)
-    return ordered
+    keys = [_row_means(arrays) for arrays in (inputs, labels)]
+    orders = [np.lexsort([*keys[0], key]) for key in keys[1] or keys[0][-1:]]
+    return [tf.nest.map_structure(lambda array, order=order: array[order], batch) for order in orders]
+
+
+def _row_means(arrays: Any) -> list[Any]:
+    numeric = [array for array in tf.nest.flatten(arrays) if array.dtype.kind in "biuf"]
+    return [array.reshape(len(array), -1).mean(axis=1) for array in numeric]
 
 
 def _loss_of(
