@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _REQUEST_SECONDS = 10.0
 _HANDSHAKE_SECONDS = 5.0
 # Longer than the interval between two reports, so that a worker keeps its connection.
-_KEEPALIVE_SECONDS = 20.0
+_IDLE_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _START_SECONDS = 10.0
 # The number of concurrent token reviews, also if the API server is slow.
@@ -171,7 +171,7 @@ class ProgressServer:
             access_log=None,
             handle_signals=False,
             shutdown_timeout=_STOP_SECONDS,
-            keepalive_timeout=_KEEPALIVE_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS,
             # Seconds for which the body of a rejected request is discarded, so that the client can read the response.
             lingering_time=1.0,
         )
