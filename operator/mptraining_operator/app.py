@@ -247,6 +247,6 @@ class Operator:
 
 def die(cause: str) -> None:
     """End the process immediately: a leader that lost its lease must not complete any further call."""
-    _log.error("no longer leading: %s; this process ends and is started anew", cause)
+    _log.error("no longer leading: %s; this process exits and is restarted", cause)
     logging.shutdown()
     os._exit(1)

@@ -113,7 +113,7 @@ def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, chi
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
     if controller.get("uid") == owner.uid:
         if "deletionTimestamp" in metadata:
-            raise NotCreated("NameTaken", child, "it is being deleted and will be made anew when it is gone")
+            raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
         return found
     if controller.get("kind") == KIND:
         raise NotCreated(
@@ -148,7 +148,9 @@ def read(text: str, snapshot: Snapshot) -> ResolvedJob:
     where = f"ConfigMap {names.config_map(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
     if expected is not None and digest(text) != expected:
-        words = f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is made anew."
+        words = (
+            f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is created again."
+        )
         raise NotCreated("NameTaken", where, words)
     try:
         return ResolvedJob.read(text)

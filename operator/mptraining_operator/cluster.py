@@ -62,7 +62,7 @@ class ServerTime:
             self._ahead = ahead(before, sent=sent, received=self.own(), date=server_date)
             changed = abs(self._ahead - before)
         if changed > _LOGGED_CHANGE:
-            words = "this machine's clock and the API server's are %.0f s apart; times are told by the API server's"
+            words = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
             _log.warning(words, abs(self._ahead))
 
 
@@ -348,7 +348,7 @@ def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
     return ApiProblem(
         code,
         status.get("reason") or "Unknown",
-        status.get("message") or data[:300] or "no words",
+        status.get("message") or data[:300] or "no message",
         float(after) if after.isascii() and after.isdigit() else None,
         tuple(str(cause.get("reason", "")) for cause in causes),
     )

@@ -154,5 +154,5 @@ class Reconciler:
         with suppress(Exception):
             snapshot = self._cache.snapshot(key, self._limits)
             if snapshot is not None:
-                message = f"the operator cannot go on with this job and keeps trying: {problem}"
+                message = f"the operator cannot reconcile this job and keeps retrying: {problem}"
                 self._announce(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))

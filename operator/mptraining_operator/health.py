@@ -29,7 +29,7 @@ def silent_loop(silence: Callable[[], float]) -> Check:
 
     def check() -> str | None:
         seconds = silence()
-        return f"the watch streams' event loop stands still for {seconds:.0f} s" if seconds > LOOP_SILENT else None
+        return f"the watch streams' event loop has not run for {seconds:.0f} s" if seconds > LOOP_SILENT else None
 
     return check
 
@@ -42,7 +42,7 @@ def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: 
         if gone:
             return f"{gone} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
-            return f"a worker has been at job {work[0]} for {work[1]:.0f} s"
+            return f"a worker has been processing job {work[0]} for {work[1]:.0f} s"
         return None
 
     return check

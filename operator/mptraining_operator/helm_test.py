@@ -77,7 +77,7 @@ def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Ca
         return Finding(False, f"{lease}: {problem.message}. {logs}")
     holder = after.get("spec", {}).get("holderIdentity")
     if not holder:
-        return Finding(False, f"{lease}: nobody holds it. {logs}")
+        return Finding(False, f"{lease}: no replica holds it. {logs}")
     if before.get("spec", {}).get("renewTime") == after.get("spec", {}).get("renewTime"):
         seconds = settings.lease.duration_seconds
         return Finding(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
@@ -98,7 +98,7 @@ def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach:
         return Finding(False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas.")
     if status != http.HTTPStatus.UNAUTHORIZED:
         return Finding(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right")
-    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and refuses who has no token")
+    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token")
 
 
 def reach(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:

@@ -152,7 +152,7 @@ def waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: flo
 
 def suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
     """Record the suspension and reset startTime, so that activeDeadlineSeconds restarts as for a batch/v1 Job."""
-    message = "suspended by spec.runPolicy.suspend; set it to false to go on from the last checkpoint"
+    message = "suspended by spec.runPolicy.suspend; set it to false to continue from the last checkpoint"
     status = waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
     return status.model_copy(update={"start_time": None})

@@ -43,13 +43,13 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if deciding is not None:
         return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), seen=True)
     if failures:
-        found = f"worker {failures[0].index} lost a peer, and no cause is left to see"
+        found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
         return Verdict(outcomes.NODE_LOST, found)
     if batch_job.end_reason == "PodFailurePolicy" and _FAIL_JOB_RULE in batch_job.end_message:
         # An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
-    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({condition or 'no words'})")
+    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({condition or 'no message'})")
 
 
 def _failed_by_itself(pod: SeenPod) -> bool:

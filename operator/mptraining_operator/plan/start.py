@@ -119,7 +119,7 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
         "attempts": [*before, attempt][-10:],
     }
     status = status.model_copy(update=update)
-    message = f"somebody edited the status; going on with attempt {number}"
+    message = f"somebody edited the status; continuing with attempt {number}"
     status = conditions.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
@@ -216,12 +216,12 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
 
 def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     if job.output is None:
-        return "spec.output.uri is not given: checkpoints and model go with the pods"
+        return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
     template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
     if outlives_pod(job.output, template):
         return ""
     return (
-        f"spec.output.uri: {job.output!r} lies in the pod: checkpoints and model go with it; "
+        f"spec.output.uri: {job.output!r} is in the pod: checkpoints and model are deleted with it; "
         "expected gs://bucket/folder, or a path below a claim of podTemplate.volumes that is mounted"
     )
 

@@ -15,8 +15,8 @@ _USUAL = ("ContainerCreating", "PodInitializing", "")
 
 _REFUSED = {
     "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
-    "Refused": ("ChildRefused", "Ask for less, or ask whoever sets the namespace's quota and policies."),
-    "Invalid": ("InvalidSpec", "Mend the field that the API server names, and apply the job again."),
+    "Refused": ("ChildRefused", "Request less, or ask the administrator of the namespace's quota and policies."),
+    "Invalid": ("InvalidSpec", "Fix the field that the API server names, and apply the job again."),
 }
 
 
@@ -38,7 +38,7 @@ def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait
         return _of_children(snapshot, phase)
     if batch_job.suspended:
         queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
-        who = f"the queue {queue!r}" if queue else f"whoever suspended Job {batch_job.name}"
+        who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     return _of_pods(snapshot, batch_job, phase, now)
 
@@ -51,11 +51,13 @@ def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     # Without pod names or counts: otherwise each pod that terminates would cause a status write.
     if snapshot.predecessors:
         pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
-        message = f"pods of an earlier job of this name still end ({pods}); this one starts when they are gone"
+        message = (
+            f"pods of an earlier job of this name are still terminating ({pods}); this one starts when they are gone"
+        )
         return Wait(phase, "EarlierJobEnds", message)
     attempt = snapshot.status.current_attempt if snapshot.status else None
     if attempt is None:
-        return Wait(phase, "Starting", "pods that were started before still end; attempt 1 starts when they are gone")
+        return Wait(phase, "Starting", "earlier pods are still terminating; attempt 1 starts when they are gone")
     return Wait(phase, "Starting", f"attempt {attempt} is being created")
 
 

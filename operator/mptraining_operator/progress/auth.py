@@ -270,4 +270,6 @@ def _describe(body: bytes) -> str:
     except (ValueError, RecursionError):
         return "not JSON"
     kind = found.get("kind") if isinstance(found, dict) else None
-    return f"not a sound Event of kind {kind}" if kind in ("Progress", "Finished") else "not an Event that is kept"
+    return (
+        f"not a valid Event of kind {kind}" if kind in ("Progress", "Finished") else "not an Event of a supported kind"
+    )

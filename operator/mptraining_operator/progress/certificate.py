@@ -166,7 +166,7 @@ def ensure(
             except Broken as problem:
                 authority = _read_authority(found)
                 kept = "the authority is kept" if authority else "pods that run now can no longer report progress"
-                _log.warning("the Secret %s cannot be served (%s) and is made anew; %s", name, problem, kept)
+                _log.warning("the Secret %s cannot be served (%s) and is replaced; %s", name, problem, kept)
         certificate = issue(names, now, authority=authority)
         try:
             if found is None:
@@ -179,7 +179,9 @@ def ensure(
                 raise
             continue
         return certificate
-    raise RuntimeError(f"the Secret {name} was changed by somebody else {_TRIES} times in a row; look who writes it")
+    raise RuntimeError(
+        f"the Secret {name} was changed by somebody else {_TRIES} times in a row; check which client writes it"
+    )
 
 
 class CertificateKeeper:
@@ -204,7 +206,7 @@ class CertificateKeeper:
         try:
             found = self._ensure(self._clock())
         except Exception as error:  # noqa: BLE001 - the endpoint keeps its certificate
-            _log.warning("the progress endpoint's certificate could not be looked at: %s", error)
+            _log.warning("the progress endpoint's certificate could not be refreshed: %s", error)
             return False
         changed = found != self.current
         self.current = found

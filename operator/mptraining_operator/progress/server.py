@@ -239,7 +239,7 @@ class ProgressServer:
             return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.identify, token)
         except Exception as error:  # noqa: BLE001 - any failure of the review gives the same response
             _log.warning("a token could not be reviewed: %s", error)
-            raise Refused(503, "the API server cannot be asked now: report again later", _BUSY_SECONDS) from None
+            raise Refused(503, "the token cannot be reviewed now: report again later", _BUSY_SECONDS) from None
 
 
 def load(context: ssl.SSLContext, certificate: Certificate) -> None:

@@ -225,7 +225,7 @@ class Relister:
                 except Exception:  # noqa: BLE001 - one malformed object must not stop the list
                     metadata = item["metadata"]
                     where = f"{metadata.get('namespace')}/{metadata.get('name')}"
-                    _log.exception("one of the %s is passed over: %s", resource.plural, where)
+                    _log.exception("one of the %s is skipped: %s", resource.plural, where)
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
