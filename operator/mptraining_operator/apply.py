@@ -119,8 +119,8 @@ def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, chi
         raise NotCreated(
             "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
         )
-    by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
-    raise NotCreated("NameTaken", child, f"it exists already, controlled by {by}")
+    controlled_by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
+    raise NotCreated("NameTaken", child, f"it exists already, controlled by {controlled_by}")
 
 
 def digest(text: str) -> str:
@@ -148,15 +148,15 @@ def read(text: str, snapshot: Snapshot) -> ResolvedJob:
     where = f"ConfigMap {names.config_map(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
     if expected is not None and digest(text) != expected:
-        words = (
+        message = (
             f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is created again."
         )
-        raise NotCreated("NameTaken", where, words)
+        raise NotCreated("NameTaken", where, message)
     try:
         return ResolvedJob.read(text)
     except ValidationError as error:
-        words = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
-        raise NotCreated("Refused", where, words) from None
+        message = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
+        raise NotCreated("Refused", where, message) from None
 
 
 _log = logging.getLogger(__name__)
@@ -415,4 +415,4 @@ def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
 
 
 def _is_uid_conflict(problem: ApiProblem) -> bool:
-    return any(words in problem.message for words in _UID_CONFLICTS.get(problem.status, ()))
+    return any(text in problem.message for text in _UID_CONFLICTS.get(problem.status, ()))

@@ -62,8 +62,8 @@ class ServerTime:
             self._ahead = ahead(before, sent=sent, received=self.own(), date=server_date)
             changed = abs(self._ahead - before)
         if changed > _LOGGED_CHANGE:
-            words = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
-            _log.warning(words, abs(self._ahead))
+            message = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
+            _log.warning(message, abs(self._ahead))
 
 
 Raw = dict[str, Any]

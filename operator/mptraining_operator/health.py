@@ -38,9 +38,9 @@ def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: 
     """Check that no worker has ended or spends too long on one job."""
 
     def check() -> str | None:
-        gone, work = dead(), longest_work()
-        if gone:
-            return f"{gone} worker threads have ended"
+        ended, work = dead(), longest_work()
+        if ended:
+            return f"{ended} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
             return f"a worker has been processing job {work[0]} for {work[1]:.0f} s"
         return None

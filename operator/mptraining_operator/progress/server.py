@@ -273,12 +273,12 @@ async def _json_errors(
     except TimeoutError:
         return _refusal(Refused(503, "it took too long: report again later", _BUSY_SECONDS))
     except web.HTTPException as error:
-        words = {
+        messages = {
             404: f"no such path: use POST {path(Key('NAMESPACE', 'NAME'))}",
             405: f"{request.method} is not known here: use POST",
             413: _too_large().error,
         }
-        answer = _refusal(Refused(error.status, words.get(error.status, error.reason)))
+        answer = _refusal(Refused(error.status, messages.get(error.status, error.reason)))
         if error.status == 405:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer

@@ -40,13 +40,15 @@ class SecretSources:
         return {name: value for name, value in found.items() if value}
 
 
-def secret_sources(asked: PodTemplate, proxies: Mapping[str, str]) -> SecretSources:
+def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> SecretSources:
     """Return the secret sources of a pod template and of `proxies` (name to URL), which may contain a password."""
-    variables = [str(each.get("name")) for each in asked.env or () if "secretKeyRef" in _mapping(each, "valueFrom")]
-    variables += [f"{each.get('prefix') or ''}*" for each in asked.env_from or () if each.get("secretRef")]
+    variables = [
+        str(each.get("name")) for each in pod_template.env or () if "secretKeyRef" in _mapping(each, "valueFrom")
+    ]
+    variables += [f"{each.get('prefix') or ''}*" for each in pod_template.env_from or () if each.get("secretRef")]
     variables += [name for name, url in proxies.items() if "@" in url]
-    volumes = {each.get("name") for each in asked.volumes or () if _is_secret(each)}
-    mounts = (each for each in asked.volume_mounts or () if each.get("name") in volumes)
+    volumes = {each.get("name") for each in pod_template.volumes or () if _is_secret(each)}
+    mounts = (each for each in pod_template.volume_mounts or () if each.get("name") in volumes)
     return SecretSources(tuple(variables), tuple(str(each.get("mountPath")) for each in mounts))
 
 
@@ -108,11 +110,11 @@ class PodSettings:
 
 
 def trainer_environment(
-    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate, *, gpu: bool
+    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate, *, gpu: bool
 ) -> Variables:
     """Return the variables of the trainer container. Raises InvalidSpec for a PYTHONPATH without a literal value."""
     values = {**_external(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
-    values |= secret_sources(asked, settings.proxies()).environment()
+    values |= secret_sources(pod_template, settings.proxies()).environment()
     if settings.progress_url is not None:
         values[contract.PROGRESS_URL] = settings.progress_url
         values[contract.PROGRESS_TOKEN_FILE] = TOKEN_FILE
@@ -122,20 +124,22 @@ def trainer_environment(
     if len(launched.hosts) > 1:
         values[_NO_PROXY] = f"{names.service(owner.name)}.{owner.namespace}.svc"
     if source.python_path:
-        values[_PYTHON_PATH] = _python_path(source.python_path, asked)
+        values[_PYTHON_PATH] = _python_path(source.python_path, pod_template)
     # The kubelet evicts a pod that writes more; without a limit the value is the node's allocatable storage.
     scratch = {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}
-    joined = _merge(values, asked, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
+    joined = _merge(values, pod_template, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
     return [*joined, {"name": contract.EPHEMERAL_STORAGE, "valueFrom": scratch}]
 
 
-def init_environment(launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate) -> Variables:
+def init_environment(
+    launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate
+) -> Variables:
     """Return the variables of the init container; the job's are included for proxies, package indexes, credentials."""
     values = {**_external(settings), **launched.environment, **source.init_environment, "HOME": HOME}
-    values |= secret_sources(asked, settings.proxies()).environment()
+    values |= secret_sources(pod_template, settings.proxies()).environment()
     # The init container gets no GPU: NVIDIA's images request all of them if NVIDIA's runtime is the default.
     values[_GPUS] = "void"
-    return _merge(values, asked, kept=frozenset())
+    return _merge(values, pod_template, kept=frozenset())
 
 
 def _external(settings: PodSettings) -> dict[str, str]:
@@ -144,18 +148,18 @@ def _external(settings: PodSettings) -> dict[str, str]:
     return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
 
 
-def _merge(values: dict[str, str], asked: PodTemplate, kept: frozenset[str]) -> Variables:
+def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[str]) -> Variables:
     uid = {"name": contract.INCARNATION, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    theirs = [each for each in asked.env or () if each.get("name") not in kept.intersection(values)]
+    theirs = [each for each in pod_template.env or () if each.get("name") not in kept.intersection(values)]
     named = {each.get("name") for each in theirs}
     values = {**values, contract.TERMINATION_LOG: TERMINATION_LOG}
     ours = [{"name": name, "value": value} for name, value in values.items() if name not in named]
     return [*ours, uid, *theirs]
 
 
-def _python_path(packages: str, asked: PodTemplate) -> str:
+def _python_path(packages: str, pod_template: PodTemplate) -> str:
     """Return the PYTHONPATH: the job's own value, if any, before `packages`. Raises InvalidSpec."""
-    for index, each in enumerate(asked.env or ()):
+    for index, each in enumerate(pod_template.env or ()):
         if each.get("name") == _PYTHON_PATH:
             if "value" not in each:
                 raise InvalidSpec(

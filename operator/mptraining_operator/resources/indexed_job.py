@@ -90,17 +90,17 @@ def indexed_job(
 def _template(
     owner: Owner, job: ResolvedJob, spec: JobSpec, scheduling: Scheduling, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
-    asked = spec.pod_template or PodTemplate()
+    pod_template = spec.pod_template or PodTemplate()
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
             "labels": {
                 **settings.labels,
-                **(asked.labels or {}),
+                **(pod_template.labels or {}),
                 **names.attempt_labels(owner.name, owner.uid, attempt),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
-            "annotations": {**(asked.annotations or {}), SAFE_TO_EVICT: "false"},
+            "annotations": {**(pod_template.annotations or {}), SAFE_TO_EVICT: "false"},
         },
         "spec": {
             "restartPolicy": "Never",
@@ -109,42 +109,42 @@ def _template(
             "securityContext": _POD_SECURITY,
             # Service links add variables for every Service of the namespace: thousands, with colliding names.
             "enableServiceLinks": False,
-            **_service_account(asked),
-            **_pull_secrets(asked, settings),
+            **_service_account(pod_template),
+            **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **_placement(owner, job, asked, attempt, settings),
-            **_containers(owner, job, asked, attempt, settings),
+            **_placement(owner, job, pod_template, attempt, settings),
+            **_containers(owner, job, pod_template, attempt, settings),
         },
     }
 
 
-def _service_account(asked: PodTemplate) -> dict[str, Any]:
+def _service_account(pod_template: PodTemplate) -> dict[str, Any]:
     """Return the service account; without one in the job, no token for the Kubernetes API is mounted.
 
     With an account the pod leaves `automountServiceAccountToken` unset, so that the account's own value applies.
     Google credentials need no token in the pod: GKE's metadata server provides them for the pod's account.
     """
-    name = asked.service_account_name
+    name = pod_template.service_account_name
     return {"serviceAccountName": name} if name else {"automountServiceAccountToken": False}
 
 
-def _pull_secrets(asked: PodTemplate, settings: PodSettings) -> dict[str, Any]:
-    secrets = list(asked.image_pull_secrets or ())
+def _pull_secrets(pod_template: PodTemplate, settings: PodSettings) -> dict[str, Any]:
+    secrets = list(pod_template.image_pull_secrets or ())
     secrets += [each for name in settings.image_pull_secrets if (each := {"name": name}) not in secrets]
     return {"imagePullSecrets": secrets} if secrets else {}
 
 
 def _placement(
-    owner: Owner, job: ResolvedJob, asked: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
     lost = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.unreachable_seconds}
         for key in _LOST_NODE
     ]
-    selector = {**(asked.node_selector or {}), **job.placement.node_selector}
+    selector = {**(pod_template.node_selector or {}), **job.placement.node_selector}
     tolerations = [*job.placement.tolerations, *lost]
-    tolerations += [each for each in asked.tolerations or () if each not in tolerations]
+    tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
     if job.processes > 1 and job.accelerator.kind != "tpu":
@@ -162,7 +162,7 @@ def _placement(
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, asked: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
     source = source_parts(job)
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
@@ -171,32 +171,34 @@ def _containers(
     trusted = settings.authorities is not None
     mounts = [*own_mounts(token=reported, authorities=trusted), *source.trainer_mounts]
     init_mounts = [*own_mounts(token=False, authorities=trusted), *source.init_mounts]
-    refuse_collisions(asked, [*mounts, *(init_mounts if source.prepared else ())])
+    refuse_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
-    trainer = _container(names.TRAINER_CONTAINER, job, asked, launched.command)
-    trainer["env"] = trainer_environment(owner, launched, source, settings, asked, gpu=job.accelerator.kind == "gpu")
+    trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
+    trainer["env"] = trainer_environment(
+        owner, launched, source, settings, pod_template, gpu=job.accelerator.kind == "gpu"
+    )
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(asked, job.placement.resources)
-    trainer["volumeMounts"] = [*mounts, *(asked.volume_mounts or ())]
+    trainer["resources"] = _resources(pod_template, job.placement.resources)
+    trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     result: dict[str, Any] = {}
     if source.prepared:
-        init = _container(names.SOURCE_CONTAINER, job, asked, SOURCE_COMMAND)
-        init["env"] = init_environment(launched, source, settings, asked)
+        init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
+        init["env"] = init_environment(launched, source, settings, pod_template)
         # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
         # container and trainer counts.
-        init["resources"] = _resources(asked, {})
-        init["volumeMounts"] = [*init_mounts, *(asked.volume_mounts or ())]
+        init["resources"] = _resources(pod_template, {})
+        init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
     volumes = own_volumes(owner.name, job.accelerator, audience, settings.authorities)
     return {
         **result,
         "containers": [trainer],
-        "volumes": [*volumes, *source.volumes, *(asked.volumes or ())],
+        "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
     }
 
 
-def _container(name: str, job: ResolvedJob, asked: PodTemplate, command: tuple[str, ...]) -> dict[str, Any]:
+def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: tuple[str, ...]) -> dict[str, Any]:
     if job.image is None:
         raise InvalidSpec(
             "spec.podTemplate.image", "no image", next_step="Name one, or set trainerImage in the operator's settings."
@@ -205,16 +207,16 @@ def _container(name: str, job: ResolvedJob, asked: PodTemplate, command: tuple[s
         "name": name,
         "image": job.image,
         "command": list(command),
-        **({"envFrom": asked.env_from} if asked.env_from else {}),
+        **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
         "securityContext": _CONTAINER_SECURITY,
         # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
         # with secrets, which the log may contain.
-        "terminationMessagePolicy": "File" if secret_sources(asked, {}) else "FallbackToLogsOnError",
+        "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
     }
 
 
-def _resources(asked: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
-    written = asked.resources
+def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
+    written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
     # Kubernetes uses a limit as the request if there is no request.

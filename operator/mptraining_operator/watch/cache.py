@@ -179,7 +179,7 @@ class Cache:
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
             nodes_beside = self._nodes_beside(key) if limits.jobs.nodes_per_namespace is not None else 0
         job, problem = read_job(stored)
-        status, trouble = read_status(stored)
+        status, status_problem = read_status(stored)
         whole = Snapshot(
             key=key,
             uid=stored.uid,
@@ -187,7 +187,7 @@ class Cache:
             created=stored.created,
             job=job,
             status=status,
-            problem=problem or trouble,
+            problem=problem or status_problem,
             deleting=stored.deleting,
             batch_jobs=tuple(sorted(batch_jobs, key=lambda each: (each.attempt, each.uid))),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
