@@ -1,6 +1,6 @@
-"""The Kubernetes operator: it watches MPTrainingJobs and creates the pods that train them.
+"""Kubernetes operator that watches MPTrainingJobs and creates the pods that train them.
 
-Data flows one way: `watch` reads the API server into a cache and a queue; the `controller` takes a job from the queue,
-`plan` decides from a snapshot what to do, and `apply` writes it, with the objects that `resources` builds. `progress`
-receives the workers' reports. `app` starts all parts.
+Data flows one way: `watch` fills a cache and a queue from the API server; the `controller` takes a job from the queue,
+`plan` computes a plan from its snapshot, and `apply` executes the plan with the objects that `resources` builds.
+`progress` receives the workers' reports. `app` starts all parts.
 """

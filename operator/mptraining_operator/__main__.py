@@ -1,4 +1,4 @@
-"""`python -m mptraining_operator run | check | settings`."""
+"""Command line and log formats of the operator: `python -m mptraining_operator run | check | settings`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from mptraining_api.model import Model
 
 
-# Their news is every handler and every request; what goes wrong is a warning.
-_CHATTY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
-# One warns at every start that it runs beside the main thread, as it is meant to; the other says four times a second
-# that the API server is away, which our own calls say in plainer words. Refusals end the streams, and `watch` says so.
-_QUIET = ("kopf._core.reactor.running", "kopf._cogs.clients")
-_ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+# At INFO these loggers report every handler and request; only their warnings are logged.
+_WARNINGS_ONLY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
+# The first warns at every start that kopf is not in the main thread, which is intended. The second reports four times a
+# second that the API server does not respond, which the operator's own calls report as well. A rejected watch ends
+# kopf, which `watch.kopf_streams` logs.
+_DISABLED = ("kopf._core.reactor.running", "kopf._cogs.clients")
+_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """time, level, message, whatever `extra` carries (job, attempt, …), and the traceback as `error`."""
+    """JSON lines: time, level, logger, message, the fields of `extra` (job, attempt, …), the traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
@@ -43,7 +44,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """For a person at a terminal."""
+    """Text lines for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
@@ -53,7 +54,7 @@ class PlainLines(logging.Formatter):
 
 
 def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
-    """Sends all loggers to `stream` (standard error); `level` and `style` as in the settings."""
+    """Write all logs to `stream` (default: standard error); `level` and `style` as in the settings."""
     formats: dict[str, logging.Formatter] = {"json": JsonLines(), "text": PlainLines()}
     threshold = logging.getLevelNamesMapping()[level]
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -61,15 +62,15 @@ def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
-    for name in _CHATTY:
+    for name in _WARNINGS_ONLY:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
-    for name in _QUIET:
+    for name in _DISABLED:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    extras = {name: value for name, value in record.__dict__.items() if name not in _ORDINARY}
-    # kopf's own, a mapping that repeats the object.
+    extras = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
+    # Fields of kopf, which repeat the object.
     for name in ("k8s_skip", "k8s_ref", "settings"):
         extras.pop(name, None)
     return extras
@@ -82,12 +83,12 @@ SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file
 
 @app.command()
 def run(settings: SettingsFile = None) -> None:
-    """Watches MPTrainingJobs and keeps a gang of trainer pods running for each, until SIGTERM."""
+    """Run the operator until SIGTERM: watch MPTrainingJobs and run the trainer pods of each."""
     start(settings)
 
 
 def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
-    """What `run` does; `clock` is this machine's, in seconds since 1970."""
+    """Run the operator; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
     import signal
@@ -111,16 +112,16 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     metrics = Metrics()
     now = ServerTime(clock)
     try:
-        # Workers, and beside them progress, lists and events.
+        # One connection per worker, and more for progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
-        # Its own connection, and short of patience: a leader that waits is a leader no more.
-        patience = chosen.lease.duration_seconds * 0.4
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=patience)
+        # A connection with a short timeout: a renewal that takes longer loses the lease.
+        timeout = chosen.lease.duration_seconds * 0.4
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=timeout)
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None
-    # What was imported stays for good. To search it for cycles again and again, which the parsing of every watch event
-    # sets off, was a fifth of the CPU time of an event (parsed and handled, without the network).
+    # Imported modules are never freed. Without freeze, the garbage collector scans them repeatedly while watch events
+    # are parsed, which took a fifth of the CPU time of an event (parsed and handled, without the network).
     gc.collect()
     gc.freeze()
     identity = Identity.from_environment(os.environ, host=socket.gethostname())
@@ -135,8 +136,8 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
 
 
 @app.command()
-def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(help="Patience.")] = 60) -> None:
-    """Says whether the operator that was installed with these settings works; `helm test` runs this beside it."""
+def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(help="Timeout.")] = 60) -> None:
+    """Check that the operator installed with these settings works; `helm test` runs this in its namespace."""
     import os
     import socket
     import threading
@@ -166,7 +167,7 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
 
 @app.command("settings")
 def show_settings() -> None:
-    """Prints the default settings as YAML, each with its meaning."""
+    """Print the default settings as YAML, each with its description."""
     from mptraining_operator.settings import OperatorSettings
 
     typer.echo("\n".join(_lines(OperatorSettings())))
@@ -184,7 +185,7 @@ def _lines(settings: Model, indent: str = "") -> Iterator[str]:
             yield f"{indent}{field.alias}:"
             yield from _lines(value, f"{indent}  ")
         else:
-            # JSON is YAML, and quotes what must be.
+            # JSON is valid YAML with all necessary quotes.
             yield f"{indent}{field.alias}: {json.dumps(value)}"
 
 

@@ -1,6 +1,6 @@
-"""The parts of one replica, put together: started in the order of the data, stopped in the reverse.
+"""Assembly of one operator replica: construction, start and stop of all its parts.
 
-Every replica watches, lists and takes progress reports; the one that holds the lease reconciles.
+Every replica watches, lists and receives progress reports; only the leader reconciles.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
-# Seconds from SIGTERM until exit: the kubelet's patience is longer, `helm upgrade`'s is not.
+# Seconds that workers get to finish after SIGTERM; the kubelet would wait longer, `helm upgrade` not.
 _FINISH_SECONDS = 5.0
 
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
-    """What plans need of the settings."""
+    """Return the settings that plans depend on."""
     return Limits(
         cluster=settings.cluster(),
         program_backoff=settings.restart.program_seconds,
@@ -55,10 +55,10 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 
 
 class Operator:
-    """One replica. `lost` is called when it must not go on; it has to end the process.
+    """One replica. `lost` is called when it must stop leading, and must end the process.
 
-    `clock` tells the seconds since 1970, for times that are written down or compared with such (`server_time`);
-    what must not jump is measured by monotonic clocks.
+    `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
+    durations are measured with monotonic clocks.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Operator:
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,
             clock=time.monotonic,
-            returned=self._watch_anew,
+            returned=self._restart_streams,
         )
         self._streams = Streams(
             intake,
@@ -133,7 +133,7 @@ class Operator:
         )
         metrics.watch(
             jobs_by_phase=self._cache.jobs_by_phase,
-            # A standby's keys wait for nobody.
+            # A standby queues keys but does not process them.
             queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
         )
@@ -144,9 +144,9 @@ class Operator:
         return self._health.port
 
     def run(self, stop: threading.Event) -> None:
-        """Works until `stop` is set; then finishes what is in hand and lets a successor begin.
+        """Run until `stop` is set; then finish the jobs in progress and release the lease.
 
-        Raises OSError when a port cannot be had.
+        Raises OSError if a port is not available.
         """
         self._health.start()
         threading.Thread(target=self._start, name="start", daemon=True).start()
@@ -167,7 +167,7 @@ class Operator:
         self._lease.start()
 
     def _start_progress(self) -> None:
-        """Before any pod starts: pods are told the endpoint's certificate."""
+        """Start the progress endpoint, with retries, before any pod starts: pods need its CA certificate."""
         pause = 1.0
         while not self._stopping.is_set():
             try:
@@ -182,28 +182,30 @@ class Operator:
                 pause = min(2 * pause, 15.0)
 
     def _lead(self) -> None:
-        """Begins to reconcile: every job gets a look, since a predecessor may have stopped anywhere."""
+        """Start to reconcile as the leader."""
         if self._stopping.is_set():
             return
         _log.info("leading as %s", self._identity.name)
         self._metrics.set_leader(True)
-        # In a thread of its own: the one that calls has a lease to renew.
+        # A new thread, because the list in `_reconcile` may take long.
         threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
 
     def _reconcile(self) -> None:
-        """A standby's streams may lag behind each other, and a list that began before this replica led may be torn:
-        its Jobs from before the last write of the leader before, its MPTrainingJobs from after it. What is not seen
-        must not be taken for gone.
+        """List everything, queue every job, since the previous leader may have stopped anywhere, and start the workers.
+
+        A list that began before this replica led may be inconsistent: its Jobs from before the previous leader's last
+        write, its MPTrainingJobs from after it, so that a Job in use appears deleted. A standby's watch streams may
+        also lag behind each other.
         """
         if not self._relister.anew(self._stopping) or self._stopping.is_set():
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
-        # While nobody led nobody may have taken reports either.
-        heard = self._clock() if self._settings.progress.enabled else None
-        self._reconciler.start(self._settings.workers, reports_since=heard)
+        # Without a leader, possibly no replica was running to receive reports.
+        receiving_since = self._clock() if self._settings.progress.enabled else None
+        self._reconciler.start(self._settings.workers, reports_since=receiving_since)
 
-    def _watch_anew(self) -> None:
+    def _restart_streams(self) -> None:
         self._streams.begin_anew()
 
     def _stop(self) -> None:
@@ -211,7 +213,8 @@ class Operator:
         self._stopping.set()
         self._queue.stop()
         finished = self._reconciler.join(_FINISH_SECONDS)
-        # Who still writes must not have a successor beside it: then the lease runs out by itself.
+        # Keep the lease until the last write has finished; otherwise a second leader could start while this one still
+        # writes.
         self._lease.stop(release=finished)
         self._relister.stop()
         if self._progress is not None:
@@ -243,7 +246,7 @@ class Operator:
 
 
 def die(cause: str) -> None:
-    """Ends the process at once: a leader that lost its lease must not finish even the call it is in."""
-    _log.error("no longer leading: %s; this process ends and is started anew", cause)
+    """End the process immediately: a leader that lost its lease must not complete any further call."""
+    _log.error("no longer leading: %s; this process exits and is restarted", cause)
     logging.shutdown()
     os._exit(1)

@@ -1,7 +1,7 @@
-"""Carries out a plan: the status first, then the actions in their order, then what is to be said.
+"""Execution of a plan: the status, then its Events and its actions in order; creation of children; the frozen job.
 
-Status is the intent and is written only over the very version that the plan was made from: whoever loses that race
-reads the job again and plans anew. What comes after may be done twice with the effect of once.
+The status records the intent. Its write has the resourceVersion of the plan's snapshot as precondition; after a
+conflict the job is read and planned again. The actions are idempotent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Kind = Literal["NameTaken", "Refused", "Invalid"]
 
 
 class Creator(Protocol):
-    """What is needed of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that `create` needs."""
 
     def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
 
@@ -55,7 +55,7 @@ class Creator(Protocol):
 
 
 class NotCreated(Exception):
-    """The child is not there, and why; see `snapshot.Refusal`."""
+    """A child could not be created; `kind` as in `snapshot.Refusal`."""
 
     def __init__(self, kind: Kind, child: str, message: str) -> None:
         super().__init__(f"{child}: {message}")
@@ -65,13 +65,13 @@ class NotCreated(Exception):
 
 
 class NamespaceGone(Exception):
-    """There is nothing more to create: the namespace is being deleted, and the job with it."""
+    """The namespace of the job does not exist or is being deleted."""
 
 
 def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False) -> Raw:
-    """The child as it is stored, made now or before; an empty mapping when it was there and is `known` to be ours.
+    """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
 
-    Raises NotCreated, NamespaceGone, and ApiProblem for what may heal by trying again.
+    Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
     """
     name = str(body["metadata"]["name"])
     child = f"{body['kind']} {name}"
@@ -85,23 +85,23 @@ def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str
         if problem.status == 404 or problem.namespace_is_going:
             raise NamespaceGone from None
         if problem.status in (403, 409):
-            # An exhausted quota can answer 403 where the object exists.
+            # An exhausted quota may return 403 for an object that exists.
             found = _existing(cluster, resource, owner, name, child)
             if found is not None:
                 return found
             if problem.status == 409:
-                # Deleted between the two calls.
+                # The object was deleted between the two calls.
                 raise
         raise NotCreated(_kind(problem), child, problem.message) from None
 
 
 def _kind(problem: ApiProblem) -> Kind:
-    """A webhook's no is somebody's policy, whatever code it chose; a 400, 413 or 422 is about the object itself."""
+    """Return Refused for 403 and for an admission webhook, which may use any code; else Invalid (400, 413, 422)."""
     return "Refused" if problem.status == 403 or "admission webhook" in problem.message else "Invalid"
 
 
 def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
-    """Our own object of that name, None when there is none. Raises NotCreated when it is not ours or is going."""
+    """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
     try:
         found = cluster.get(resource, owner.namespace, name)
     except ApiProblem as problem:
@@ -113,25 +113,25 @@ def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, chi
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
     if controller.get("uid") == owner.uid:
         if "deletionTimestamp" in metadata:
-            raise NotCreated("NameTaken", child, "it is being deleted and will be made anew when it is gone")
+            raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
         return found
     if controller.get("kind") == KIND:
         raise NotCreated(
             "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
         )
-    by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
-    raise NotCreated("NameTaken", child, f"it exists already, controlled by {by}")
+    controlled_by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
+    raise NotCreated("NameTaken", child, f"it exists already, controlled by {controlled_by}")
 
 
 def digest(text: str) -> str:
-    """SHA-256, in hexadecimal digits."""
+    """Return the SHA-256 in hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob | None) -> JobStatus:
-    """The status with the digest of the job that an attempt is about to freeze.
+    """Return the status with the digest of the resolved job that StartAttempt is about to freeze.
 
-    Of one that is frozen already (`known`) it stays: another version may have written the same job in other words.
+    The digest of a job that is already frozen (`known`) is kept: another version may have serialized it differently.
     """
     for action in actions:
         if isinstance(action, StartAttempt) and action.job != known:
@@ -140,28 +140,33 @@ def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob
 
 
 def read(text: str, snapshot: Snapshot) -> ResolvedJob:
-    """The job in the ConfigMap's `text`. Raises NotCreated, in the ConfigMap's name, for a job that is not what the
-    status vouches for or that this version cannot read. Jobs of versions before 0.1 have no digest.
+    """Parse the resolved job in the ConfigMap's `text`.
+
+    Raises NotCreated if the text does not match status.jobDigest or this version cannot read it. Jobs of versions
+    before 0.1 have no digest.
     """
     where = f"ConfigMap {names.config_map(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
     if expected is not None and digest(text) != expected:
-        words = f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is made anew."
-        raise NotCreated("NameTaken", where, words)
+        message = (
+            f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is created again."
+        )
+        raise NotCreated("NameTaken", where, message)
     try:
         return ResolvedJob.read(text)
     except ValidationError as error:
-        words = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
-        raise NotCreated("Refused", where, words) from None
+        message = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
+        raise NotCreated("Refused", where, message) from None
 
 
 _log = logging.getLogger(__name__)
 
-# Jobs whose Service and NetworkPolicy are known to be their own; the oldest are looked at again.
+# The number of jobs whose Service and NetworkPolicy are known to exist; those of the oldest are checked again.
 _KNOWN_KEPT = 20_000
-# The API server's words when another object has the name by now: to a deletion (its store has others than its front),
-# and to a patch. Long ones, for a job's name may have "uid" in it, and a pod that lives must not be taken for gone.
-_ANOTHER = {
+# Error messages of the API server if another object has the name: for a deletion (from its storage and its handler),
+# and for a patch. The substrings are long, because a job's name may contain "uid", and a live pod must not be taken for
+# deleted.
+_UID_CONFLICTS = {
     409: ("the UID in the precondition", "Precondition failed: UID"),
     422: ("metadata.uid: Invalid value",),
 }
@@ -170,7 +175,10 @@ Announce = Callable[[Snapshot, EventRecord], None]
 
 
 class Applier:
-    """Thread-safe for different jobs. `clock` in seconds since 1970; `written` hears of plans whose status stands."""
+    """Executes plans. Thread-safe for different jobs.
+
+    `clock` is in seconds since 1970; `written` is called with each plan whose status is stored.
+    """
 
     def __init__(
         self,
@@ -191,7 +199,7 @@ class Applier:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def apply(self, plan: Plan, seen: Seen) -> bool:
-        """Whether something was learnt by which the plan is to be made anew at once. Raises ApiProblem."""
+        """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
             status = with_digest(plan.status, plan.actions, snapshot.findings.job_file)
@@ -200,21 +208,21 @@ class Applier:
                 return True
             snapshot = dataclasses.replace(snapshot, status=status)
         self._written(plan)
-        for announcement in plan.event_records:
-            self._say(announcement, plan, snapshot)
-        learnt = [self._carry_out(action, snapshot) for action in plan.actions]
-        return any(learnt)
+        for record in plan.event_records:
+            self._emit(record, plan, snapshot)
+        changed = [self._execute(action, snapshot) for action in plan.actions]
+        return any(changed)
 
-    def _say(self, announcement: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
+    def _emit(self, record: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
         status = plan.status or snapshot.status
         attempt = status.current_attempt if status else None
-        level = logging.WARNING if announcement.type == "Warning" else logging.INFO
+        level = logging.WARNING if record.type == "Warning" else logging.INFO
         extra = {"job": str(snapshot.key), "attempt": attempt}
-        _log.log(level, "%s: %s", announcement.reason, announcement.message, extra=extra)
-        self._announce(snapshot, announcement)
+        _log.log(level, "%s: %s", record.reason, record.message, extra=extra)
+        self._announce(snapshot, record)
 
     def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
-        """Whether it is written; else the cache knows the job as it is by now."""
+        """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
         key = snapshot.key
         try:
             answer = self._cluster.patch_job_status(key.namespace, key.name, version, changes)
@@ -238,13 +246,13 @@ class Applier:
                 raise
             self._cache.remove_job(key, snapshot.uid, version)
 
-    def _carry_out(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
-        """Whether something was learnt."""
+    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
+        """Execute one action and return whether the job must be planned again."""
         match action:
             case StartAttempt():
                 return self._start(action, snapshot)
             case EndAttempt():
-                # Foreground: the Job stands until its pods are gone.
+                # Foreground: the Job exists until its pods are deleted.
                 return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
                 return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
@@ -267,7 +275,7 @@ class Applier:
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid)
         known = snapshot.uid in self._known
         try:
-            # Built first: a pod that cannot be leaves nothing behind.
+            # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
                 owner,
                 action.job,
@@ -283,14 +291,14 @@ class Applier:
                 return True
             create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
             create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
-            made = create(self._cluster, api.BATCH_JOBS, owner, job)
+            created = create(self._cluster, api.BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
         except NotCreated as no:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceGone:
             return False
-        self._cache.put_batch_job(snapshot.key, parse.version(made), parse.batch_job(made))
+        self._cache.put_batch_job(snapshot.key, parse.version(created), parse.batch_job(created))
         self._cache.learn(snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False)
         self._known[snapshot.uid] = None
         while len(self._known) > _KNOWN_KEPT:
@@ -301,7 +309,7 @@ class Applier:
         return self._cache.learn(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _is_other(self, config_map: Raw, job: ResolvedJob, snapshot: Snapshot) -> bool:
-        """Whether an earlier attempt froze another job than this plan is about; it is learnt then."""
+        """Return whether an earlier attempt froze another job than this plan's; the cache then stores that job."""
         text = config_map.get("data", {}).get(JOB_FILE)
         if text is None or text == job.to_json():
             return False
@@ -345,12 +353,12 @@ class Applier:
             owner = {}
         if not owner or parse.uid(owner) != action.batch_job_uid:
             return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
-        # Without its label no stream would ever tell of its end.
+        # The watch stream selects by label: without it the Job's end would not be observed.
         if parse.owner(owner) == snapshot.key:
             self._cache.put_batch_job(snapshot.key, parse.version(owner), parse.batch_job(owner))
             if self._cache.controls(snapshot.key, action.batch_job_uid):
                 return True
-        # Somebody took its label or its owner away: nobody looks after this gang, and the next waits for its end.
+        # Its label or its owner reference was removed: delete the Job, because the next attempt waits for its pods.
         if "deletionTimestamp" in owner["metadata"]:
             return False
         return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
@@ -369,39 +377,42 @@ class Applier:
         body = {"metadata": {"uid": action.uid}, "status": status}
         namespace = snapshot.key.namespace
         try:
-            # Strategic: the condition joins the others instead of replacing them.
+            # A strategic merge patch adds the condition; a JSON merge patch would replace the list.
             answer = self._cluster.patch(
                 api.PODS, namespace, action.pod, body, subresource="status", kind=api.STRATEGIC
             )
         except ApiProblem as problem:
-            return self._gone(snapshot, action.uid, problem)
+            return self._handle_missing(snapshot, action.uid, problem)
         self._cache.put_pod(snapshot.key, parse.version(answer), parse.pod(answer))
         return False
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
-        """Whether it was learnt that it is gone already."""
+        """Delete an object; return whether the cache had it although it was already deleted."""
         try:
             self._cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
         except ApiProblem as problem:
-            return self._gone(snapshot, uid, problem)
+            return self._handle_missing(snapshot, uid, problem)
         return False
 
-    def _gone(self, snapshot: Snapshot, uid: str, problem: ApiProblem) -> bool:
-        """Whether that is news: its deletion may have been lost with a stream. Raises what says something else."""
-        if problem.status == 404 or _is_another(problem):
+    def _handle_missing(self, snapshot: Snapshot, uid: str, problem: ApiProblem) -> bool:
+        """Remove a deleted object from the cache, since a watch stream may have missed the deletion.
+
+        Returns whether the cache had it. Raises `problem` if it does not mean that the object is deleted.
+        """
+        if problem.status == 404 or _is_uid_conflict(problem):
             return self._cache.gone(snapshot.key, uid)
         if problem.status != 409:
             raise problem
-        # Any other conflict passes by itself.
+        # Another conflict is resolved by the next reconcile.
         return False
 
 
 def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
-    """The merge patch from one status to the other: whole top-level fields, null for what goes, never progress."""
+    """Return the merge patch between two statuses: whole top-level fields, null for removed ones, without progress."""
     old, new = before.to_document(), after.to_document()
     fields = (old.keys() | new.keys()) - {"progress"}
     return {field: new.get(field) for field in sorted(fields) if old.get(field) != new.get(field)}
 
 
-def _is_another(problem: ApiProblem) -> bool:
-    return any(words in problem.message for words in _ANOTHER.get(problem.status, ()))
+def _is_uid_conflict(problem: ApiProblem) -> bool:
+    return any(text in problem.message for text in _UID_CONFLICTS.get(problem.status, ()))

@@ -1,7 +1,7 @@
-"""The Kubernetes API as this operator uses it: the only module that knows the client, and imports it late.
+"""Kubernetes API client of the operator, and the API server's clock; the only module that imports the client library.
 
-Plain mappings in and out: building the client's model objects costs ten times what the call itself does. Every
-failure is an `ApiProblem`; nothing is tried twice here, the queue does that.
+Requests and responses are plain mappings: the library's model objects take ten times the CPU time of the call itself.
+Every failure is an `ApiProblem`; calls are not retried here but by the work queue.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from mptraining_api.spec import GROUP, VERSION
 
 _log = logging.getLogger(__name__)
 
-# Differences below are not worth a word: they decide nothing.
-_WORTH_SAYING = 5.0
+# Seconds. Smaller changes of the clock difference are not logged.
+_LOGGED_CHANGE = 5.0
 
 
 def ahead(believed: float, *, sent: float, received: float, date: float) -> float:
-    """By how many seconds the server is ahead: as believed, or the nearest that this answer allows.
+    """Return the seconds by which the server's clock is ahead: `believed`, clamped to the range of this response.
 
-    `sent` and `received` by the own clock, `date` by the server's; seconds since 1970.
+    `sent` and `received` are by the local clock, `date` by the server's, in seconds since 1970.
     """
     return min(max(believed, date - received), date + 1.0 - sent)
 
 
 def read(date: str) -> float | None:
-    """An HTTP date (RFC 9110, section 5.6.7) in seconds since 1970; None for anything else."""
+    """Parse an HTTP date (RFC 9110, section 5.6.7) to seconds since 1970; None if it is invalid."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):
@@ -41,10 +41,10 @@ def read(date: str) -> float | None:
 
 
 class ServerTime:
-    """Call it for the seconds since 1970, by the server as far as it is known. Thread-safe."""
+    """Callable clock: seconds since 1970 by the API server's clock, estimated from its responses. Thread-safe."""
 
     def __init__(self, own: Callable[[], float]) -> None:
-        """`own` is this machine's clock; until the first answer it is all there is."""
+        """`own` is this machine's clock, which is used until the first response."""
         self.own = own
         self._ahead = 0.0
         self._lock = threading.Lock()
@@ -53,17 +53,17 @@ class ServerTime:
         return self.own() + self._ahead
 
     def heard(self, date: str | None, *, sent: float) -> None:
-        """An answer with that `Date` has just come, to what was sent at `sent` by the own clock."""
-        told = read(date) if date else None
-        if told is None:
+        """Update the estimate from the `Date` header of a response to a request sent at `sent` by the local clock."""
+        server_date = read(date) if date else None
+        if server_date is None:
             return
         with self._lock:
             before = self._ahead
-            self._ahead = ahead(before, sent=sent, received=self.own(), date=told)
+            self._ahead = ahead(before, sent=sent, received=self.own(), date=server_date)
             changed = abs(self._ahead - before)
-        if changed > _WORTH_SAYING:
-            words = "this machine's clock and the API server's are %.0f s apart; times are told by the API server's"
-            _log.warning(words, abs(self._ahead))
+        if changed > _LOGGED_CHANGE:
+            message = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
+            _log.warning(message, abs(self._ahead))
 
 
 Raw = dict[str, Any]
@@ -75,20 +75,20 @@ PAGE = 500
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
-# What the client makes of an answer: mappings and lists, where its model objects would cost ten times the call itself.
+# The library's response type by status code: plain mappings and lists instead of model objects.
 _PLAIN = dict.fromkeys((200, 201, 202), "object")
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object: where the API server keeps it."""
+    """A resource of the API server: its path prefix and plural name."""
 
     prefix: str
     plural: str
     namespaced: bool = True
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Of one object, or of all in a namespace, or of all when `namespace` is None."""
+        """Return the path of one object, of all in a namespace, or of all if `namespace` is None."""
         parts = [self.prefix]
         if self.namespaced and namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -111,10 +111,10 @@ TOKEN_REVIEWS = Resource("/apis/authentication.k8s.io/v1", "tokenreviews", names
 
 
 class ApiProblem(Exception):
-    """The API server said no, or nothing.
+    """An error response of the API server, or no response.
 
-    `status` is the HTTP code, 0 when there was no answer; `reason` one word (AlreadyExists, Forbidden, Conflict, …),
-    `causes` more such words; `retry_after` in seconds where the server asked for a pause.
+    `status` is the HTTP code, 0 without a response; `reason` is the reason of the Status object (AlreadyExists,
+    Forbidden, Conflict, …), `causes` are the reasons of its causes; `retry_after` is in seconds.
     """
 
     def __init__(
@@ -134,22 +134,22 @@ class ApiProblem(Exception):
 
     @property
     def namespace_is_going(self) -> bool:
-        """Whether it was refused because its namespace is being deleted."""
+        """Whether the request was rejected because its namespace is being deleted."""
         return self.status == 403 and ("NamespaceTerminating" in self.causes or "being terminated" in self.message)
 
 
 class Counter(Protocol):
-    """Called once for every answer."""
+    """Callback for every response; `code` is 0 without one."""
 
     def __call__(self, *, verb: str, resource: str, code: int) -> None: ...
 
 
 def _count_nothing(*, verb: str, resource: str, code: int) -> None:
-    """For those who do not measure."""
+    """Count nothing, without metrics."""
 
 
 class Cluster:
-    """Thread-safe; `connections` are kept open at most."""
+    """Client of the API server. Thread-safe."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Cluster:
         read_seconds: float = READ_SECONDS,
         server_time: ServerTime | None = None,
     ) -> None:
-        """`server_time` is told the date of every answer."""
+        """`server_time` receives the date of every response."""
         self._api = api
         self._count = count
         self._read_seconds = read_seconds
@@ -174,7 +174,10 @@ class Cluster:
         read_seconds: float = READ_SECONDS,
         server_time: ServerTime | None = None,
     ) -> Cluster:
-        """As the pod's service account, or as KUBECONFIG says. Raises ApiProblem when there is neither."""
+        """Connect with the pod's service account, else with KUBECONFIG. Raises ApiProblem if there is neither.
+
+        `connections` is the size of the connection pool.
+        """
         from kubernetes import client, config
 
         configuration = client.Configuration()
@@ -186,13 +189,13 @@ class Cluster:
             except (config.ConfigException, OSError, TypeError) as error:
                 raise ApiProblem(0, "NoCluster", f"neither in a cluster nor a kubeconfig: {error}") from None
         configuration.connection_pool_maxsize = connections
-        configuration.retries = False  # the queue tries again, and knows whether it is still worth it
+        configuration.retries = False  # The work queue retries, with a new plan.
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
         return cls(api, count=count, read_seconds=read_seconds, server_time=server_time)
 
     def serves(self, resource: Resource) -> bool:
-        """Whether discovery names the resource. Raises ApiProblem when it does not answer."""
+        """Return whether API discovery lists the resource. Raises ApiProblem."""
         *_, group, _version = resource.prefix.split("/")
         try:
             if group != "api":
@@ -216,7 +219,7 @@ class Cluster:
         return answer
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
-        """All objects in pages, each with the resourceVersion of the whole list; `namespace` None for all."""
+        """List objects in pages, each with the resourceVersion of the list; `namespace` None lists all namespaces."""
         query = {"limit": str(PAGE), **selectors}
         while True:
             page = self._call("GET", "list", resource, namespace, query=query)
@@ -233,7 +236,7 @@ class Cluster:
         return self._call("POST", "create", resource, namespace, body=body)
 
     def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw:
-        """With the resourceVersion in `body` as precondition."""
+        """Replace an object, with the resourceVersion in `body` as precondition."""
         return self._call("PUT", "update", resource, namespace, name, body=body)
 
     def patch(
@@ -247,25 +250,26 @@ class Cluster:
         kind: str = MERGE,
         **query: str,
     ) -> Raw:
-        """`kind` is the content type; a uid or resourceVersion in `body` is a precondition."""
+        """Patch an object; `kind` is the content type, a uid or resourceVersion in `body` is a precondition."""
         return self._call(
             "PATCH", "patch", resource, namespace, name, subresource=subresource, body=body, kind=kind, query=query
         )
 
     def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str) -> None:
-        """`propagation` is Foreground or Background; without it a Job's pods would be orphans."""
+        """Delete the object of that uid; `propagation` is Foreground or Background, so that no pods are orphaned."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         self._call("DELETE", "delete", resource, namespace, name, body=body)
 
     def patch_job_status(self, namespace: str, name: str, version: int, changes: Mapping[str, Any]) -> Raw:
-        """The job with these fields of its status replaced; 409 when it is no longer of that resourceVersion."""
+        """Replace these fields of a job's status and return the job; 409 if its resourceVersion is not `version`."""
         body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
         return self.patch(JOBS, namespace, name, body, subresource="status")
 
     def write_progress(self, namespace: str, name: str, uid: str, progress: Mapping[str, Any]) -> Raw:
-        """The job with its `status.progress` replaced, and nothing else, under a field manager of its own.
+        """Replace only a job's `status.progress`, with a separate field manager, and return the job.
 
-        A job made anew under the same name is left alone (422): server-side apply would ignore its uid.
+        A JSON patch that tests the uid, so that a new job of the same name is rejected (422); server-side apply would
+        ignore the uid.
         """
         body: list[Raw] = [
             {"op": "test", "path": "/metadata/uid", "value": uid},
@@ -275,7 +279,7 @@ class Cluster:
         return self.patch(JOBS, namespace, name, body, subresource="status", kind=JSON, **query)
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> Raw:
-        """The `status` of a TokenReview."""
+        """Create a TokenReview and return its `status`."""
         spec = {"token": token, "audiences": list(audiences)}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         return dict(self.create(TOKEN_REVIEWS, None, body).get("status") or {})
@@ -305,7 +309,7 @@ class Cluster:
     def _send(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | list[Raw] | None, kind: str
     ) -> tuple[Raw, int]:
-        """Through the client's generic call, which knows credentials and connections; plain mappings come back."""
+        """Send a request with the library's generic call, which adds credentials; return the response and its code."""
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
@@ -322,10 +326,10 @@ class Cluster:
                 response_types_map=_PLAIN,
                 _request_timeout=(CONNECT_SECONDS, self._read_seconds),
             )
-        except ApiException as no:
-            if no.status:
-                raise _problem(no.status, no.headers or {}, no.body or "") from None
-            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {no.reason}") from None
+        except ApiException as error:
+            if error.status:
+                raise _problem(error.status, error.headers or {}, error.body or "") from None
+            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error.reason}") from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error}") from None
         if time:
@@ -338,13 +342,13 @@ def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
         parsed = json.loads(data)
     except ValueError:
         parsed = None
-    said = parsed if isinstance(parsed, dict) else {}
-    causes = (said.get("details") or {}).get("causes") or ()
+    status = parsed if isinstance(parsed, dict) else {}
+    causes = (status.get("details") or {}).get("causes") or ()
     after = headers.get("Retry-After", "")
     return ApiProblem(
         code,
-        said.get("reason") or "Unknown",
-        said.get("message") or data[:300] or "no words",
+        status.get("reason") or "Unknown",
+        status.get("message") or data[:300] or "no message",
         float(after) if after.isascii() and after.isdigit() else None,
         tuple(str(cause.get("reason", "")) for cause in causes),
     )

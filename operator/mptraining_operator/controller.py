@@ -1,6 +1,6 @@
-"""The workers: each takes a key, looks at the job, plans, and carries the plan out; a failure is tried again later.
+"""Reconcile workers: each takes a key from the queue, plans the job and applies the plan, with retries after failures.
 
-Nothing that happens to one job ends a worker or holds up another job.
+An error of one job neither ends a worker nor delays another job.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
-# A plan that was overtaken is made anew at once this often; then the job waits for its turn again.
+# The number of consecutive plans for a job whose snapshots become outdated; then the job is queued again.
 PLANS_AT_ONCE = 5
-# After so many failures in a row the user hears of it: before that it heals by itself more often than not.
-_FAILURES_UNTIL_SAID = 5
-# After a write, if nothing else asks sooner: whatever the write's own events did not say is seen then.
-_LOOK_AFTER_WRITE = 2.0
+# The number of consecutive failures before an Event reports the problem; most problems are temporary.
+_FAILURES_UNTIL_EVENT = 5
+# Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
+_RECONCILE_AFTER_WRITE = 2.0
 
 Planner = Callable[[Snapshot, float], Plan]
 
 
 class PlanApplier(Protocol):
-    """What is needed of `apply.Applier`."""
+    """The part of `apply.Applier` that the reconciler needs."""
 
     def apply(self, plan: Plan, seen: Seen) -> bool: ...
 
 
 class Reconciler:
-    """`observe` is told the seconds that each look took; `clock` is in seconds since 1970."""
+    """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970."""
 
     def __init__(
         self,
@@ -66,23 +66,23 @@ class Reconciler:
         self._starting = threading.Lock()
 
     def start(self, workers: int, *, reports_since: float | None = None) -> None:
-        """`reports_since` as in Snapshot, in seconds since 1970."""
+        """Start the worker threads. `reports_since` as in Snapshot, in seconds since 1970."""
         self._reports_since = reports_since
         for number in range(workers):
             thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
             thread.start()
-            # Not before: another thread may be stopping already, and one that was not started cannot be joined.
+            # Appended after its start: a thread that has not started cannot be joined by a concurrent `join`.
             self._threads.append(thread)
 
     def join(self, seconds: float) -> bool:
-        """After `queue.stop()`: whether all workers finished what they had in hand in that time."""
+        """Wait after `queue.stop()`; return whether all workers finished within `seconds`."""
         until = self._stopwatch() + seconds
         for thread in self._threads:
             thread.join(max(0.0, until - self._stopwatch()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def dead(self) -> int:
-        """Workers that have ended."""
+        """Return the number of workers that have ended."""
         return sum(1 for thread in self._threads if not thread.is_alive())
 
     def _work(self) -> None:
@@ -93,24 +93,24 @@ class Reconciler:
                 self._queue.done(key)
 
     def look_at(self, key: Key) -> None:
-        """One job, once; whatever goes wrong is logged and tried again, later each time."""
+        """Reconcile one job once; an error is logged and retried with exponential backoff."""
         began = self._stopwatch()
         try:
             self._reconcile(key)
             self._queue.succeeded(key)
         except ApiProblem as problem:
             delay = self._queue.retry(key, problem.retry_after or 0.0)
-            said = "the API server's answer: %s; tried again in %.0f s"
-            _log.warning(said, problem, delay, extra={"job": str(key)})
-            self._say_if_lasting(key, str(problem))
-        except NotCreated as no:
+            text = "the API server's answer: %s; tried again in %.0f s"
+            _log.warning(text, problem, delay, extra={"job": str(key)})
+            self._report_if_lasting(key, str(problem))
+        except NotCreated as refused:
             self._queue.retry(key)
-            _log.warning("%s", no, extra={"job": str(key)})
-            self._say_if_lasting(key, str(no))
-        except Exception as error:  # noqa: BLE001 - one job's trouble is not the other jobs'
+            _log.warning("%s", refused, extra={"job": str(key)})
+            self._report_if_lasting(key, str(refused))
+        except Exception as error:  # noqa: BLE001 - an error of one job must not affect the others
             delay = self._queue.retry(key)
             _log.exception("an error in the operator; tried again in %.0f s", delay, extra={"job": str(key)})
-            self._say_if_lasting(key, f"{type(error).__name__}: {error}")
+            self._report_if_lasting(key, f"{type(error).__name__}: {error}")
         finally:
             self._observe(self._stopwatch() - began)
 
@@ -122,13 +122,13 @@ class Reconciler:
             now = self._clock()
             plan = self._plan(seen.snapshot, now)
             if self._takes_nodes(plan):
-                plan, overtaken = self._apply_alone(key, now)
+                plan, outdated = self._apply_alone(key, now)
             else:
-                overtaken = self._applier.apply(plan, seen)
-            if not overtaken:
-                self._wake(key, plan, now)
+                outdated = self._applier.apply(plan, seen)
+            if not outdated:
+                self._requeue(key, plan, now)
                 return
-        # Overtaken again and again, as by somebody who writes the job all the time.
+        # The snapshot was outdated every time, as when another client writes the job continuously.
         self._queue.add(key, 1.0)
 
     def _takes_nodes(self, plan: Plan) -> bool:
@@ -136,23 +136,23 @@ class Reconciler:
         return limited and any(isinstance(each, StartAttempt) for each in plan.actions)
 
     def _apply_alone(self, key: Key, now: float) -> tuple[Plan, bool]:
-        """Planned anew and applied with no other start beside it, so that two jobs do not take the last nodes both."""
+        """Plan again and apply while no other job starts, so that two jobs do not both take the last nodes."""
         with self._starting:
             seen = self._cache.seen(key, self._limits, self._reports_since)
             plan = self._plan(seen.snapshot, now) if seen else Plan()
             return plan, seen is not None and self._applier.apply(plan, seen)
 
-    def _wake(self, key: Key, plan: Plan, now: float) -> None:
+    def _requeue(self, key: Key, plan: Plan, now: float) -> None:
         if plan.wake_at is not None:
             self._queue.add(key, plan.wake_at - now)
         if plan.status is not None or plan.actions:
-            self._queue.add(key, _LOOK_AFTER_WRITE)
+            self._queue.add(key, _RECONCILE_AFTER_WRITE)
 
-    def _say_if_lasting(self, key: Key, problem: str) -> None:
-        if self._queue.failures(key) != _FAILURES_UNTIL_SAID:
+    def _report_if_lasting(self, key: Key, problem: str) -> None:
+        if self._queue.failures(key) != _FAILURES_UNTIL_EVENT:
             return
         with suppress(Exception):
             snapshot = self._cache.snapshot(key, self._limits)
             if snapshot is not None:
-                said = f"the operator cannot go on with this job and keeps trying: {problem}"
-                self._announce(snapshot, EventRecord("OperatorProblem", said[:1000], "Warning"))
+                message = f"the operator cannot reconcile this job and keeps retrying: {problem}"
+                self._announce(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))

@@ -1,6 +1,6 @@
-"""Kubernetes events about jobs, for `kubectl describe`: best effort, on a thread of its own, never in anyone's way.
+"""Best-effort recorder of Kubernetes Events about jobs, in a thread of its own.
 
-The same words about the same job are one event whose count rises.
+Repeated Events with the same message about the same job are one object with a count.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from mptraining_operator.resources.names import OPERATOR
 
 _log = logging.getLogger(__name__)
 
-# More than these wait only when the API server is slow; the newest are dropped then.
+# The queue fills only if the API server is slow; further Events are then dropped.
 LONGEST_QUEUE = 1_000
-# Kubernetes' bound for the message of an event.
+# Kubernetes' limit for the message of an Event.
 LONGEST_MESSAGE = 1_024
-# Between two events: ten a second at most.
+# Seconds between two Events: at most ten a second.
 _PAUSE = 0.1
-# The same words are not said again before these: seconds.
+# Seconds before the count of a repeated Event is raised again.
 _REPEATED_AFTER = 300.0
 _REMEMBERED = 5_000
 
 
 class Events(Protocol):
-    """What is needed of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that the recorder needs."""
 
     def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
 
@@ -43,29 +43,29 @@ class Events(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _QueuedEvent:
     key: Key
     uid: str
-    announcement: EventRecord
+    record: EventRecord
 
     @property
     def name(self) -> str:
-        """Of the event: the same for the same words about the same job."""
-        told = self.announcement
-        words = "\n".join((self.uid, told.type, told.reason, told.message))
-        return f"{self.key.name}.{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+        """The name of the Event object: equal for equal records about the same job."""
+        record = self.record
+        text = "\n".join((self.uid, record.type, record.reason, record.message))
+        return f"{self.key.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 class Announcer:
-    """`announce` only puts into a queue; `clock` in seconds since 1970."""
+    """Queue of Events and the thread that writes them; `clock` is in seconds since 1970."""
 
     def __init__(self, events: Events, *, host: str, clock: Callable[[], float]) -> None:
         self._events = events
         self._host = host
         self._clock = clock
-        self._waiting: queue.Queue[_Said | None] = queue.Queue(LONGEST_QUEUE)
-        # How often, and when last, by the event's name.
-        self._said: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._waiting: queue.Queue[_QueuedEvent | None] = queue.Queue(LONGEST_QUEUE)
+        # Count and time of the last write, by the name of the Event object.
+        self._written: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="announce", daemon=True)
         self.dropped = 0
@@ -74,7 +74,7 @@ class Announcer:
         self._thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """Says what is still waiting, as far as the time goes."""
+        """Write the Events still in the queue, for up to `seconds`, and stop."""
         self._stopping.set()
         try:
             self._waiting.put_nowait(None)
@@ -83,26 +83,26 @@ class Announcer:
         self._thread.join(seconds)
 
     def announce(self, snapshot: Snapshot, announcement: EventRecord) -> None:
-        """Says it soon, or never when too much is waiting."""
+        """Queue an Event without blocking; drop it if the queue is full."""
         try:
-            self._waiting.put_nowait(_Said(snapshot.key, snapshot.uid, announcement))
+            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, announcement))
         except queue.Full:
             self.dropped += 1
 
     def say_next(self, block: bool = False) -> bool:
-        """Says what has waited longest; False when nothing waits or all is over. For the thread, and for tests."""
+        """Write the oldest queued Event; return False if the queue is empty or stopped. For the thread and tests."""
         try:
-            said = self._waiting.get(block)
+            event = self._waiting.get(block)
         except queue.Empty:
             return False
-        if said is None:
+        if event is None:
             return False
         try:
-            self._say(said)
+            self._write(event)
         except ApiProblem as problem:
-            _log.info("an event was not written: %s", problem, extra={"job": str(said.key)})
-        except Exception:  # noqa: BLE001 - the next event may fare better
-            _log.exception("an event was not written", extra={"job": str(said.key)})
+            _log.info("an event was not written: %s", problem, extra={"job": str(event.key)})
+        except Exception:  # noqa: BLE001 - the thread must keep writing
+            _log.exception("an event was not written", extra={"job": str(event.key)})
         return True
 
     def _run(self) -> None:
@@ -110,54 +110,54 @@ class Announcer:
             if not self._stopping.is_set():
                 self._stopping.wait(_PAUSE)
 
-    def _say(self, said: _Said) -> None:
+    def _write(self, event: _QueuedEvent) -> None:
         now = self._clock()
-        count, last = self._said.get(said.name, (0, 0.0))
+        count, last = self._written.get(event.name, (0, 0.0))
         if count and now - last < _REPEATED_AFTER:
             return
-        if count and self._repeat(said, count + 1, now):
-            self._remember(said, count + 1, now)
+        if count and self._repeat(event, count + 1, now):
+            self._remember(event, count + 1, now)
             return
         try:
-            self._events.create(EVENTS, said.key.namespace, self._event(said, now))
+            self._events.create(EVENTS, event.key.namespace, self._event(event, now))
         except ApiProblem as problem:
-            # Said before this operator started.
+            # The Event was written before this replica started.
             if problem.status != 409:
                 raise
-        self._remember(said, 1, now)
+        self._remember(event, 1, now)
 
-    def _repeat(self, said: _Said, count: int, now: float) -> bool:
-        """Whether the event still exists and now counts one more."""
+    def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
+        """Update the count of an Event; return whether the Event still exists."""
         try:
-            self._events.patch(EVENTS, said.key.namespace, said.name, {"count": count, "lastTimestamp": _time(now)})
+            self._events.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": _time(now)})
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             return False
         return True
 
-    def _remember(self, said: _Said, count: int, now: float) -> None:
-        self._said[said.name] = count, now
-        self._said.move_to_end(said.name)
-        while len(self._said) > _REMEMBERED:
-            self._said.popitem(last=False)
+    def _remember(self, event: _QueuedEvent, count: int, now: float) -> None:
+        self._written[event.name] = count, now
+        self._written.move_to_end(event.name)
+        while len(self._written) > _REMEMBERED:
+            self._written.popitem(last=False)
 
-    def _event(self, said: _Said, now: float) -> dict[str, Any]:
-        told, key = said.announcement, said.key
+    def _event(self, event: _QueuedEvent, now: float) -> dict[str, Any]:
+        record, key = event.record, event.key
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": said.name, "namespace": key.namespace},
+            "metadata": {"name": event.name, "namespace": key.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
                 "namespace": key.namespace,
                 "name": key.name,
-                "uid": said.uid,
+                "uid": event.uid,
             },
-            "reason": told.reason,
-            "message": told.message[:LONGEST_MESSAGE],
-            "type": told.type,
+            "reason": record.reason,
+            "message": record.message[:LONGEST_MESSAGE],
+            "type": record.type,
             "count": 1,
             "firstTimestamp": _time(now),
             "lastTimestamp": _time(now),

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics, in a thread and an event loop of their own: they answer when all else hangs."""
+"""HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the health checks."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from aiohttp import web
 
 _log = logging.getLogger(__name__)
 
-# Words for what is wrong, or None.
+# Returns the problem, or None.
 Check = Callable[[], str | None]
 
+# Seconds, except LISTS_MISSED.
 LOOP_SILENT = 30.0
 WORK_STUCK = 120.0
 QUEUE_STUCK = 120.0
-# Times the seconds between two lists.
+# A multiple of the interval between two lists.
 LISTS_MISSED = 3.0
 _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 
 
 def silent_loop(silence: Callable[[], float]) -> Check:
-    """The event loop of the watch streams must turn."""
+    """Check that the event loop of the watch streams runs."""
 
     def check() -> str | None:
         seconds = silence()
-        return f"the watch streams' event loop stands still for {seconds:.0f} s" if seconds > LOOP_SILENT else None
+        return f"the watch streams' event loop has not run for {seconds:.0f} s" if seconds > LOOP_SILENT else None
 
     return check
 
 
 def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: Callable[[], int]) -> Check:
-    """Every worker must come back from the job it looks at."""
+    """Check that no worker has ended or spends too long on one job."""
 
     def check() -> str | None:
-        gone, work = dead(), longest_work()
-        if gone:
-            return f"{gone} worker threads have ended"
+        ended, work = dead(), longest_work()
+        if ended:
+            return f"{ended} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
-            return f"a worker has been at job {work[0]} for {work[1]:.0f} s"
+            return f"a worker has been processing job {work[0]} for {work[1]:.0f} s"
         return None
 
     return check
 
 
 def old_queue(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> Check:
-    """A leader must get to every job that waits."""
+    """Check that no queued job of a leader waits too long."""
 
     def check() -> str | None:
         age = oldest_age()
@@ -58,7 +59,7 @@ def old_queue(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> C
 
 
 def old_list(age: Callable[[], float | None], seconds: float) -> Check:
-    """Everything must be listed anew every so often."""
+    """Check that the last complete list is recent; `seconds` is the interval between lists."""
 
     def check() -> str | None:
         old = age()
@@ -68,12 +69,12 @@ def old_list(age: Callable[[], float | None], seconds: float) -> Check:
 
 
 def unmet(condition: Callable[[], bool], otherwise: str) -> Check:
-    """Says `otherwise` until the condition is met."""
+    """Check that the condition is met; `otherwise` is the problem until then."""
     return lambda: None if condition() else otherwise
 
 
 class HealthServer:
-    """`port` 0 takes any free one; `port` tells which after `start`."""
+    """HTTP server. Port 0 selects a free port; after `start`, `port` is the port in use."""
 
     def __init__(
         self, port: int, *, metrics: Callable[[], bytes], alive: Iterable[Check], ready: Iterable[Check], host: str = ""
@@ -90,7 +91,7 @@ class HealthServer:
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     def start(self) -> None:
-        """Returns when it listens. Raises OSError when the port cannot be had."""
+        """Start the server and wait until it listens. Raises OSError if the port is not available."""
         self._thread.start()
         if not self._started.wait(_START_SECONDS):
             raise OSError(f"port {self.port}: the health endpoint does not listen after {_START_SECONDS:g} s")
@@ -105,7 +106,7 @@ class HealthServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - `start` raises it, or the log has it
+        except BaseException as error:  # noqa: BLE001 - `start` raises it, or it is logged
             if self._started.is_set():
                 _log.exception("the health endpoint ended")
             self._problem = error
@@ -117,7 +118,7 @@ class HealthServer:
         application = web.Application()
         application.router.add_get("/healthz", self._answer(self._alive))
         application.router.add_get("/readyz", self._answer(self._ready))
-        application.router.add_get("/metrics", self._say_metrics)
+        application.router.add_get("/metrics", self._respond_metrics)
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, self._host or None, self.port)
@@ -132,17 +133,17 @@ class HealthServer:
 
     def _answer(self, checks: tuple[Check, ...]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
-            causes = [cause for check in checks if (cause := _ask(check))]
+            causes = [cause for check in checks if (cause := _run_check(check))]
             return web.Response(status=503 if causes else 200, text="\n".join(causes or ["ok"]) + "\n")
 
         return answer
 
-    async def _say_metrics(self, _: web.Request) -> web.Response:
+    async def _respond_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-def _ask(check: Check) -> str | None:
+def _run_check(check: Check) -> str | None:
     try:
         return check()
-    except Exception as error:  # noqa: BLE001 - a check that fails is a cause, not the end of the endpoint
+    except Exception as error:  # noqa: BLE001 - a check that raises is reported as a problem
         return f"a check failed: {type(error).__name__}: {error}"

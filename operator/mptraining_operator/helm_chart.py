@@ -1,6 +1,8 @@
-"""The files of charts/mptraining that follow from models; `python -m mptraining_operator.helm_chart` writes them.
+"""Model of the Helm chart's values, and the generated files of charts/mptraining.
 
-values.yaml           every value with its default and meaning, in the comments that helm-docs reads
+`python -m mptraining_operator.helm_chart` writes:
+
+values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
 files/crd.yaml        the CustomResourceDefinition, as in manifests/crd.yaml
 """
@@ -21,15 +23,15 @@ from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
 Labels = dict[str, str]
-# By these the Deployment, the Services and the NetworkPolicy find the replicas, and Helm its own objects.
-_OURS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "part-of", "version", "managed-by")]
-OtherLabels = Annotated[Labels, Field(json_schema_extra={"propertyNames": {"not": {"enum": _OURS}}})]
+# The selectors of the Deployment, the Services and the NetworkPolicy, and Helm, use these labels.
+_RESERVED_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "part-of", "version", "managed-by")]
+OtherLabels = Annotated[Labels, Field(json_schema_extra={"propertyNames": {"not": {"enum": _RESERVED_LABELS}}})]
 Object = dict[str, Any]
-# A name of an object, or nothing.
+# The name of an object, or empty.
 Called = Annotated[str, StringConstraints(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
-# Other than a Called, it is a Service's too.
+# A name that must also be valid for a Service, with room for suffixes; or empty.
 FullName = Annotated[str, StringConstraints(max_length=55, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")]
-# A host with a port and folders, or nothing; no URL.
+# A host with optional port and path, not a URL; or empty.
 Registry = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)*/?)?$")]
 Repository = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Tag = Annotated[str, StringConstraints(max_length=128)]
@@ -42,31 +44,31 @@ class PullSecret(Model):
 
 
 class Global(Model):
-    """Helm hands these to every chart of a release; it has names of its own there too."""
+    """Global values, which Helm passes to every chart of a release; other charts may define more."""
 
     model_config = ConfigDict(extra="allow")
 
-    image_registry: Registry = Field("", description="Registry of all images that say nothing else, such as a mirror.")
+    image_registry: Registry = Field("", description="Default registry of all images, such as a mirror.")
     image_pull_secrets: tuple[PullSecret, ...] = Field(
-        (), description="Secrets to pull the operator's image with; those of jobs are `settings.pods`."
+        (), description="Image pull secrets of the operator; for jobs, see `settings.pods`."
     )
 
 
 class NamespaceValues(Model):
-    create: bool = Field(False, description="Make the namespace too: for `helm template`, with no Helm to make it.")
-    labels: Labels = Field({"pod-security.kubernetes.io/enforce": "restricted"}, description="Its labels.")
+    create: bool = Field(False, description="Create the namespace; for `helm template`, without `--create-namespace`.")
+    labels: Labels = Field({"pod-security.kubernetes.io/enforce": "restricted"}, description="Labels of the namespace.")
 
 
 class Crds(Model):
-    install: bool = Field(True, description="Install and upgrade the resource; false leaves it to others.")
-    keep: bool = Field(True, description="Leave it where it is on `helm uninstall`. Without it all jobs go, too.")
+    install: bool = Field(True, description="Install and upgrade the CustomResourceDefinition with the chart.")
+    keep: bool = Field(True, description="Keep it on `helm uninstall`; its deletion deletes all jobs.")
 
 
 class OperatorImage(Model):
     registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
-    repository: Repository = Field("mptraining/operator", description="Name in the registry.")
+    repository: Repository = Field("mptraining/operator", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
-    digest: Digest = Field("", description="Wins over the tag.")
+    digest: Digest = Field("", description="Overrides the tag.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="As in a container.")
 
 
@@ -77,23 +79,23 @@ class Suffixes(Model):
 
 
 class TrainerImage(Model):
-    """The images of jobs that name none; `settings.trainerImage` and `settings.trainerImages` win over it."""
+    """Default images of jobs; `settings.trainerImage` and `settings.trainerImages` override them."""
 
     registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
-    repository: Repository = Field("mptraining/trainer", description="Name in the registry.")
+    repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
-    suffixes: Suffixes = Field(Suffixes(), description="What follows the tag, by the kind of accelerator.")
+    suffixes: Suffixes = Field(Suffixes(), description="Suffix of the tag by kind of accelerator.")
 
 
 class ServiceAccount(Model):
-    create: bool = Field(True, description="Make the account.")
+    create: bool = Field(True, description="Create the service account.")
     name: Called = Field("", description="Empty: the name of the Deployment.")
-    annotations: Labels = Field({}, description="Annotations of the account.")
+    annotations: Labels = Field({}, description="Annotations of the service account.")
 
 
 class Rbac(Model):
-    create: bool = Field(True, description="Make roles and bindings; in `settings.namespaces` alone, where given.")
-    user_roles: bool = Field(True, description="Let the ClusterRoles view, edit and admin reach jobs.")
+    create: bool = Field(True, description="Create roles and bindings; only in `settings.namespaces`, if given.")
+    user_roles: bool = Field(True, description="Aggregate access to jobs into the ClusterRoles view, edit and admin.")
 
 
 class Resources(Model):
@@ -102,85 +104,93 @@ class Resources(Model):
     )
     limits: Quantities = Field(
         {"memory": "512Mi", "ephemeral-storage": "128Mi"},
-        description="As in a container. Without a limit of CPU time: throttled, a leader loses its Lease.",
+        description="As in a container. Without a CPU limit, because a throttled leader loses its Lease.",
     )
 
 
 class PodDisruptionBudget(Model):
-    enabled: bool = Field(True, description="Keep one replica while nodes are drained; with two or more replicas.")
+    enabled: bool = Field(True, description="Create a PodDisruptionBudget, if there are two or more replicas.")
 
 
 class NetworkPolicy(Model):
-    enabled: bool = Field(True, description="Let only the pods of jobs report, and only `metricsFrom` ask for metrics.")
+    enabled: bool = Field(
+        True, description="Allow only the pods of jobs to send reports, and only `metricsFrom` to read metrics."
+    )
     metrics_from: tuple[Object, ...] = Field(
         (), description="Peers (as in a NetworkPolicy) that may read metrics. Empty: all."
     )
     egress: tuple[Object, ...] = Field(
         (),
-        description="Rules (as in a NetworkPolicy) for the way to the API server. Empty: all.",
+        description="Egress rules (as in a NetworkPolicy), which must allow the API server. Empty: all egress.",
     )
 
 
 class ServiceMonitor(Model):
-    enabled: bool = Field(False, description="Make a ServiceMonitor; needs the Prometheus operator.")
-    interval: str = Field("30s", description="Between two scrapes.")
-    labels: Labels = Field({}, description="Extra labels, by which Prometheus finds it.")
+    enabled: bool = Field(False, description="Create a ServiceMonitor; requires the Prometheus operator.")
+    interval: str = Field("30s", description="Scrape interval.")
+    labels: Labels = Field({}, description="Extra labels, for the selector of Prometheus.")
 
 
 class PrometheusRule(Model):
-    enabled: bool = Field(False, description="Make alerts; needs the Prometheus operator.")
-    labels: Labels = Field({}, description="Extra labels, by which Prometheus finds it.")
+    enabled: bool = Field(False, description="Create a PrometheusRule with alerts; requires the Prometheus operator.")
+    labels: Labels = Field({}, description="Extra labels, for the selector of Prometheus.")
 
 
 class Dashboard(Model):
-    enabled: bool = Field(False, description="Make a ConfigMap with a Grafana dashboard.")
-    labels: Labels = Field({"grafana_dashboard": "1"}, description="By which Grafana's sidecar finds it.")
-    annotations: Labels = Field({}, description="Such as the folder for the sidecar.")
+    enabled: bool = Field(False, description="Create a ConfigMap with a Grafana dashboard.")
+    labels: Labels = Field({"grafana_dashboard": "1"}, description="Labels, for the selector of Grafana's sidecar.")
+    annotations: Labels = Field({}, description="Annotations, such as the folder for Grafana's sidecar.")
 
 
 class MetricsValues(Model):
     annotations: bool = Field(True, description="Annotate pods with prometheus.io/scrape and port.")
-    service_monitor: ServiceMonitor = Field(ServiceMonitor(), description="For the Prometheus operator.")
-    prometheus_rule: PrometheusRule = Field(PrometheusRule(), description="Alerts.")
-    dashboard: Dashboard = Field(Dashboard(), description="For Grafana.")
+    service_monitor: ServiceMonitor = Field(ServiceMonitor(), description="ServiceMonitor for the Prometheus operator.")
+    prometheus_rule: PrometheusRule = Field(PrometheusRule(), description="Alerts for the Prometheus operator.")
+    dashboard: Dashboard = Field(Dashboard(), description="Dashboard for Grafana.")
 
 
 class ChartValues(Model):
-    """Everything that `helm install --set` may say."""
+    """Values of the Helm chart."""
 
     global_: Global = Field(Global(), alias="global", description="Shared by all charts of a release.")
     fullname_override: FullName = Field("", description="Name of the objects. Empty: `<release>-operator`.")
-    common_labels: OtherLabels = Field({}, description="Extra labels of every object.")
+    common_labels: OtherLabels = Field({}, description="Extra labels of all objects.")
     namespace: NamespaceValues = Field(NamespaceValues(), description="The operator's namespace.")
     crds: Crds = Field(Crds(), description="The CustomResourceDefinition.")
-    replicas: Annotated[int, Field(ge=1, le=10)] = Field(2, description="One leads, all take progress reports.")
+    replicas: Annotated[int, Field(ge=1, le=10)] = Field(
+        2, description="Number of replicas; one leads, all receive progress reports."
+    )
     image: OperatorImage = Field(OperatorImage(), description="The operator's image.")
-    trainer: TrainerImage = Field(TrainerImage(), description="The images of jobs that name none.")
-    service_account: ServiceAccount = Field(ServiceAccount(), description="Whom the operator is to the API server.")
-    rbac: Rbac = Field(Rbac(), description="What it may do there.")
-    resources: Resources = Field(Resources(), description="Of each replica.")
+    trainer: TrainerImage = Field(TrainerImage(), description="Default images of jobs.")
+    service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
+    rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
+    resources: Resources = Field(Resources(), description="Requests and limits of each replica.")
     priority_class_name: Called = Field("", description="Priority class of the replicas.")
     node_selector: Labels = Field({}, description="As in a pod.")
     tolerations: tuple[Object, ...] = Field((), description="As in a pod.")
     affinity: Object = Field({}, description="As in a pod.")
     topology_spread_constraints: tuple[Object, ...] = Field(
-        (), description="As in a pod. Empty: spread over nodes and zones where that is possible."
+        (), description="As in a pod. Empty: spread over nodes and zones if possible."
     )
     pod_labels: OtherLabels = Field({}, description="Extra labels of the replicas.")
     pod_annotations: Labels = Field({}, description="Extra annotations of the replicas.")
-    extra_env: tuple[Object, ...] = Field((), description="Extra variables of the replicas, as in a container.")
-    pod_disruption_budget: PodDisruptionBudget = Field(PodDisruptionBudget(), description="For drained nodes.")
-    network_policy: NetworkPolicy = Field(NetworkPolicy(), description="Who reaches the replicas.")
-    metrics: MetricsValues = Field(MetricsValues(), description="Who watches the operator.")
+    extra_env: tuple[Object, ...] = Field(
+        (), description="Extra environment variables of the replicas, as in a container."
+    )
+    pod_disruption_budget: PodDisruptionBudget = Field(
+        PodDisruptionBudget(), description="Keeps one replica available while nodes are drained."
+    )
+    network_policy: NetworkPolicy = Field(NetworkPolicy(), description="NetworkPolicy of the replicas.")
+    metrics: MetricsValues = Field(MetricsValues(), description="Monitoring of the operator.")
     settings: OperatorSettings = Field(OperatorSettings(), description="The operator's own settings.")
 
 
 _BY = "python -m mptraining_operator.helm_chart"
-_HEAD = f"# Generated by `{_BY}`: edit chart_values.py and settings.py, not this file.\n"
+_HEAD = f"# Generated by `{_BY}`: edit helm_chart.py and settings.py, not this file.\n"
 
 
 def values_yaml() -> str:
-    """values.yaml: a value's comment begins with `--`, a section's does not."""
+    """Return values.yaml; the comment of a value begins with `--` for helm-docs, that of a section does not."""
     return _HEAD + "".join(f"{line}\n" for line in _lines(ChartValues(), ""))
 
 
@@ -194,10 +204,10 @@ def _lines(values: Model, indent: str) -> Iterator[str]:
             yield f"{indent}{field.alias}:"
             yield from _lines(value, f"{indent}  ")
         else:
-            # Of a null helm-docs cannot tell what it stands for.
+            # helm-docs cannot infer the type of a null value.
             kind = "(int) " if value is None and _is_integer(values, str(field.alias)) else ""
             yield f"{indent}# -- {kind}{field.description}"
-            # JSON is YAML, and quotes what must be.
+            # JSON is valid YAML with all necessary quotes.
             yield f"{indent}{field.alias}: {json.dumps(value)}"
 
 
@@ -207,22 +217,22 @@ def _is_integer(values: Model, name: str) -> bool:
 
 
 def values_schema() -> str:
-    """values.schema.json."""
+    """Return values.schema.json."""
     schema = ChartValues.model_json_schema(by_alias=True)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def files() -> dict[str, str]:
-    """The text of each file, by its path in the chart."""
+    """Return the text of each generated file by its path in the chart."""
     return {"values.yaml": values_yaml(), "values.schema.json": values_schema(), "files/crd.yaml": crd.to_yaml()}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the files; with --check, 1 when one of them is stale."""
-    parser = argparse.ArgumentParser(prog=_BY, description="The files of the chart that follow from models.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("charts/mptraining"), help="the chart")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is stale")
+    """Write the files; with --check, write nothing and return 1 if one is stale."""
+    parser = argparse.ArgumentParser(prog=_BY, description="Write the generated files of the Helm chart.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("charts/mptraining"), help="folder of the chart")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
     chosen = parser.parse_args(arguments)
     stale = 0
     for name, text in files().items():

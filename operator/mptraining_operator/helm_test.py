@@ -1,6 +1,6 @@
-"""What `helm test` runs: does an installed operator work, asked from a pod beside it with its own account.
+"""Checks of an installed operator for `helm test`, run in a pod with the operator's service account.
 
-Each check is one line for a person. A retry belongs to the caller: an operator takes some seconds to start.
+Each check yields one line. The caller retries, because an operator takes some seconds to start.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import path
 from mptraining_operator.settings import OperatorSettings
 
-# Of the Service, whatever port the replicas listen on.
+# The port of the Service; the replicas may listen on another one.
 SERVICE_PORT = 8443
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 class Reads(Protocol):
-    """What is needed of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that the checks need."""
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
 
@@ -35,7 +35,7 @@ Reach = Callable[[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`words` say what was found, and where it is wrong what to look at."""
+    """The result of one check; `words` has the result and, after a failure, the next step."""
 
     good: bool
     words: str
@@ -47,7 +47,7 @@ class Finding:
 def findings(
     settings: OperatorSettings, namespace: str, cluster: Reads, *, reach: Reach, wait: Callable[[float], object]
 ) -> Iterator[Finding]:
-    """One after another; `wait` sleeps for so many seconds."""
+    """Run the checks in order; `wait` sleeps for a number of seconds."""
     yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
     yield _leader(settings, namespace, cluster, wait)
     if settings.progress.enabled:
@@ -70,14 +70,14 @@ def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Ca
     logs = "Look at the logs of the operator's replicas."
     try:
         before = cluster.get(LEASES, namespace, settings.lease.name)
-        # A leader renews it more often than this; who died does not.
+        # A live leader renews the Lease within this time.
         wait(settings.lease.duration_seconds)
         after = cluster.get(LEASES, namespace, settings.lease.name)
     except ApiProblem as problem:
         return Finding(False, f"{lease}: {problem.message}. {logs}")
     holder = after.get("spec", {}).get("holderIdentity")
     if not holder:
-        return Finding(False, f"{lease}: nobody holds it. {logs}")
+        return Finding(False, f"{lease}: no replica holds it. {logs}")
     if before.get("spec", {}).get("renewTime") == after.get("spec", {}).get("renewTime"):
         seconds = settings.lease.duration_seconds
         return Finding(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
@@ -98,13 +98,13 @@ def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach:
         return Finding(False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas.")
     if status != http.HTTPStatus.UNAUTHORIZED:
         return Finding(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right")
-    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and refuses who has no token")
+    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token")
 
 
 def reach(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
-    """The HTTP status of a report without a token, over TLS that only `authority` (PEM) may sign."""
+    """Return the HTTP status of a report without a token, over TLS that trusts only `authority` (PEM)."""
     context = ssl.create_default_context(cadata=authority)
-    connection = http.client.HTTPSConnection(host, port, timeout=_PATIENCE, context=context)
+    connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
     try:
         connection.request("POST", path(Key("default", "self-check")), body=b"{}")
         return connection.getresponse().status

@@ -1,7 +1,7 @@
-"""Which replica leads: a coordination.k8s.io Lease, judged by nobody's clock but one's own.
+"""Leader election on a coordination.k8s.io Lease; expiry is measured with the local monotonic clock.
 
-A holder is taken for gone when its Lease did not change for its duration, counted from when this replica saw the last
-change; the times in the Lease are only for people. A leader whose renewals fail stops before anybody may follow it.
+A Lease expires if it does not change for its duration, counted from when this replica observed the last change; the
+times in the Lease are informational. A leader whose renewals fail stops before another replica may take the Lease.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mptraining_operator.settings import Identity, LeaseSettings
 
 _log = logging.getLogger(__name__)
 
-# A leader stops after this share of the duration without a renewal: its successor waits for all of it.
-_GIVES_UP_AT = 0.8
+# A leader stops after this fraction of the duration without a renewal; another replica waits for all of it.
+_STOP_FRACTION = 0.8
 
 
 class Leases(Protocol):
-    """What is needed of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that the election needs."""
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
 
@@ -35,8 +35,10 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A Lease as one replica saw it: `version` changes with every renewal, `changed` is when it last did, by the
-    replica's own monotonic clock."""
+    """A Lease as observed by this replica.
+
+    `version` changes with every renewal; `changed` is the time of the last observed change, by the monotonic clock.
+    """
 
     holder: str
     duration: float
@@ -46,7 +48,7 @@ class SeenLease:
 
 
 class Move(Enum):
-    """What to do about a Lease."""
+    """The next action on a Lease."""
 
     CREATE = "create"
     TAKE = "take"
@@ -55,7 +57,7 @@ class Move(Enum):
 
 
 def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLease:
-    """The Lease as it is now, with the time since when it is so."""
+    """Return the observed Lease, with `changed` of `before` if its version is the same."""
     spec = raw.get("spec") or {}
     found = SeenLease(
         holder=spec.get("holderIdentity") or "",
@@ -68,7 +70,7 @@ def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLe
 
 
 def decide(seen: SeenLease | None, identity: str, now: float, duration: float) -> Move:
-    """What this replica does about the Lease; None when there is none. `duration` where the Lease names none."""
+    """Return this replica's next action; `seen` is None if there is no Lease, `duration` the minimum duration."""
     if seen is None:
         return Move.CREATE
     if seen.holder == identity:
@@ -79,12 +81,12 @@ def decide(seen: SeenLease | None, identity: str, now: float, duration: float) -
 
 
 def must_stop(renewed: float, now: float, duration: float) -> bool:
-    """Whether a leader whose last successful renewal began at `renewed` must not go on."""
-    return now - renewed >= duration * _GIVES_UP_AT
+    """Return whether a leader whose last successful renewal began at `renewed` must stop."""
+    return now - renewed >= duration * _STOP_FRACTION
 
 
 class Election:
-    """One replica's part, without a thread: `step` is one turn. Clocks: `monotonic` and since 1970."""
+    """The election of one replica, without a thread. `monotonic` is in seconds, `wall` in seconds since 1970."""
 
     def __init__(
         self,
@@ -106,25 +108,25 @@ class Election:
         self.leading = False
 
     def step(self) -> None:
-        """Takes, renews or waits; sets `leading`. What the API server refuses is tried again at the next step."""
+        """Take or renew the Lease, or wait, and set `leading`; an API error is logged and retried in the next step."""
         began = self._monotonic()
         try:
-            self._move(began)
+            self._step_once(began)
         except ApiProblem as problem:
-            # 409: somebody else was faster, and is seen next time.
+            # 409: another replica was faster, which the next step observes.
             level = logging.DEBUG if problem.status == 409 else logging.WARNING
             _log.log(level, "the lease %s: %s", self._settings.name, problem)
 
     def overdue(self) -> bool:
-        """Whether this leader must stop at once: another one may begin."""
+        """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
         return self.leading and must_stop(self._renewed, self._monotonic(), self._settings.duration_seconds)
 
     def lost(self) -> bool:
-        """Whether somebody else holds the Lease that this replica led by."""
+        """Return whether another replica holds the Lease of this leader."""
         return self.leading and self._seen is not None and self._seen.holder != self._identity.name
 
     def release(self) -> None:
-        """Lets a successor begin at once. Best effort."""
+        """Release the Lease so that another replica can take it immediately. Best effort."""
         if not self.leading:
             return
         self.leading = False
@@ -133,22 +135,23 @@ class Election:
         except ApiProblem as problem:
             _log.warning("the lease was not released, a successor waits for it to run out: %s", problem)
 
-    def _move(self, began: float) -> None:
-        """A leader writes over the version that it knows, and looks only when that is refused: where the API server
-        is slow, one call is in time where two are not.
+    def _step_once(self, began: float) -> None:
+        """Read and write the Lease. A leader writes first and reads only after a conflict.
+
+        With a slow API server, one call may be in time where two are not.
         """
         if not self.leading:
-            self._look(began)
+            self._read(began)
         try:
             self._advance(began)
         except ApiProblem as problem:
             if not self.leading or problem.status not in (404, 409):
                 raise
-            # Another's write, or one's own whose answer was lost.
-            self._look(began)
+            # Another replica wrote the Lease, or this replica did and the response was lost.
+            self._read(began)
             self._advance(began)
 
-    def _look(self, began: float) -> None:
+    def _read(self, began: float) -> None:
         try:
             self._raw = self._leases.get(LEASES, self._identity.namespace, self._settings.name)
         except ApiProblem as problem:
@@ -194,10 +197,9 @@ class Election:
 
 
 class LeaseKeeper:
-    """The election in two threads: one steps, which may hang in a call, the other stops a leader that is overdue.
+    """The election in two threads: one steps and may block in a call, the other stops a leader that is overdue.
 
-    `on_started` runs once, on a thread of its own; `on_lost` must end the process: what a leader had in hand is not
-    waited for.
+    `on_started` runs once, in a thread of its own; `on_lost` must end the process without waiting for work in progress.
     """
 
     def __init__(
@@ -213,23 +215,23 @@ class LeaseKeeper:
         self._on_started = on_started
         self._on_lost = on_lost
         self._stop = threading.Event()
-        self._stepping = threading.Thread(target=self._step, name="lease", daemon=True)
-        self._guarding = threading.Thread(target=self._guard, name="lease-deadline", daemon=True)
+        self._step_thread = threading.Thread(target=self._step, name="lease", daemon=True)
+        self._deadline_thread = threading.Thread(target=self._check_deadline, name="lease-deadline", daemon=True)
 
     @property
     def leading(self) -> bool:
         return self._election.leading
 
     def start(self) -> None:
-        self._stepping.start()
-        self._guarding.start()
+        self._step_thread.start()
+        self._deadline_thread.start()
 
     def stop(self, *, release: bool, seconds: float = 3.0) -> None:
-        """Ends the election; with `release` a successor begins at once, which is right only when nothing works here."""
+        """Stop the election; `release` lets another replica lead at once: only if no worker of this replica runs."""
         self._stop.set()
-        if self._stepping.ident is not None:
-            self._stepping.join(seconds)
-        if release and not self._stepping.is_alive():
+        if self._step_thread.ident is not None:
+            self._step_thread.join(seconds)
+        if release and not self._step_thread.is_alive():
             self._election.release()
 
     def _step(self) -> None:
@@ -244,7 +246,7 @@ class LeaseKeeper:
                 threading.Thread(target=self._on_started, name="leading", daemon=True).start()
             self._stop.wait(self._seconds)
 
-    def _guard(self) -> None:
+    def _check_deadline(self) -> None:
         while not self._stop.wait(min(self._seconds, 1.0) / 2):
             if self._election.overdue():
                 self._on_lost("the lease could not be renewed in time")

@@ -1,4 +1,4 @@
-"""What Prometheus may ask for: counts of jobs, calls, restarts; ages of the queue; seconds of a look at a job."""
+"""Prometheus metrics: jobs by phase, API calls, restarts and lost accelerator time, queue, reconcile duration."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """One registry of its own, so that two operators in one process (as in tests) do not meet."""
+    """Metrics in a separate registry, so that two operators in one process, as in tests, do not share them."""
 
     def __init__(self) -> None:
-        # Each counter's birthday as another series: nobody asks for it.
+        # The creation time of each counter would be another series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._reconcile = Histogram(
             "mptraining_reconcile_seconds",
-            "Seconds of one look at a job, calls to the API server included.",
+            "Seconds of one reconcile of a job, calls to the API server included.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._calls = Counter(
             "mptraining_api_calls",
-            "Calls to the API server by this client; code 0 where no answer came.",
+            "Calls to the API server by this client; code 0 without a response.",
             ("verb", "resource", "code"),
             registry=self.registry,
         )
         self._restarts = Counter(
-            "mptraining_restarts", "Restarts of gangs by their cause.", ("cause",), registry=self.registry
+            "mptraining_restarts", "Restarts of jobs by their cause.", ("cause",), registry=self.registry
         )
         self._lost = Counter(
             "mptraining_accelerator_seconds_lost",
-            "Seconds of accelerators between the end of an attempt and the running of the next.",
+            "Accelerator seconds from the end of an attempt until the next one runs.",
             ("accelerator",),
             registry=self.registry,
         )
@@ -54,8 +54,8 @@ class Metrics:
         queue_age: Callable[[], float],
         queue_depth: Callable[[], int],
     ) -> None:
-        """Where to look when Prometheus asks."""
-        self.registry.register(_Now(jobs_by_phase, queue_age, queue_depth))
+        """Register the gauges that are computed at each scrape."""
+        self.registry.register(_ScrapeCollector(jobs_by_phase, queue_age, queue_depth))
 
     def observe_reconcile(self, seconds: float) -> None:
         self._reconcile.observe(seconds)
@@ -64,7 +64,7 @@ class Metrics:
         self._calls.labels(verb, resource, str(code)).inc()
 
     def count_plan(self, plan: Plan) -> None:
-        """The restart that begins with the plan, and the accelerator time that restarts cost."""
+        """Count the restart that the plan begins, and the accelerator time that restarts cost."""
         if plan.restart:
             self._restarts.labels(plan.restart).inc()
         for loss in plan.losses:
@@ -74,12 +74,12 @@ class Metrics:
         self._leader.set(int(leading))
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class _Now(Collector):
-    """Figures that are looked up when asked for, rather than kept up to date."""
+class _ScrapeCollector(Collector):
+    """Gauges that are computed at each scrape."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The operator's settings: one model, read from a YAML file; the chart's values are the same fields.
+"""Operator settings: one model, read from a YAML file and embedded in the Helm chart's values.
 
-Where the operator runs (its pod's name and namespace) comes from the environment, because only the pod knows.
+The replica's identity (pod name, namespace, service account) is read from environment variables of the downward API.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ POD_NAMESPACE = "POD_NAMESPACE"
 POD_SERVICE_ACCOUNT = "POD_SERVICE_ACCOUNT"
 DEFAULT_NAMESPACE = "mptraining-system"
 
-_MULTI_HOST = "Take TPU slices of several hosts, on which TensorFlow has no supported way to train."
+_MULTI_HOST = "Allow TPU slices of several hosts, on which TensorFlow does not support training."
 
-# RFC 1123, as Kubernetes has it; a Service's name begins with a letter.
+# RFC 1123, as in Kubernetes; the name of a Service begins with a letter.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _FOLDER = r"(gs://[a-z0-9]|/).*"
-# A leader gives up after 0.8 of the duration (`lease`): one renewal that fails must not be the last.
+# A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
 _RENEWALS = 0.4
 
 
@@ -47,7 +47,7 @@ def _like(pattern: str, expected: str) -> Callable[[str], str]:
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-# The patterns are for `helm install`, which reads the schema; the words for who reads the operator's log.
+# The patterns are for `helm install`, which checks the JSON schema; the texts are for the operator's error message.
 Namespace = Annotated[
     str,
     AfterValidator(_like(_LABEL, "the name of a namespace")),
@@ -71,22 +71,26 @@ Folder = Annotated[
 
 
 class ProgressSettings(Model):
-    """The endpoint that workers report to. Port 0 takes any free one."""
+    """Endpoint for the workers' progress reports. Port 0 selects a free port."""
 
     enabled: bool = Field(True, description="Whether workers report their progress.")
     port: Port = Field(8443, description="HTTPS port of every replica.")
-    service: Service = Field("mptraining-operator", description="Service in front of the replicas.")
-    minimum_seconds: Seconds = Field(15.0, description="Between two writes of one job's progress.")
-    writes_per_second: Seconds = Field(50.0, description="Over all jobs; progressDeadlineSeconds needs some a minute.")
-    token_cache_seconds: Seconds = Field(60.0, description="How long a reviewed token is believed.")
+    service: Service = Field("mptraining-operator", description="Service of the replicas.")
+    minimum_seconds: Seconds = Field(15.0, description="Minimum seconds between two writes of one job's progress.")
+    writes_per_second: Seconds = Field(
+        50.0, description="For all jobs together; progressDeadlineSeconds needs some writes a minute."
+    )
+    token_cache_seconds: Seconds = Field(60.0, description="Seconds for which a token review is cached.")
 
 
 class LeaseSettings(Model):
-    """Leader election: the seconds are those of a coordination.k8s.io Lease."""
+    """Leader election on a coordination.k8s.io Lease."""
 
-    name: Lease = Field("mptraining-operator", description="The Lease's name.")
-    duration_seconds: Annotated[int, Field(ge=3)] = Field(10, description="A silent leader is replaced after these.")
-    renew_seconds: Seconds = Field(2.0, description="Between two renewals, or two looks of a standby.")
+    name: Lease = Field("mptraining-operator", description="Name of the Lease.")
+    duration_seconds: Annotated[int, Field(ge=3)] = Field(
+        10, description="Seconds without a renewal after which another replica leads."
+    )
+    renew_seconds: Seconds = Field(2.0, description="Seconds between two renewals, or two reads of a standby.")
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Self:
@@ -97,62 +101,74 @@ class LeaseSettings(Model):
 
 
 class RestartSettings(Model):
-    """Waits between attempts, doubled each time up to the longest; as a batch/v1 Job's for program errors."""
+    """Exponential backoff between attempts; the defaults for program failures are those of a batch/v1 Job."""
 
-    program_seconds: Seconds = Field(10.0, description="After the first failure of the program.")
-    infrastructure_seconds: Seconds = Field(2.0, description="After the first loss of a machine.")
-    longest_seconds: Seconds = Field(360.0, description="No wait is longer.")
+    program_seconds: Seconds = Field(10.0, description="Backoff after the first failure of the program.")
+    infrastructure_seconds: Seconds = Field(2.0, description="Backoff after the first infrastructure failure.")
+    longest_seconds: Seconds = Field(360.0, description="Maximum backoff.")
 
 
 class TrainerImages(Model):
-    """Images of jobs that name none, by what they compute on. Absent: trainerImage, else this version's own."""
+    """Default images by kind of accelerator. Absent: trainerImage, else the image of this version."""
 
-    cpu: Image | None = Field(None, description="For jobs on CPUs, fallen back ones included.")
+    cpu: Image | None = Field(None, description="For jobs on CPUs, including those that fall back to CPUs.")
     gpu: Image | None = Field(None, description="For jobs on GPUs.")
     tpu: Image | None = Field(None, description="For jobs on TPUs.")
 
 
 class JobPods(Model):
-    """What the pods of all jobs get, as far as a job says nothing else."""
+    """Defaults for the pods of all jobs, for fields that a job does not set."""
 
-    image_pull_secrets: tuple[Name, ...] = Field((), description="Secrets, in the namespace of the job, to pull with.")
+    image_pull_secrets: tuple[Name, ...] = Field((), description="Image pull secrets, in the namespace of the job.")
     http_proxy: Uri | None = Field(None, description="HTTP_PROXY.")
     https_proxy: Uri | None = Field(None, description="HTTPS_PROXY.")
     no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
-        None, description="NO_PROXY; the cluster's own services and metadata server are added."
+        None, description="NO_PROXY; the cluster's services and the metadata server are added."
     )
     ca_config_map: Name | None = Field(
-        None, description="ConfigMap, in the namespace of the job, with the authorities (PEM) to trust."
+        None, description="ConfigMap, in the namespace of the job, with the CA certificates (PEM) to trust."
     )
-    ca_key: Name = Field("ca.crt", description="Its key.")
-    priority_class_name: Name | None = Field(None, description="Priority class of jobs that name none.")
+    ca_key: Name = Field("ca.crt", description="Key in that ConfigMap.")
+    priority_class_name: Name | None = Field(None, description="Default priority class of jobs.")
     labels: dict[Name, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
 
 
 class OperatorSettings(Model):
-    """What a platform engineer may set."""
+    """Settings of the operator, for a platform engineer."""
 
-    trainer_image: Image | None = Field(None, description="Image of jobs that name none, for kinds without one below.")
-    trainer_images: TrainerImages = Field(TrainerImages(), description="By kind of accelerator; these win.")
-    cpu_fallback: bool = Field(False, description="Train on CPUs where the accelerators are absent: kind, a laptop.")
+    trainer_image: Image | None = Field(
+        None, description="Default image of jobs, for kinds of accelerator without one in trainerImages."
+    )
+    trainer_images: TrainerImages = Field(
+        TrainerImages(), description="Default images by kind of accelerator; they override trainerImage."
+    )
+    cpu_fallback: bool = Field(False, description="Train on CPUs if the cluster has no accelerators, such as kind.")
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
-    default_output: Folder | None = Field(None, description="Folder for the runs of jobs that name none.")
-    default_outputs: dict[Word, Folder] = Field({}, description="Such folders for single namespaces, by their name.")
-    limits: JobLimits = Field(JobLimits(), description="What jobs may use.")
-    pods: JobPods = Field(JobPods(), description="What the pods of all jobs get.")
+    default_output: Folder | None = Field(None, description="Default output folder of jobs.")
+    default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
+    limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
+    pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Jobs looked at side by side.")
-    relist_seconds: Seconds = Field(600.0, description="Everything is listed anew this often.")
-    settle_seconds: Seconds = Field(5.0, description="Pods may be unscheduled this long before status says so.")
-    stuck_pod_seconds: Seconds = Field(30.0, description="Beyond its grace period a pod of a dead node is given up.")
-    grace_seconds: Annotated[int, Field(ge=1)] = Field(60, description="Workers have these to save a checkpoint.")
-    unreachable_seconds: Annotated[int, Field(ge=0)] = Field(30, description="Pods stay this long on a lost node.")
-    health_port: Port = Field(8080, description="/metrics, /healthz, /readyz.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Number of jobs reconciled concurrently.")
+    relist_seconds: Seconds = Field(600.0, description="Seconds between two lists of all watched objects.")
+    settle_seconds: Seconds = Field(
+        5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
+    )
+    stuck_pod_seconds: Seconds = Field(
+        30.0, description="Seconds after its grace period until a pod of a lost node is marked as failed."
+    )
+    grace_seconds: Annotated[int, Field(ge=1)] = Field(
+        60, description="Termination grace period of workers in seconds, to save a checkpoint."
+    )
+    unreachable_seconds: Annotated[int, Field(ge=0)] = Field(
+        30, description="Seconds until the pods of an unreachable node are evicted."
+    )
+    health_port: Port = Field(8080, description="HTTP port of /metrics, /healthz and /readyz.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
-    log_format: Literal["json", "text"] = Field("json", description="json, or text for a terminal.")
+    log_format: Literal["json", "text"] = Field("json", description="json; or text, for a terminal.")
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
-    restart: RestartSettings = Field(RestartSettings(), description="Waits between attempts.")
+    restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
 
     @model_validator(mode="after")
     def _two_ports(self) -> Self:
@@ -161,12 +177,12 @@ class OperatorSettings(Model):
         return self
 
     def image(self, kind: str) -> str:
-        """The trainer image of jobs that name none and compute on `kind` (cpu, gpu, tpu): this operator's version."""
+        """Return the default trainer image for `kind` (cpu, gpu, tpu), without settings that of this version."""
         own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
         return getattr(self.trainer_images, kind) or self.trainer_image or own
 
     def cluster(self) -> ClusterSettings:
-        """What `resolve` must know."""
+        """Return the settings that `resolve` needs."""
         return ClusterSettings(
             cpu_fallback=self.cpu_fallback,
             experimental_multi_host_tpu=self.experimental_multi_host_tpu,
@@ -177,7 +193,7 @@ class OperatorSettings(Model):
 
     @classmethod
     def load(cls, path: Path | None) -> OperatorSettings:
-        """The settings in the YAML file at `path`; the defaults without one. Raises InvalidSpec."""
+        """Load the settings from the YAML file at `path`, or the defaults if it is None. Raises InvalidSpec."""
         if path is None:
             return cls()
         try:
@@ -190,7 +206,7 @@ class OperatorSettings(Model):
 
 
 class Identity(Model):
-    """Which replica this is, and where the operator lives."""
+    """Identity of this replica: pod name, namespace and service account."""
 
     name: str
     namespace: str
@@ -198,7 +214,7 @@ class Identity(Model):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, host: str) -> Identity:
-        """From the downward API; outside a cluster `host` stands for the pod."""
+        """Read the identity from the downward API's variables; outside a cluster `host` replaces the pod name."""
         return cls(
             name=environment.get(POD_NAME, host),
             namespace=environment.get(POD_NAMESPACE, DEFAULT_NAMESPACE),

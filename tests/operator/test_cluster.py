@@ -138,7 +138,7 @@ def test_a_token_review() -> None:
         (answer({"reason": "Conflict", "message": "modified"}, 409), 409, "Conflict", "modified", None),
         (answer({"reason": "TooMany", "message": "x"}, 429, {"Retry-After": "3"}), 429, "TooMany", "x", 3),
         (answer(b"<html>bad gateway</html>", 502), 502, "Unknown", "<html>bad gateway</html>", None),
-        (answer(b"", 503), 503, "Unknown", "no words", None),
+        (answer(b"", 503), 503, "Unknown", "no message", None),
         (answer([1], 500), 500, "Unknown", "[1]", None),
         (urllib3.exceptions.ReadTimeoutError(None, "/", "timed out"), 0, "NoAnswer", "timed out", None),  # type: ignore[arg-type]
         (OSError("reset"), 0, "NoAnswer", "reset", None),

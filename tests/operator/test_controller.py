@@ -319,7 +319,7 @@ def test_one_object_that_cannot_be_read_stops_no_list(
     found = cache.snapshot(KEY, Limits())
     assert found is not None
     assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
-    assert "one of the pods is passed over: team/flowers-1-0-abcde" in caplog.text
+    assert "one of the pods is skipped: team/flowers-1-0-abcde" in caplog.text
 
 
 def test_a_leader_decides_from_a_list_that_began_when_it_led(

@@ -57,7 +57,7 @@ def test_an_operator_that_works() -> None:
     assert said(ApiServer()) == [
         "ok: MPTrainingJobs in all namespaces can be listed: 2 on the first page",
         "ok: op-0 leads and renews its Lease",
-        "ok: https://mptraining-operator.ops.svc:8443 takes progress reports, and refuses who has no token",
+        "ok: https://mptraining-operator.ops.svc:8443 takes progress reports, and rejects reports without a token",
     ]
     assert len(said(ApiServer(), namespaces=["a", "b"], progress={"enabled": False})) == 3
 
@@ -65,7 +65,7 @@ def test_an_operator_that_works() -> None:
 @pytest.mark.parametrize(
     ("server", "status", "words"),
     [
-        (ApiServer(holder=""), 401, "FAILED: Lease ops/mptraining-operator: nobody holds it"),
+        (ApiServer(holder=""), 401, "FAILED: Lease ops/mptraining-operator: no replica holds it"),
         (ApiServer(dead=True), 401, "FAILED: Lease ops/mptraining-operator: op-0 has not renewed it for 10 s"),
         (ApiServer(), 404, "FAILED: https://mptraining-operator.ops.svc:8443: 404 to a caller without a token"),
         (ApiServer(), OSError("refused"), "FAILED: https://mptraining-operator.ops.svc:8443: refused. Look at Service"),

@@ -1,1 +1,1 @@
-"""The pure function `plan(snapshot, now) -> Plan`, which decides everything about a job."""
+"""The pure function `plan(snapshot, now) -> Plan`, which makes every decision about a job."""

@@ -1,7 +1,7 @@
-"""What a plan says is to be done: values, carried out in their order by `apply`, status first.
+"""The result of planning as frozen values: actions, event records, metrics. `apply` writes the status, then acts.
 
-Each action may be carried out twice, or by two replicas at once, with the effect of once: names are deterministic,
-deletions carry the uid that was seen.
+Actions are idempotent, also when two replicas execute the same one: names are deterministic, and deletions carry the
+observed uid as a precondition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mptraining_api.status import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """The job's ConfigMap, Service and NetworkPolicy where they are missing, then the attempt's Indexed Job."""
+    """Create the job's ConfigMap, Service and NetworkPolicy if missing, then the attempt's Indexed Job."""
 
     number: int
     job: ResolvedJob
@@ -23,7 +23,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Deletes an Indexed Job in the foreground: it is gone when its pods are. Its workers save and leave."""
+    """Delete an Indexed Job with foreground propagation; its workers save a checkpoint and exit."""
 
     batch_job: str
     uid: str
@@ -31,7 +31,7 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAttempt:
-    """Deletes an Indexed Job that has ended, with its pods, in the background."""
+    """Delete an Indexed Job that has ended, with background propagation to its pods."""
 
     batch_job: str
     uid: str
@@ -39,8 +39,10 @@ class ForgetAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Deletes a pod that no Indexed Job answers for any more: asked of the API server first, because news of Jobs and
-    of pods come by different ways, and a pod may be seen before its Job.
+    """Delete a pod whose Indexed Job no longer exists.
+
+    The Job is read from the API server first: Jobs and pods arrive on different watch streams, and a pod may arrive
+    before its Job.
     """
 
     pod: str
@@ -51,7 +53,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class FailPod:
-    """Writes Failed with DisruptionTarget into the status of a pod whose node is lost; nothing else ends it."""
+    """Set phase Failed and condition DisruptionTarget on a pod whose node is lost; nothing else terminates it."""
 
     pod: str
     uid: str
@@ -60,19 +62,19 @@ class FailPod:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Deletes the MPTrainingJob itself: its time to live is over."""
+    """Delete the MPTrainingJob, whose ttlSecondsAfterFinished has expired."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadJobFile:
-    """Asks for the frozen job of attempt 1; the plan is made anew with it."""
+    """Read the resolved job that attempt 1 froze in the ConfigMap, then plan again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """Asks whether a node is lost; the plan is made anew with the answer."""
+    """Read whether a node is lost, then plan again."""
 
     node: str
 
@@ -82,7 +84,7 @@ Action = StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | Delet
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A Kubernetes event about the job, said once its status is written."""
+    """A Kubernetes Event about the job, emitted after its status is written."""
 
     reason: str
     message: str
@@ -91,7 +93,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Accelerator time lost to a restart, for the metrics: from an attempt's end until the next one ran."""
+    """Accelerator time lost to a restart, for the metrics: from the end of an attempt until the next one runs."""
 
     accelerator: str
     seconds: float
@@ -99,16 +101,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The status to write first, then what to do, what to say, and when to look again.
+    """The status to write, the actions, the Events to emit, and the time of the next reconcile.
 
-    `status` None leaves it alone; `status.progress` is another writer's and never differs from what was seen.
-    `wake_at` in seconds since 1970.
+    `status` None keeps the stored status. `status.progress` belongs to another writer and always equals the observed
+    value. `wake_at` is in seconds since 1970.
     """
 
     status: JobStatus | None = None
     actions: tuple[Action, ...] = ()
     event_records: tuple[EventRecord, ...] = ()
     wake_at: float | None = None
-    # The cause of a restart that begins with this plan, for the metrics.
+    # The cause of the restart that this plan begins, for the metrics.
     restart: str = ""
     losses: tuple[Loss, ...] = ()

@@ -1,6 +1,6 @@
-"""How a job stands, written down: conditions, phase, attempts, as new frozen statuses.
+"""Job status transitions: conditions, phase and attempts.
 
-Every function takes a status and returns the next one; times are seconds since 1970.
+A transition takes a frozen status and returns the next one; times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase
 
 ConditionType = Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"]
-# The schema's bound is 32768; a person reads less, and etcd holds it for every job.
+# The schema allows 32768 characters; etcd stores the message for every job.
 _LONGEST_MESSAGE = 2000
 _ATTEMPTS_KEPT = 10
 
 
 def stamp(now: float) -> str:
-    """As metav1.Time: RFC 3339 in whole seconds, UTC."""
+    """Format a time as metav1.Time: RFC 3339, whole seconds, UTC."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(time: str) -> float:
-    """The reverse of `stamp`; fractions of a second are read too."""
+    """Parse a metav1.Time or MicroTime into seconds since 1970, the inverse of `stamp`."""
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
@@ -38,7 +38,7 @@ def holds(status: JobStatus, type: ConditionType) -> bool:
 
 
 def since(status: JobStatus, type: ConditionType) -> float | None:
-    """Since when the condition is what it is; None when it was never written."""
+    """Return the condition's lastTransitionTime, or None if the condition was never written."""
     found = condition(status, type)
     return None if found is None else seconds(found.last_transition_time)
 
@@ -46,7 +46,7 @@ def since(status: JobStatus, type: ConditionType) -> float | None:
 def with_condition(
     status: JobStatus, type: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
 ) -> JobStatus:
-    """The status with that condition; `lastTransitionTime` moves only when the condition turns."""
+    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
     word: Literal["True", "False"] = "True" if value else "False"
     before = condition(status, type)
     turned = before is None or before.status != word
@@ -68,13 +68,13 @@ def shortened(message: str) -> str:
 
 
 def current(status: JobStatus) -> Attempt | None:
-    """The attempt that exists or is about to; None before the first."""
+    """Return the attempt that exists or is about to be created, or None before the first."""
     attempts = status.attempts or []
     return attempts[-1] if attempts and attempts[-1].number == status.current_attempt else None
 
 
 def started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
-    """The intent: attempt `number` is about to be created."""
+    """Record the intent to create attempt `number`."""
     attempts = [*(status.attempts or []), Attempt(number=number, start_time=stamp(now))][-_ATTEMPTS_KEPT:]
     first = number == 1
     status = status.model_copy(
@@ -97,7 +97,7 @@ def started(status: JobStatus, number: int, job: ResolvedJob, now: float, genera
 
 
 def described(job: ResolvedJob) -> dict[str, object]:
-    """What was decided for the job, in the fields of the status."""
+    """Return the status fields that report the resolved job."""
     return {
         "strategy": job.strategy,
         "precision": job.precision.policy,
@@ -108,12 +108,12 @@ def described(job: ResolvedJob) -> dict[str, object]:
 
 
 def _not_before(start: str | None, now: float) -> str:
-    """An end, by another replica's idea of the time perhaps: nothing ends before it has begun."""
+    """Return an end time no earlier than `start`, which may come from another replica's clock."""
     return stamp(max(now, seconds(start)) if start else now)
 
 
 def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
-    """The current attempt has ended so."""
+    """Record the outcome and completion time of the current attempt."""
     attempts = list(status.attempts or [])
     if attempts and attempts[-1].number == status.current_attempt:
         ended = {
@@ -126,14 +126,14 @@ def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) 
 
 
 def anew(status: JobStatus, now: float) -> JobStatus:
-    """The current attempt begins now, with another Indexed Job than the one that somebody deleted."""
+    """Set the start time of the current attempt to now; a new Indexed Job replaces the one that was deleted."""
     attempts = list(status.attempts or [])
     attempts[-1] = attempts[-1].model_copy(update={"start_time": stamp(now)})
     return status.model_copy(update={"attempts": attempts})
 
 
 def running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
-    """All workers of the current attempt run."""
+    """Record that all workers of the current attempt run."""
     status = status.model_copy(
         update={
             "phase": Phase.RUNNING,
@@ -145,32 +145,32 @@ def running(status: JobStatus, message: str, now: float, generation: int) -> Job
 
 
 def waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:
-    """The workers do not run, or not all of them."""
+    """Record that not all workers run, and why."""
     status = status.model_copy(update={"phase": phase, "observed_generation": generation})
     return with_condition(status, "Running", False, reason, message, now, generation)
 
 
 def suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
-    """The user gave the machines back; the clock of activeDeadlineSeconds starts anew, as a batch/v1 Job's does."""
-    message = "suspended by spec.runPolicy.suspend; set it to false to go on from the last checkpoint"
+    """Record the suspension and reset startTime, so that activeDeadlineSeconds restarts as for a batch/v1 Job."""
+    message = "suspended by spec.runPolicy.suspend; set it to false to continue from the last checkpoint"
     status = waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
     return status.model_copy(update={"start_time": None})
 
 
 def resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
-    """The user wants the machines again."""
+    """Set the condition Suspended to False."""
     return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
 
 
 def finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
-    """The job has ended, for good."""
+    """Record the terminal outcome of the job."""
     good = outcome == SUCCEEDED
     attempt = current(status)
     if attempt is not None and attempt.outcome is None:
         status = attempt_over(status, outcome, message, now)
     phase = Phase.SUCCEEDED if good else Phase.FAILED
-    # Said once, where people look for it.
+    # Only the condition Succeeded or Failed carries the full message.
     over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
     status = waiting(status, phase, outcome.reason, over, now, generation)
     status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})

@@ -1,4 +1,4 @@
-"""The three deadlines of runPolicy: waiting for machines, running, and going without a step."""
+"""Deadlines of runPolicy: pendingTimeoutSeconds, activeDeadlineSeconds and progressDeadlineSeconds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
-# The trainer's own default; a job that asks it for more has a deadline that is too short.
+# The trainer's default; a job that raises it needs a longer progressDeadlineSeconds as well.
 MODEL_WAIT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """At `at` (seconds since 1970) the attempt ends so."""
+    """The time (seconds since 1970) at which the attempt ends with `outcome`."""
 
     at: float
     outcome: Outcome
@@ -25,12 +25,12 @@ class Deadline:
 
 
 def policy(snapshot: Snapshot) -> ResolvedRunPolicy:
-    """The job's run policy with its defaults."""
+    """Return the job's run policy with defaults applied."""
     return resolve_run_policy(snapshot.job.spec.run_policy if snapshot.job else None)
 
 
 def earliest(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
-    """The next deadline of the current attempt; `why` says what it waits for, while it waits."""
+    """Return the earliest deadline of the current attempt; `why` is the reason that a pending attempt waits."""
     found = [
         each
         for each in (_pending(snapshot, status, batch_job, why), _active(snapshot, status), _progress(snapshot, status))
@@ -40,7 +40,7 @@ def earliest(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
 
 
 def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
-    """From the moment that pods may be created: time in a queue does not count."""
+    """Return the pending timeout, counted from when pods may be created; time in a queue does not count."""
     attempt = conditions.current(status)
     if conditions.holds(status, "Running") or attempt is None or attempt.start_time is None:
         return None
@@ -65,17 +65,17 @@ def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
 
 
 def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
-    """None as long as nobody can hear of a step."""
+    """Return the progress deadline, or None while no replica can receive progress reports."""
     limit = policy(snapshot).progress_deadline_seconds
-    began, heard = conditions.since(status, "Running"), snapshot.reports_since
-    if limit is None or began is None or heard is None or not conditions.holds(status, "Running"):
+    began, receiving_since = conditions.since(status, "Running"), snapshot.reports_since
+    if limit is None or began is None or receiving_since is None or not conditions.holds(status, "Running"):
         return None
-    began = max(began, heard)
+    began = max(began, receiving_since)
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, conditions.seconds(progress.step_time))
         if progress.percent_complete == 100:
-            # All steps are done: worker 0 exports, and may keep the model to be fetched.
+            # All steps are done: worker 0 exports the model and may serve it for download.
             began += MODEL_WAIT_SECONDS
     message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
     return Deadline(began + limit, outcomes.NO_PROGRESS, message)

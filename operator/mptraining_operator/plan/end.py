@@ -1,4 +1,4 @@
-"""How an attempt ends by itself or by decision, and which budget it is charged to."""
+"""End of an attempt: its outcome from Job and pods, the retry budget it is charged to, and the restart backoff."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Pl
 from mptraining_operator.plan.deadlines import policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
-# A worker whose peer is being evicted often dies of a broken collective before the peer's pod is marked.
+# Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
 _DISRUPTED_WITHIN = 15.0
-# The kubelet or the node controller ended the pod, not its program (pod status.reason).
+# Values of pod status.reason: the kubelet or the node controller terminated the pod.
 _NODE_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity")
 _ADMISSION_REASONS = ("UnexpectedAdmissionError", "OutOf")
 _FAIL_JOB_RULE = "rule at index 0"
-# A pod's own words are shown on terminals: what colours them, clears them or types into them stays out of the status.
+# Terminals show messages that pods wrote: terminal escape sequences and control characters are removed from them.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -27,37 +27,37 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 class Verdict:
     outcome: Outcome
     message: str
-    # Whether a pod shows it; else it is what remains when none does.
+    # Whether a pod is evidence for the outcome; False for a fallback.
     seen: bool = False
 
 
 def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
-    """What ended the attempt, from its failed Indexed Job and what is left of its pods."""
+    """Return the cause of a failed attempt, from its Indexed Job and its remaining pods."""
     failures = sorted(
-        (pod for pod in pods if _counts(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
+        (pod for pod in pods if _failed_by_itself(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
     )
     deciding = next((pod for pod in failures if _budget(pod) != Budget.UNDECIDED), None)
     disrupted = next((pod for pod in pods if pod.disruption), None)
-    if disrupted and (deciding is None or _in_time(disrupted, deciding)):
+    if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
-        return Verdict(_outcome(deciding), _CONTROL.sub("", _words(deciding)), seen=True)
+        return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), seen=True)
     if failures:
-        found = f"worker {failures[0].index} lost a peer, and no cause is left to see"
+        found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
         return Verdict(outcomes.NODE_LOST, found)
     if batch_job.end_reason == "PodFailurePolicy" and _FAIL_JOB_RULE in batch_job.end_message:
-        # After an eviction no pod is left.
+        # An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
-    said = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
-    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({said or 'no words'})")
+    condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
+    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({condition or 'no message'})")
 
 
-def _counts(pod: SeenPod) -> bool:
-    """Whether the pod failed by itself, rather than being told to leave because another did."""
+def _failed_by_itself(pod: SeenPod) -> bool:
+    """Return whether the pod failed by itself rather than being deleted after a peer failed."""
     return pod.phase == "Failed" and (pod.deletion is None or bool(pod.disruption))
 
 
-def _in_time(disrupted: SeenPod, deciding: SeenPod) -> bool:
+def _disrupted_before(disrupted: SeenPod, deciding: SeenPod) -> bool:
     if disrupted.disrupted_at is None or deciding.finished is None:
         return True
     return disrupted.disrupted_at <= deciding.finished + _DISRUPTED_WITHIN
@@ -81,14 +81,14 @@ def _outcome(pod: SeenPod) -> Outcome:
 
 
 def _last_event(pod: SeenPod) -> events.Finished | None:
-    """What the trainer left in the termination log, if it had the time to."""
+    """Return the trainer's Finished event from the termination log, if present."""
     lines = pod.last_words.strip().splitlines()
     last = events.parse(lines[-1]) if lines else None
     return last if isinstance(last, events.Finished) else None
 
 
-def _words(pod: SeenPod) -> str:
-    """Who, on which node, how, and the next step where one is known."""
+def _describe(pod: SeenPod) -> str:
+    """Describe the failure: worker, node, cause, and the next step where one is known."""
     where = f"worker {pod.index}" + (f" on node {pod.node}" if pod.node else "")
     if pod.disruption:
         return f"{where} was disrupted: {pod.disruption}" + (f" ({pod.message})" if pod.message else "")
@@ -109,10 +109,10 @@ def _words(pod: SeenPod) -> str:
 
 
 def delay(status: JobStatus, limits: Limits) -> float:
-    """Seconds after the last attempt's end; doubled for each attempt in a row that ended for the same kind of cause.
+    """Return the backoff in seconds after the last attempt, doubled for each consecutive attempt of the same budget.
 
-    batch/v1 Jobs wait 10 s, 20 s, 40 s … up to 6 minutes for a program that fails
-    (kubernetes.io, "Pod backoff failure policy"); a lost machine is no reason to wait long.
+    batch/v1 Jobs wait 10 s, 20 s, 40 s … up to 6 minutes for a failing program (kubernetes.io, "Pod backoff failure
+    policy"); infrastructure failures start with a shorter backoff.
     """
     kinds = [outcomes.by_reason(each.outcome).budget for each in status.attempts or () if each.outcome]
     if not kinds or kinds[-1] == Budget.NONE:
@@ -126,15 +126,15 @@ def delay(status: JobStatus, limits: Limits) -> float:
     return float(min(first * 2 ** (in_a_row - 1), limits.longest_backoff))
 
 
-# Seconds. A stream that is later than this has ended, and the next list comes sooner than its next news.
-_NEWS_WITHIN = 30.0
-# Seconds. A Job's controller that has counted all pods and says for so long nothing of the Job's end may never say it:
-# seen on Kubernetes 1.34 after its API server was killed, with all pods counted as failed and no condition for minutes.
-_SAID_WITHIN = 60.0
+# Seconds. A watch stream with a longer delay has ended, and the next list arrives before its next event.
+_POD_UPDATES_WITHIN = 30.0
+# Seconds. The Job controller may count all pods and never write the terminal condition: observed on Kubernetes 1.34
+# after its API server was killed, with all pods counted as failed and no condition for minutes.
+_CONDITION_WITHIN = 60.0
 
 
 def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
-    """The current attempt has ended by itself: the job is done, or the attempt is charged to a budget."""
+    """Finish the job if the current attempt succeeded; charge a failed attempt to its budget."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None:
@@ -148,10 +148,10 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     due = end_is_due(snapshot, batch_job)
     silent = due is not None and now >= due
     if batch_job.ended == "Complete" or (silent and not batch_job.failed):
-        status = status.model_copy(update={"start_time": status.start_time or _ran_from(batch_job)})
+        status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
         workers = f"{batch_job.parallelism} worker" + ("s" if batch_job.parallelism > 1 else "")
         message = f"attempt {attempt.number} succeeded with {workers}"
-        if _keeps_nothing(snapshot):
+        if _has_no_output(snapshot):
             message += "; its model is gone with its pods, because spec.output.uri was not given"
         status = conditions.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
@@ -161,52 +161,55 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """When a Job that has counted its pods counts as ended, whatever its controller says; None while a pod lives."""
+    """Return when a Job whose pods are all counted is treated as ended without a terminal condition.
+
+    None while a pod is alive or the Job has a terminal condition.
+    """
     counted = batch_job.failed > 0 or batch_job.succeeded >= batch_job.parallelism
     if batch_job.ended or batch_job.suspended or batch_job.deleting or not counted or batch_job.changed is None:
         return None
     if any(not pod.over for pod in snapshot.pods_of(batch_job.attempt)):
         return None
-    return batch_job.changed + _SAID_WITHIN
+    return batch_job.changed + _CONDITION_WITHIN
 
 
 def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
-    news = _judged_at(snapshot, batch_job)
-    if news is not None and now < news:
-        return Plan(wake_at=news)
+    wait_until = _wait_for_pods_until(snapshot, batch_job)
+    if wait_until is not None and now < wait_until:
+        return Plan(wake_at=wait_until)
     found = judge(batch_job, snapshot.pods_of(batch_job.attempt))
     return charge(snapshot, status, found.outcome, found.message, now)
 
 
-def _judged_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """Until when to wait for news of the pods, which come by another stream than the Job's end; None when all is seen.
+def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """Return until when to wait for pod updates, which arrive on another stream than the Job; None if all arrived.
 
-    Since Kubernetes 1.31 a Job is Failed only when all its pods are over: one that seems to run is seen too late, and
-    its exit code decides. A pod that is not there was deleted, as peers are, or is seen too late as well: worth a
-    shorter wait, and only where nothing that is seen decides.
+    Since Kubernetes 1.31 a Job becomes Failed only after all its pods have terminated: a pod that appears to run is
+    outdated, and its exit code decides the outcome. A missing pod was deleted, as peers are, or has not arrived yet:
+    the wait is shorter, and happens only if no observed pod decides the outcome.
     """
     if batch_job.ended_at is None:
         return None
     pods = snapshot.pods_of(batch_job.attempt)
     if any(not pod.over for pod in pods):
-        return batch_job.ended_at + _NEWS_WITHIN
+        return batch_job.ended_at + _POD_UPDATES_WITHIN
     missing = len(pods) < batch_job.parallelism and batch_job.end_reason != "PodFailurePolicy"
     if missing and not judge(batch_job, pods).seen:
         return batch_job.ended_at + snapshot.limits.settle
     return None
 
 
-def _keeps_nothing(snapshot: Snapshot) -> bool:
+def _has_no_output(snapshot: Snapshot) -> bool:
     written = snapshot.job is not None and snapshot.job.spec.output is not None
     return not written and snapshot.limits.cluster.output(snapshot.key.namespace) is None
 
 
-def _ran_from(batch_job: SeenBatchJob) -> str:
+def _start_time(batch_job: SeenBatchJob) -> str:
     return conditions.stamp(batch_job.started or batch_job.created)
 
 
 def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
-    """The attempt has ended with that outcome: retry while its budget lasts."""
+    """Record the outcome of the attempt; restart it if its retry budget allows, else fail the job."""
     limits = policy(snapshot)
     counts = {
         Budget.BACKOFF_LIMIT: ("application_failures", limits.backoff_limit, "backoffLimit"),
@@ -237,14 +240,14 @@ def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str
         )
     status = conditions.attempt_over(status, outcome, message, now)
     status = conditions.waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
-    said = EventRecord(
+    record = EventRecord(
         "Restarting", f"{_sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
     )
     wake = now + delay(status, snapshot.limits)
     return Plan(
         status=status,
         actions=end_current(snapshot, status),
-        event_records=(said,),
+        event_records=(record,),
         wake_at=wake,
         restart=outcome.reason,
     )
@@ -255,7 +258,7 @@ def _sentence(message: str) -> str:
 
 
 def end_current(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:
-    """What ends the current attempt's pods; nothing when they have ended or are about to."""
+    """Return the action that terminates the current attempt; empty if it has ended or is being deleted."""
     batch_job = snapshot.batch_job(status.current_attempt or 0)
     if batch_job is None or batch_job.ended or batch_job.deleting:
         return ()

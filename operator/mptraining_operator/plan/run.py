@@ -1,4 +1,4 @@
-"""An attempt under way: why its workers wait, or that they run, and its deadlines."""
+"""Running attempt: status while its workers wait or run, and its deadlines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
 def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
-    """The attempt's pods wait or run: says which, and keeps its deadlines."""
+    """Report whether the attempt's pods wait or run, and enforce its deadlines."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
@@ -20,46 +20,46 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     status = _since_admission(snapshot, status, batch_job)
     generation = snapshot.generation
-    said: tuple[EventRecord, ...] = ()
+    records: tuple[EventRecord, ...] = ()
     losses: tuple[Loss, ...] = ()
     why = ""
-    # What its queue took back is ready for a moment more.
-    took_back = batch_job.suspended and conditions.holds(status, "Running")
-    if conditions.holds(status, "Running") and not took_back:
+    # The pods of a preempted Job are still counted as ready until they terminate.
+    preempted = batch_job.suspended and conditions.holds(status, "Running")
+    if conditions.holds(status, "Running") and not preempted:
         after = status
     elif not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
         workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
         message = f"attempt {attempt.number}: {workers}"
         after = conditions.running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
-        said = (EventRecord("Running", message),)
+        records = (EventRecord("Running", message),)
     else:
         found = waiting.wait(snapshot, batch_job, now)
         why = f"{found.reason}: {found.message}"
         after = conditions.waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
-            said = (EventRecord(found.reason, found.message, "Warning"),)
+            records = (EventRecord(found.reason, found.message, "Warning"),)
         if batch_job.suspended:
-            # No clock runs until the queue gives the machines: again, with the same Job, or to an attempt after others.
+            # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
             after = after.model_copy(update={"start_time": None})
-        if took_back:
-            said = (EventRecord(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
+        if preempted:
+            records = (EventRecord(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
     deadline = earliest(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, after, deadline.outcome, deadline.message, now)
-    due = (deadline and deadline.at, _settles(snapshot, batch_job, after), end_is_due(snapshot, batch_job))
+    due = (deadline and deadline.at, _unschedulable_at(snapshot, batch_job, after), end_is_due(snapshot, batch_job))
     wakes = [each for each in due if each and each > now]
     return Plan(
         status=None if after == snapshot.status else after,
-        event_records=said,
+        event_records=records,
         wake_at=min(wakes, default=None),
         losses=losses,
     )
 
 
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
-    """The clock of a queue's Job begins with its latest admission, also when nobody saw that it had queued before."""
+    """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
     admitted, began = batch_job.started, status.start_time
     if not _queues(snapshot) or admitted is None or began is None or conditions.seconds(began) >= admitted:
         return status
@@ -72,23 +72,23 @@ def _queues(snapshot: Snapshot) -> bool:
     return scheduling is not None and scheduling.queue_name is not None
 
 
-def _settles(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
+def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
     return None if conditions.holds(status, "Running") else waiting.settles_at(snapshot, batch_job)
 
 
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
-    """Accelerators stood still from the end of the attempt before until now, or from when a queue gave them."""
+    """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
     attempts = status.attempts or []
     before = attempts[-2] if len(attempts) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
     began, ran = attempts[-1].start_time, conditions.since(status, "Running")
     if began is not None and ran is not None and ran > conditions.seconds(began):
-        # It ran before in this attempt, and its queue took it back.
+        # The attempt was running before and its queue preempted it.
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
     lost = now - conditions.seconds(before.completion_time)
     if _queues(snapshot) and batch_job.started is not None:
-        # While it queued they were another job's.
+        # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - batch_job.started)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

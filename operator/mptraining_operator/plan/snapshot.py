@@ -1,6 +1,7 @@
-"""What is known of one job at one moment, as frozen values: all that `plan` decides from.
+"""Snapshot of one job and its children as frozen values: the only input of `plan` besides the time.
 
-Trimmed from what the API server sends (`trim`), kept in the `cache`, put together by it. Times are seconds since 1970.
+`watch.parse` builds the parts from API objects; `watch.cache` stores and combines them. Times are in seconds since
+1970.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mptraining_api.status import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which job: what the queue, the cache and the logs call it."""
+    """Namespace and name of a job, its key in the queue, the cache and the logs."""
 
     namespace: str
     name: str
@@ -30,21 +31,21 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """One worker's pod. `exit_code` and what follows are of its first container that failed, if one did."""
+    """One worker's pod. `exit_code`, `exit_reason`, `last_words` and `finished`: its first failed container, if any."""
 
     name: str
     uid: str
     job_uid: str
-    # The Indexed Job that controls it; empty for an orphan.
+    # The uid of the Indexed Job that controls it; empty for an orphan.
     owner_uid: str
     attempt: int
     index: int
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
     node: str = ""
     ready: bool = False
-    # When its grace period ends; None while nobody deletes it.
+    # When its grace period ends; None if it is not being deleted.
     deletion: float | None = None
-    # The reason and time of the condition DisruptionTarget; empty without.
+    # The reason and time of the condition DisruptionTarget.
     disruption: str = ""
     disrupted_at: float | None = None
     # status.reason and status.message: Evicted, NodeLost, …
@@ -56,15 +57,15 @@ class SeenPod:
     # The last Event, from the termination log.
     last_words: str = ""
     finished: float | None = None
-    # Why a container does not start: ImagePullBackOff, … and the kubelet's words.
+    # Why a container does not start: ImagePullBackOff, …, and the kubelet's message.
     waiting: str = ""
     waiting_message: str = ""
-    # The scheduler's words; empty when it is scheduled.
+    # The scheduler's message; empty when the pod is scheduled.
     unscheduled: str = ""
 
     @property
     def over(self) -> bool:
-        """Whether its containers are known to have ended."""
+        """Whether all containers have terminated, by the pod's phase."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -78,51 +79,51 @@ class SeenBatchJob:
     attempt: int
     created: float
     parallelism: int = 1
-    # None until it is let go on for the first time; while it is suspended again, what it was.
+    # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None
-    # By its queue, as Kueue does, at first or again: its pods leave, and it is neither failed nor over.
+    # By its queue (Kueue), before admission or by preemption: the pods terminate, and the Job has not failed.
     suspended: bool = False
     deleting: bool = False
     active: int = 0
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
-    # Its terminal condition with reason and message.
+    # The terminal condition with its reason and message.
     ended: Literal["", "Complete", "Failed"] = ""
     end_reason: str = ""
     end_message: str = ""
     ended_at: float | None = None
-    # When its status was last written.
+    # When the status was last written.
     changed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A child, or the pods of a child, that the API server did not take: its words, and since when."""
+    """A child, or the pods of a child, that the API server rejected: its message, and the time of the rejection."""
 
     child: str
     message: str
     at: float
-    # NameTaken: somebody else's object has the name. Refused: quota, policy. Invalid: it can never be taken.
+    # NameTaken: another owner's object has the name. Refused: quota or policy. Invalid: no retry can succeed.
     kind: Literal["NameTaken", "Refused", "Invalid"] = "Refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What had to be asked for or was learnt by trying: in memory only, found again after a restart."""
+    """Results of API reads and of rejected creations; kept in memory only, looked up again after a restart."""
 
-    # The frozen job of attempt 1; None when it was not read yet.
+    # The resolved job that attempt 1 froze; None if it was not read yet.
     job_file: ResolvedJob | None = None
-    # It was looked for and is not there.
+    # The ConfigMap was read and does not exist.
     job_file_missing: bool = False
     refusal: Refusal | None = None
-    # Nodes that were asked for: whether they are gone or not ready.
+    # By node that was read: whether it is deleted or not ready.
     lost_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Those settings that a plan depends on, times in seconds; see `settings`."""
+    """The settings that a plan depends on, times in seconds; see `settings`."""
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     program_backoff: float = 10.0
@@ -131,14 +132,14 @@ class Limits:
     settle: float = 5.0
     stuck_pod: float = 30.0
     jobs: JobLimits = field(default_factory=JobLimits)
-    # The operator's own, refused to jobs; empty outside a cluster.
+    # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
     operator_namespace: str = ""
     operator_account: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One job with its children, as seen."""
+    """One job with its children, as observed."""
 
     key: Key
     uid: str
@@ -146,7 +147,7 @@ class Snapshot:
     created: float
     # None when the spec cannot be read; `problem` says why.
     job: MPTrainingJob | None
-    # None when the status cannot be read; nothing is done then.
+    # None when the status cannot be read; the plan then has no actions.
     status: JobStatus | None
     problem: str = ""
     deleting: bool = False
@@ -158,21 +159,22 @@ class Snapshot:
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     findings: Lookups = field(default_factory=Lookups)
     limits: Limits = field(default_factory=Limits)
-    # Since when reports of progress are sure to be heard: an outage before is no worker's silence. None: not at all.
+    # Since when progress reports are received without interruption: earlier silence may be an outage of the operator.
+    # None: progress reports are disabled.
     reports_since: float | None = None
-    # Of the other jobs of this namespace; counted only where nodesPerNamespace is set.
+    # Nodes of the other jobs in this namespace; counted only if nodesPerNamespace is set.
     nodes_beside: int = 0
 
     @property
     def suspend(self) -> bool:
-        """Whether the user wants it suspended."""
+        """Whether spec.runPolicy.suspend is true."""
         policy = self.job.spec.run_policy if self.job else None
         return bool(policy and policy.suspend)
 
     def batch_job(self, attempt: int) -> SeenBatchJob | None:
-        """The Indexed Job of that attempt."""
+        """Return the Indexed Job of that attempt, if observed."""
         return next((each for each in self.batch_jobs if each.attempt == attempt), None)
 
     def pods_of(self, attempt: int) -> tuple[SeenPod, ...]:
-        """The pods of that attempt, in the order of their index."""
+        """Return the pods of that attempt, ordered by index."""
         return tuple(sorted((pod for pod in self.pods if pod.attempt == attempt), key=lambda pod: (pod.index, pod.uid)))

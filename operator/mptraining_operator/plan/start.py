@@ -1,6 +1,6 @@
-"""How an attempt begins: the intent in the status first, then its Indexed Job, and never beside an earlier one.
+"""Start of an attempt: admission by the administrator's limits, the intent in the status, then the Indexed Job.
 
-An attempt starts when no process of any earlier one can be alive (`no_live_pods`), the next after its backoff.
+An attempt starts only when no process of an earlier one can be alive (`no_live_pods`) and its backoff is over.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.volumes import outlives_pod
 
-# Nobody tells a job that another one of its namespace has ended.
+# Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
 LOOK_FOR_ROOM = 5.0
 
 
 def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
-    """None when the next attempt may start. `status` is what it would start from."""
+    """Return the plan that fails or delays the next attempt, or None if it may start from `status`."""
     limits = snapshot.limits
     if snapshot.job is not None:
         try:
@@ -47,7 +47,7 @@ def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) ->
 
 
 def _has_nodes(status: JobStatus) -> bool:
-    """Whether it keeps those of its attempt before, which `trim.nodes` counts for the others."""
+    """Return whether the job keeps the nodes of its previous attempt, as `watch.parse.nodes` counts them."""
     running = conditions.condition(status, "Running")
     waits = running is not None and running.reason == waiting.NAMESPACE_FULL
     return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
@@ -60,17 +60,17 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int,
     if conditions.holds(status, "Suspended"):
         status = conditions.resumed(status, now, snapshot.generation)
     status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    said = (EventRecord(found.reason, found.message),) if new else ()
-    return Plan(status=status, event_records=said, wake_at=now + LOOK_FOR_ROOM)
+    records = (EventRecord(found.reason, found.message),) if new else ()
+    return Plan(status=status, event_records=records, wake_at=now + LOOK_FOR_ROOM)
 
 
-# Between two tries to create a child that was refused: it heals when somebody frees quota, which is not soon.
-_TRY_AGAIN_SOONEST = 2.0
-_TRY_AGAIN_LATEST = 60.0
+# Seconds between attempts to create a rejected child: a quota is rarely freed soon.
+_SHORTEST_RETRY = 2.0
+_LONGEST_RETRY = 60.0
 
 
 def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
-    """Starts a job that has no attempt yet, or fails it when it can never work as it is written."""
+    """Start a job that has no attempt yet, or fail it if its spec is invalid."""
     status = snapshot.status
     if status is None or conditions.current(status) is not None:
         return None
@@ -82,15 +82,15 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         job = resolve(snapshot.job, snapshot.limits.cluster)
     except Problem as problem:
         return _invalid(snapshot, str(problem), now)
-    # A spec that was refused and then mended starts with a clean slate.
+    # A job that was refused and then edited starts from an empty status.
     clean = JobStatus(progress=status.progress) if conditions.holds(status, "Finished") else status
     if not no_live_pods(snapshot):
-        return _held_back(snapshot, clean, now)
+        return _wait_for_pods(snapshot, clean, now)
     return _start(snapshot, clean, 1, job, now)
 
 
-def _held_back(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
-    """Pods of an earlier job of this name, or of a Job that went while somebody emptied the status, still end."""
+def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
+    """Wait for pods of an earlier job of this name, or of a Job that was deleted after its status was cleared."""
     found = waiting.wait(snapshot, None, now)
     before = conditions.condition(status, "Running")
     new = found.reason != "Starting" and (before is None or before.reason != found.reason)
@@ -104,12 +104,12 @@ def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
     status = conditions.finished(
         snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation
     )
-    said = EventRecord(outcomes.INVALID_SPEC.reason, message, "Warning")
-    return Plan(status=status, event_records=(said,))
+    record = EventRecord(outcomes.INVALID_SPEC.reason, message, "Warning")
+    return Plan(status=status, event_records=(record,))
 
 
 def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
-    """Somebody emptied the status, or a part of it: the attempt that it names, else the newest Job's, goes on."""
+    """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
     number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
     attempt = Attempt(number=number, start_time=conditions.stamp(batch_job.created if batch_job else now))
@@ -119,13 +119,13 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
         "attempts": [*before, attempt][-10:],
     }
     status = status.model_copy(update=update)
-    message = f"somebody edited the status; going on with attempt {number}"
+    message = f"somebody edited the status; continuing with attempt {number}"
     status = conditions.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
 def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
-    """Starts the attempt after one that has ended: when all of it is gone, and not before its backoff is over."""
+    """Start the next attempt when all pods of the previous one have terminated and its backoff is over."""
     status = snapshot.status
     attempt = conditions.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is None:
@@ -143,15 +143,16 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 
 
 def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
-    """Creates the Indexed Job that the status announces and nobody has seen: the operator was stopped between the
-    two, or the API server refused a child.
+    """Create the Indexed Job of the current attempt if it was never observed.
+
+    The operator stopped between the status write and the creation, or the API server rejected a child.
     """
     status = snapshot.status
     attempt = conditions.current(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
     if status.phase == Phase.QUEUED:
-        # Deleted while it queued, for hours perhaps, which pendingTimeoutSeconds does not count.
+        # The Job was deleted while it queued; pendingTimeoutSeconds does not count time in a queue.
         status = conditions.anew(status, now)
     refusal = snapshot.findings.refusal
     found = waiting.wait(snapshot, None, now)
@@ -159,40 +160,40 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
         return charge(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
     why = f"{found.reason}: {found.message}"
     deadline = earliest(snapshot, status, None, why)
-    if deadline is not None and now >= deadline.at and _nobody_held_it_up(snapshot, found):
-        # No operator ran for that long: an outage is charged to no job.
+    if deadline is not None and now >= deadline.at and _without_obstacle(snapshot, found):
+        # No operator was running: an outage is not charged to the job.
         status = conditions.anew(status, now)
         deadline = earliest(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at:
         return charge(snapshot, status, deadline.outcome, deadline.message, now)
     written = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     new = written != status and (refusal or snapshot.predecessors)
-    said = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
+    records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
-    again = _try_again(refusal, attempt, now)
+    again = _retry_at(refusal, attempt, now)
     if now < again:
-        return Plan(status=written, event_records=said, wake_at=min(again, wake or again))
+        return Plan(status=written, event_records=records, wake_at=min(again, wake or again))
     if not no_live_pods(snapshot):
-        return Plan(status=written, event_records=said, wake_at=wake)
-    # Of attempt 1, too: the ConfigMap may be there, by a process of another version that was stopped.
+        return Plan(status=written, event_records=records, wake_at=wake)
+    # Also for attempt 1: an operator of another version may have created the ConfigMap before it stopped.
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), event_records=said, wake_at=wake)
+    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), event_records=records, wake_at=wake)
 
 
-def _nobody_held_it_up(snapshot: Snapshot, found: waiting.Wait) -> bool:
-    """Neither now, nor when it was last looked at: nobody refused a child, and no earlier pods were there."""
+def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
+    """Return whether no rejected child and no earlier pods delay the job, now or at the previous reconcile."""
     before = conditions.condition(snapshot.status, "Running") if snapshot.status else None
     return no_live_pods(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
 
 
-def _try_again(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
-    """When a refused child is tried again: the longer it lasts, the later."""
+def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
+    """Return when to retry the creation of a rejected child; the delay grows with the time since the first try."""
     if refusal is None:
         return now
     began = conditions.seconds(attempt.start_time or conditions.stamp(now))
-    return refusal.at + min(max((refusal.at - began) / 2, _TRY_AGAIN_SOONEST), _TRY_AGAIN_LATEST)
+    return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 
 def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
@@ -204,29 +205,29 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     how = f"{job.strategy} over {replicas}, {job.precision.policy}"
-    said = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}")]
-    if number == 1 and (lost := _goes_with_the_pods(snapshot, job)):
-        said.append(EventRecord("NothingKept", lost, "Warning"))
+    records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    if number == 1 and (lost := _output_is_lost(snapshot, job)):
+        records.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:
-        # A field of a newer version: the job is trained without it, and the user is told.
-        said.append(EventRecord("UnknownField", snapshot.problem, "Warning"))
-    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=tuple(said))
+        # The job trains without fields of a newer version; an Event reports them.
+        records.append(EventRecord("UnknownField", snapshot.problem, "Warning"))
+    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=tuple(records))
 
 
-def _goes_with_the_pods(snapshot: Snapshot, job: ResolvedJob) -> str:
+def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     if job.output is None:
-        return "spec.output.uri is not given: checkpoints and model go with the pods"
+        return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
     template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
     if outlives_pod(job.output, template):
         return ""
     return (
-        f"spec.output.uri: {job.output!r} lies in the pod: checkpoints and model go with it; "
+        f"spec.output.uri: {job.output!r} is in the pod: checkpoints and model are deleted with it; "
         "expected gs://bucket/folder, or a path below a claim of podTemplate.volumes that is mounted"
     )
 
 
 def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
-    """The job as attempt 1 froze it: a newer operator decides nothing anew for it."""
+    """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job."""
     found = snapshot.findings
     if found.job_file is not None:
         return found.job_file
@@ -234,7 +235,7 @@ def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
 
 
 def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
-    """Decided anew: the first time, or after somebody deleted the ConfigMap."""
+    """Resolve the spec: for the first attempt, or after the ConfigMap was deleted."""
     if snapshot.job is None:
         return _unreadable(snapshot)
     try:

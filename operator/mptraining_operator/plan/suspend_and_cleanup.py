@@ -1,4 +1,4 @@
-"""What becomes of a job that has ended: leftovers go, and after its time to live the job itself."""
+"""Suspension, and cleanup: finished jobs, old attempts, orphaned Jobs and pods, pods of lost nodes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mptraining_operator.plan.deadlines import policy
 from mptraining_operator.plan.snapshot import SeenPod, Snapshot
 from mptraining_operator.resources import names
 
-# As many attempts as the status tells of; their pods keep the logs.
+# The number of attempts in the status; their pods keep the logs.
 _ATTEMPTS_KEPT = 10
 
 
 def ended(snapshot: Snapshot, now: float) -> Plan | None:
-    """Of a job that has finished nothing runs any more, whoever wrote its status: also one restored from a backup."""
+    """Terminate the Indexed Jobs of a finished job, also one restored from a backup, and delete it after its TTL."""
     status = snapshot.status
     if status is None or not conditions.holds(status, "Finished"):
         return None
@@ -43,7 +43,7 @@ def ended(snapshot: Snapshot, now: float) -> Plan | None:
 
 
 def old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
-    """Indexed Jobs of attempts that the status tells of no more."""
+    """Return deletions of Indexed Jobs whose attempts are no longer in the status."""
     newest = (snapshot.status.current_attempt if snapshot.status else None) or 0
     return tuple(
         ForgetAttempt(each.name, each.uid)
@@ -53,12 +53,12 @@ def old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
 
 
 def suspended(snapshot: Snapshot, now: float) -> Plan | None:
-    """None unless the user wants the job suspended."""
+    """Suspend the job; None if spec.runPolicy.suspend is not true."""
     status = snapshot.status
     if status is None or not snapshot.suspend:
         return None
     attempt = conditions.current(status)
-    # Whichever attempt they are of: somebody may have emptied the status.
+    # Jobs of any attempt: the status may have been cleared.
     running = [each for each in snapshot.batch_jobs if not each.ended and not each.deleting]
     actions: tuple[Action, ...] = tuple(EndAttempt(each.name, each.uid) for each in running)
     if conditions.holds(status, "Suspended"):
@@ -66,15 +66,15 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     if attempt is not None and attempt.outcome is None:
         status = conditions.attempt_over(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
     status = conditions.suspended(status, now, snapshot.generation)
-    # A Job that its queue holds has none, or those that it had leave already.
+    # A Job suspended by its queue has no pods, or its pods are already terminating.
     works = any(not each.suspended for each in running) or any(not pod.over for pod in snapshot.pods)
     leave = "the workers save a checkpoint and leave" if works else "no worker runs"
-    said = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to go on")
-    return Plan(status=status, actions=actions, event_records=(said,))
+    record = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to continue")
+    return Plan(status=status, actions=actions, event_records=(record,))
 
 
-# A node is asked about again after this long (`apply` forgets its answer by then).
-_ASK_AGAIN = 30.0
+# Seconds between reads of a node's status; the cache drops the previous result by then.
+_NODE_READ_INTERVAL = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class Orphans:
 
 
 def orphans(snapshot: Snapshot, now: float) -> Orphans:
-    """What must go, whatever else the plan is."""
+    """Return the deletion of Jobs and pods that no current attempt owns, and of pods past their grace period."""
     actions: list[Action] = []
     wakes: list[float] = []
     current = snapshot.status.current_attempt if snapshot.status else None
     for batch_job in snapshot.batch_jobs:
-        # Without a current attempt the newest is about to be adopted.
+        # Without a current attempt, `start.first_attempt` adopts the newest Job.
         if current and batch_job.attempt != current and not batch_job.ended and not batch_job.deleting:
             actions.append(EndAttempt(batch_job.name, batch_job.uid))
     owners = {batch_job.uid for batch_job in snapshot.batch_jobs}
@@ -97,7 +97,7 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
         if pod.over:
             continue
         if pod.deletion is None:
-            # A predecessor's Job went with its job: Kubernetes collects it and its pods.
+            # The garbage collector deletes the pods of an earlier job of this name.
             if pod.owner_uid not in owners and pod.job_uid == snapshot.uid:
                 owner = names.batch_job(snapshot.key.name, pod.attempt)
                 actions.append(DeletePod(pod.name, pod.uid, owner, pod.owner_uid))
@@ -107,12 +107,12 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
             wakes.append(given_up)
         else:
             actions.extend(_stuck(snapshot, pod))
-            wakes.append(now + _ASK_AGAIN)
+            wakes.append(now + _NODE_READ_INTERVAL)
     return Orphans(tuple(actions), min(wakes, default=None))
 
 
 def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
-    """A pod beyond its grace period: nothing but its kubelet ends it, and that may be gone with the node."""
+    """Fail a pod past its grace period if its node is lost: only the kubelet of that node could terminate it."""
     if not pod.node:
         return ()
     lost = snapshot.findings.lost_nodes.get(pod.node)
@@ -122,11 +122,10 @@ def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
 
 
 def no_live_pods(snapshot: Snapshot) -> bool:
-    """Whether no process of any attempt, or of an earlier job of this name, can be alive: every Indexed Job has ended,
-    every pod is over.
+    """Return whether every Indexed Job has ended and every pod is over, those of earlier jobs of this name included.
 
-    A Job's `status.terminating` says no more: before Kubernetes 1.31 a Job may end while its pods still leave, and its
-    controller never corrects the number afterwards.
+    A Job's `status.terminating` is not reliable: before Kubernetes 1.31 a Job may end while its pods terminate, and
+    its controller never corrects the number afterwards.
     """
     return all(each.ended for each in snapshot.batch_jobs) and all(
         pod.over for pod in (*snapshot.pods, *snapshot.predecessors)

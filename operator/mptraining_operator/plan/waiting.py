@@ -1,4 +1,4 @@
-"""Why the workers of an attempt do not run yet: one reason and somebody's own words for it."""
+"""Reasons why the workers of an attempt do not run yet, with the message of the component that reports them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from mptraining_api.status import Phase
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 from mptraining_operator.resources import names
 
-# The kubelet's words for an image that it cannot get.
+# Waiting reasons of the kubelet for an image that it cannot pull.
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
-# What every container goes through.
+# Waiting reasons of every container at its start.
 _USUAL = ("ContainerCreating", "PodInitializing", "")
 
 _REFUSED = {
     "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
-    "Refused": ("ChildRefused", "Ask for less, or ask whoever sets the namespace's quota and policies."),
-    "Invalid": ("InvalidSpec", "Mend the field that the API server names, and apply the job again."),
+    "Refused": ("ChildRefused", "Request less, or ask the administrator of the namespace's quota and policies."),
+    "Invalid": ("InvalidSpec", "Fix the field that the API server names, and apply the job again."),
 }
 
 
-# Before an attempt, not in it: all jobs of the namespace together may have no more nodes.
+# Reported before an attempt starts: the limit nodesPerNamespace is reached.
 NAMESPACE_FULL = "NamespaceFull"
 
 
@@ -32,13 +32,13 @@ class Wait:
 
 
 def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
-    """What to say of an attempt that does not run; `batch_job` None when it could not be created yet."""
+    """Return phase, reason and message of an attempt that does not run; `batch_job` is None before its creation."""
     phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
     if batch_job is None:
         return _of_children(snapshot, phase)
     if batch_job.suspended:
         queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
-        who = f"the queue {queue!r}" if queue else f"whoever suspended Job {batch_job.name}"
+        who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     return _of_pods(snapshot, batch_job, phase, now)
 
@@ -48,14 +48,16 @@ def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     if refusal is not None:
         reason, step = _REFUSED[refusal.kind]
         return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
-    # No pod by its name, and no number of them: each pod that goes would be a write.
+    # Without pod names or counts: otherwise each pod that terminates would cause a status write.
     if snapshot.predecessors:
         pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
-        message = f"pods of an earlier job of this name still end ({pods}); this one starts when they are gone"
+        message = (
+            f"pods of an earlier job of this name are still terminating ({pods}); this one starts when they are gone"
+        )
         return Wait(phase, "EarlierJobEnds", message)
     attempt = snapshot.status.current_attempt if snapshot.status else None
     if attempt is None:
-        return Wait(phase, "Starting", "pods that were started before still end; attempt 1 starts when they are gone")
+        return Wait(phase, "Starting", "earlier pods are still terminating; attempt 1 starts when they are gone")
     return Wait(phase, "Starting", f"attempt {attempt} is being created")
 
 
@@ -74,15 +76,15 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
         if pod.waiting not in _USUAL:
             return Wait(phase, "ContainerNotStarting", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}")
     unscheduled = [pod for pod in pods if pod.unscheduled]
-    # Each pod is unscheduled for a moment: only what lasts is worth a write.
+    # Every pod is unscheduled for a moment: report it only after `settle` seconds.
     if unscheduled and now >= (batch_job.started or batch_job.created) + snapshot.limits.settle:
         return Wait(phase, "Unschedulable", f"{len(unscheduled)} {workers}: {unscheduled[0].unscheduled}")
-    before = _said_before(snapshot)
+    before = _previous_message(snapshot)
     return before or Wait(phase, "Starting", f"attempt {batch_job.attempt} is being created")
 
 
-def _said_before(snapshot: Snapshot) -> Wait | None:
-    """Once the scheduler has found a place the containers start; that alone is not worth a write either."""
+def _previous_message(snapshot: Snapshot) -> Wait | None:
+    """Return the message already in the status while the containers start, which is not worth a write."""
     if snapshot.status is None or snapshot.status.phase is None:
         return None
     for condition in snapshot.status.conditions or ():
@@ -92,7 +94,7 @@ def _said_before(snapshot: Snapshot) -> Wait | None:
 
 
 def for_room(phase: Phase, nodes: int, most: int) -> Wait:
-    """What to say of a job that waits for others of its namespace; without their number, which changes all the time."""
+    """Describe a job that waits for nodes of its namespace; without the number in use, which changes frequently."""
     message = (
         f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
         "(limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
@@ -101,7 +103,7 @@ def for_room(phase: Phase, nodes: int, most: int) -> Wait:
 
 
 def settles_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """When an unscheduled pod becomes worth saying; None when there is none."""
+    """Return when an unscheduled pod is reported, or None if all pods are scheduled."""
     if batch_job.suspended or not any(pod.unscheduled for pod in snapshot.pods_of(batch_job.attempt)):
         return None
     return (batch_job.started or batch_job.created) + snapshot.limits.settle

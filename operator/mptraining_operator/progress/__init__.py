@@ -1,1 +1,1 @@
-"""The HTTPS endpoint to which workers report progress, and the writer of `status.progress`."""
+"""HTTPS endpoint for the workers' progress reports, and the writer of `status.progress`."""

@@ -1,8 +1,8 @@
-"""Who shows a token: the API server says (TokenReview), and is believed for a while.
+"""Authentication of workers by TokenReview, with a cache, and authorization and validation of progress reports.
 
-A worker's token is for one audience, the progress endpoint about one job (`names.audience`). What the token itself
-claims is only used to ask the right question: with the audience it claims, a sound token of another job is told from
-one that is expired or forged. Everything that is granted rests on the API server's answer.
+A worker's token has one audience: the progress endpoint for one job (`names.audience`). The unverified claims of a
+token only select the audiences of the TokenReview, which distinguishes a valid token of another job from an expired or
+forged one. Access depends on the API server's response alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Report
 from mptraining_operator.resources import names
 
-# A refused token is not asked about again for so many seconds: long enough against a loop, short enough for a mistake.
+# Seconds until a rejected token is reviewed again: limits the reviews of a client in a loop, and corrects a mistake.
 REFUSED_SECONDS = 5.0
 _LONGEST_TOKEN = 16 * 1024
 _ACCOUNT = "system:serviceaccount:"
@@ -35,7 +35,7 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The API server's word on a token. `audiences` are those it confirmed; names and uid are empty without a pod."""
+    """Result of a TokenReview. `audiences` are the confirmed ones; pod name and uid are empty for an unbound token."""
 
     authenticated: bool
     audiences: tuple[str, ...] = ()
@@ -48,9 +48,9 @@ REFUSED = Review(authenticated=False)
 
 
 def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
-    """What the `status` of a TokenReview with the audiences `asked` says; anything incomplete is a refusal."""
+    """Parse the `status` of a TokenReview for the audiences `asked`; an incomplete one is REFUSED."""
     user = status.get("user") or {}
-    # Without `audiences` in the answer the authenticator did not look at them, and the token may be for anybody.
+    # Without `audiences` in the status the authenticator does not check them, and the token may be for any audience.
     confirmed = tuple(each for each in status.get("audiences") or () if each in asked)
     account = str(user.get("username") or "")
     namespace, _, name = account.removeprefix(_ACCOUNT).partition(":")
@@ -61,9 +61,9 @@ def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
 
 
 def claimed(token: str) -> tuple[tuple[str, ...], float | None]:
-    """The audiences of this endpoint that the token claims to be for, and when it claims to end (seconds since 1970).
+    """Return the audiences of this endpoint in the token's claims, and its expiry (seconds since 1970), unverified.
 
-    Neither is verified. No audience for what is no token of ours.
+    No audiences if it is not a token for this endpoint.
     """
     parts = token.split(".")
     if len(parts) != 3 or len(token) > _LONGEST_TOKEN:
@@ -85,10 +85,10 @@ def claimed(token: str) -> tuple[tuple[str, ...], float | None]:
 
 
 class TokenReviewer:
-    """Asks once for a token and remembers the answer; any thread may call it.
+    """Cache of token reviews; concurrent requests for one token share one review. Thread-safe.
 
-    `review` sends a TokenReview and returns its `status`; what it raises comes through and is not remembered. `clock`
-    in seconds since 1970. An accepted token is believed for `seconds`, and never beyond its own end.
+    `review` sends a TokenReview and returns its `status`; its exceptions are raised to the callers and not cached.
+    `clock` is in seconds since 1970. An accepted token is cached for `seconds`, at most until it expires.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class TokenReviewer:
         self._seconds = seconds
         self._most = most
         self._lock = threading.Lock()
-        # By SHA-256, lest a dump of memory shows tokens; with the time until which it holds.
+        # Expiry and review by the token's SHA-256, so that a memory dump contains no tokens.
         self._answers: OrderedDict[bytes, tuple[float, Review]] = OrderedDict()
-        self._under_way: dict[bytes, Future[Review]] = {}
+        self._pending: dict[bytes, Future[Review]] = {}
 
     def remembered(self, token: str) -> Review | None:
-        """The answer that is still known; None when the API server has to be asked. Never waits."""
+        """Return the cached review, or None if the API server must review the token. Does not block."""
         with self._lock:
             return self._look_up(_digest(token))
 
     def identify(self, token: str) -> Review:
-        """Who shows this token. Waits for the API server if it has to, once for all who ask about the same token."""
+        """Return the review of the token; blocks while the API server reviews it, once for concurrent callers."""
         digest = _digest(token)
         audiences, end = claimed(token)
         if not audiences:
@@ -123,11 +123,11 @@ class TokenReviewer:
             known = self._look_up(digest)
             if known is not None:
                 return known
-            future = self._under_way.get(digest)
-            leads = future is None
+            future = self._pending.get(digest)
+            is_first = future is None
             if future is None:
-                future = self._under_way[digest] = Future()
-        if leads:
+                future = self._pending[digest] = Future()
+        if is_first:
             self._ask(token, digest, audiences, end, future)
         return future.result()
 
@@ -136,21 +136,21 @@ class TokenReviewer:
     ) -> None:
         try:
             answer = read_review(self._review(token, audiences), audiences)
-        except BaseException as error:  # noqa: BLE001 - it is raised to all who wait
+        except BaseException as error:  # noqa: BLE001 - it is raised to all waiting callers
             with self._lock:
-                del self._under_way[digest]
+                del self._pending[digest]
             future.set_exception(error)
             return
         with self._lock:
             until = self._clock() + (self._seconds if answer.authenticated else REFUSED_SECONDS)
             if answer.authenticated and end is not None:
-                # The signature holds, so the claim does.
+                # The API server has verified the signature, so the expiry can be trusted.
                 until = min(until, end)
             self._answers[digest] = until, answer
             self._answers.move_to_end(digest)
             while len(self._answers) > self._most:
                 self._answers.popitem(last=False)
-            del self._under_way[digest]
+            del self._pending[digest]
         future.set_result(answer)
 
     def _look_up(self, digest: bytes) -> Review | None:
@@ -172,15 +172,15 @@ def _first(values: object) -> str:
     return str(values[0]) if isinstance(values, list | tuple) and values else ""
 
 
-# As Kubeflow's Trainer v2: more is no report.
+# Bytes; the same limit as in Kubeflow Trainer v2.
 LARGEST_BODY = 64 * 1024
-# A pod just created may not have been seen here yet.
+# Retry-After for a job or pod that may not have reached this replica's cache yet.
 NOT_SEEN_YET_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JobForProgress:
-    """What is to be known of a job. `workers`: uid to index of the pods of the current attempt that are not over."""
+    """The job of a report. `workers`: index by pod uid, for the live pods of the current attempt."""
 
     uid: str
     attempt: int
@@ -189,7 +189,7 @@ class JobForProgress:
 
 
 class Refused(Exception):
-    """An answer that is not 202. `error` says the cause and the next step in one line; `retry_after` in seconds."""
+    """A response other than 202. `error` has cause and next step in one line; `retry_after` is in seconds."""
 
     def __init__(self, status: int, error: str, retry_after: int | None = None) -> None:
         super().__init__(error)
@@ -199,12 +199,12 @@ class Refused(Exception):
 
 
 def path(job: Key) -> str:
-    """Where on the endpoint the workers of that job report to."""
+    """Return the URL path of the progress reports of a job."""
     return f"/v1/namespaces/{job.namespace}/jobs/{job.name}/progress"
 
 
 def bearer(header: str | None) -> str:
-    """The token in an Authorization header. Raises Refused."""
+    """Return the bearer token of an Authorization header. Raises Refused."""
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Refused(401, "no token: send `Authorization: Bearer` with the pod's projected service account token")
@@ -212,7 +212,7 @@ def bearer(header: str | None) -> str:
 
 
 def check_caller(review: Review, key: Key, job: JobForProgress | None) -> JobForProgress:
-    """The job, when `review` shows one of its workers that is alive. Raises Refused."""
+    """Return the job if `review` identifies its live worker 0. Raises Refused."""
     if not review.authenticated:
         raise Refused(
             401,
@@ -234,7 +234,7 @@ def check_caller(review: Review, key: Key, job: JobForProgress | None) -> JobFor
 
 
 def check_report(body: bytes, job: JobForProgress) -> Report:
-    """The Event in the body. Raises Refused."""
+    """Parse the Event in the body. Raises Refused."""
     try:
         report = events.parse(body.decode())
     except (UnicodeDecodeError, RecursionError):
@@ -243,14 +243,12 @@ def check_report(body: bytes, job: JobForProgress) -> Report:
     if attempt is not None and attempt != job.attempt:
         raise Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker's time is over")
     if not isinstance(report, events.Progress | events.Finished):
-        raise Refused(
-            400, f"{_what_it_is(body)}: send one Event of kind Progress or Finished, as the trainer prints it"
-        )
+        raise Refused(400, f"{_describe(body)}: send one Event of kind Progress or Finished, as the trainer prints it")
     return report
 
 
 def _not_among_the_workers(review: Review, key: Key, job: JobForProgress) -> Refused:
-    """The pod's name, which the API server vouches for, tells a late worker from somebody else's pod."""
+    """Return the error for an unknown pod: its name, verified by the API server, identifies an outdated worker."""
     attempt = _attempt_in(review.pod_name, key.name)
     if not review.pod_uid or attempt is None:
         return Refused(403, f"the token is not of a worker of {key}: only the job's own pods may report")
@@ -261,15 +259,17 @@ def _not_among_the_workers(review: Review, key: Key, job: JobForProgress) -> Ref
 
 
 def _attempt_in(pod: str, job: str) -> int | None:
-    """The attempt of the pod `<job>-<attempt>-<index>-<letters>`; None for any other name."""
+    """Return the attempt in the pod name `<job>-<attempt>-<index>-<letters>`, or None for any other name."""
     found = re.fullmatch(rf"{re.escape(job)}-(\d{{1,9}})-\d{{1,9}}-[a-z0-9]+", pod)
     return int(found[1]) if found else None
 
 
-def _what_it_is(body: bytes) -> str:
+def _describe(body: bytes) -> str:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         return "not JSON"
     kind = found.get("kind") if isinstance(found, dict) else None
-    return f"not a sound Event of kind {kind}" if kind in ("Progress", "Finished") else "not an Event that is kept"
+    return (
+        f"not a valid Event of kind {kind}" if kind in ("Progress", "Finished") else "not an Event of a supported kind"
+    )

@@ -1,7 +1,7 @@
-"""The progress endpoint's certificate: a certificate authority of its own and what that signed, kept in a Secret.
+"""TLS certificate of the progress endpoint, signed by its own certificate authority (CA), both stored in a Secret.
 
-All replicas serve the same one. Pods are told the authority when they start and trust it as long as they live, so it
-stays the same over every renewal: its key is kept beside the rest, its certificate lasts ten years.
+All replicas serve the same certificate. Pods get the CA certificate at their start and trust it as long as they run,
+so every renewal uses the same CA key, which the Secret contains; the CA certificate is valid for ten years.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _log = logging.getLogger(__name__)
 
-# Names in the Secret: Kubernetes' own for the type kubernetes.io/tls, and one more.
+# Keys in the Secret: those of the type kubernetes.io/tls, ca.crt, and the CA's private key.
 _CERT, _KEY, _CA, _CA_KEY = "tls.crt", "tls.key", "ca.crt", "ca.key"
-SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - a type's name
+SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - the name of a type
 
 _CA_LIFE = timedelta(days=3650)
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)
-# Clocks of nodes differ a little.
+# Certificates are valid from this long before their creation, because the clocks of nodes differ.
 _SKEW = timedelta(hours=1)
 _AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mptraining progress")])
-# Each loss of a race leaves another replica's Secret behind, which is then read.
-_RACES = 5
+# Tries to write the Secret: after a conflict, the Secret that another replica wrote is read.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM texts. Clients trust `ca_pem`; `ca_key_pem` signs the next renewal."""
+    """Certificates and keys in PEM. Clients trust `ca_pem`; `ca_key_pem` signs the next renewal."""
 
     ca_pem: bytes
     cert_pem: bytes
@@ -51,19 +51,19 @@ class Certificate:
 
 
 class Broken(ValueError):
-    """What the Secret holds is no certificate that can be served; the text says why."""
+    """The Secret's contents cannot be served; the message has the reason."""
 
 
 def dns_names(service: str, namespace: str) -> tuple[str, ...]:
-    """What a Service is called inside a cluster, the name that pods use first."""
+    """Return the DNS names of a Service inside the cluster; pods use the first."""
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", service
 
 
 def issue(names: tuple[str, ...], now: float, *, authority: Certificate | None = None) -> Certificate:
-    """A certificate for a year, by the key of `authority` or a new one. `now` in seconds since 1970.
+    """Issue a certificate for a year, signed by the key of `authority` or by a new CA. `now` is in seconds since 1970.
 
-    The authority's own certificate is renewed, by the same key, before it ends earlier than what it signs: who trusts
-    the old one believes the new one too.
+    A CA certificate that would expire before the issued one is renewed with the same key, so that clients that trust
+    the old CA certificate accept the new one.
     """
     at = datetime.fromtimestamp(now, UTC)
     if authority is None:
@@ -89,14 +89,14 @@ def issue(names: tuple[str, ...], now: float, *, authority: Certificate | None =
 
 
 def needs_renewal(pem: bytes, now: float) -> bool:
-    """Whether the certificate ends within 30 days of `now` or has not begun. Raises Broken."""
+    """Return whether the certificate expires within 30 days of `now` or is not valid yet. Raises Broken."""
     certificate = _parsed(pem, _CERT)
     at = datetime.fromtimestamp(now, UTC)
     return at > certificate.not_valid_after_utc - _RENEWED_BEFORE or at < certificate.not_valid_before_utc
 
 
 def from_secret(secret: Mapping[str, Any]) -> Certificate:
-    """What the Secret, as the API server sends it, holds. Raises Broken when its parts do not fit together."""
+    """Parse a Secret from the API server. Raises Broken if a part is missing, malformed or does not match another."""
     data = secret.get("data") or {}
 
     def part(name: str) -> bytes:
@@ -121,11 +121,11 @@ def from_secret(secret: Mapping[str, Any]) -> Certificate:
 
 
 def to_secret(certificate: Certificate, name: str, found: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The Secret's body; in place of `found` only while that is still what is stored (its resourceVersion)."""
+    """Return the Secret's body; with `found`, a replacement that has its resourceVersion as precondition."""
     parts = {_CA: certificate.ca_pem, _CERT: certificate.cert_pem, _KEY: certificate.key_pem}
     parts[_CA_KEY] = certificate.ca_key_pem
     metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/managed-by": "mptraining-operator"}}
-    # A Secret's type cannot be changed: one that somebody else made keeps its own.
+    # The type of a Secret is immutable: a replacement keeps the type of `found`.
     kind = SECRET_TYPE
     if found is not None:
         metadata = dict(found.get("metadata") or {}) | {"name": name}
@@ -149,12 +149,12 @@ def ensure(
     name: str,
     names: tuple[str, ...],
 ) -> Certificate:
-    """The certificate in the Secret `name`, valid for the DNS `names`; made, renewed or mended where it must be.
+    """Return the certificate in the Secret `name`, valid for the DNS `names`; create, renew or replace it if needed.
 
-    `read` gives None, or raises an error with `status` 404, when there is no Secret. `create` and `replace` raise one
-    with 409 when another replica was faster: its Secret is taken then. What else the three raise comes through.
+    `read` returns None or raises an error with `status` 404 if there is no Secret. `create` and `replace` raise an
+    error with `status` 409 if another replica wrote the Secret, which is then read. Other errors are raised.
     """
-    for _ in range(_RACES):
+    for _ in range(_TRIES):
         found = _read(read)
         authority = None
         if found is not None:
@@ -164,9 +164,9 @@ def ensure(
                     return certificate
                 authority = certificate
             except Broken as problem:
-                authority = _rescued(found)
+                authority = _read_authority(found)
                 kept = "the authority is kept" if authority else "pods that run now can no longer report progress"
-                _log.warning("the Secret %s cannot be served (%s) and is made anew; %s", name, problem, kept)
+                _log.warning("the Secret %s cannot be served (%s) and is replaced; %s", name, problem, kept)
         certificate = issue(names, now, authority=authority)
         try:
             if found is None:
@@ -174,16 +174,18 @@ def ensure(
             else:
                 replace(to_secret(certificate, name, found))
         except Exception as error:
-            # 404: it was deleted since it was read.
+            # 404: the Secret was deleted after it was read.
             if getattr(error, "status", None) not in (404, 409):
                 raise
             continue
         return certificate
-    raise RuntimeError(f"the Secret {name} was changed by somebody else {_RACES} times in a row; look who writes it")
+    raise RuntimeError(
+        f"the Secret {name} was changed by somebody else {_TRIES} times in a row; check which client writes it"
+    )
 
 
 class CertificateKeeper:
-    """The certificate that is served now, of the Secret `name`; made, if need be, at once. As for `ensure`."""
+    """The certificate to serve, from the Secret `name`; the constructor creates it if needed, as `ensure` does."""
 
     def __init__(
         self,
@@ -200,11 +202,11 @@ class CertificateKeeper:
         self.current: Certificate = self._ensure(clock())
 
     def refresh(self) -> bool:
-        """Whether `current` became another; a Secret that cannot be read now leaves it, with a warning."""
+        """Update `current` from the Secret and return whether it changed; on any error log a warning and keep it."""
         try:
             found = self._ensure(self._clock())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the endpoint goes on with what it has
-            _log.warning("the progress endpoint's certificate could not be looked at: %s", error)
+        except Exception as error:  # noqa: BLE001 - the endpoint keeps its certificate
+            _log.warning("the progress endpoint's certificate could not be refreshed: %s", error)
             return False
         changed = found != self.current
         self.current = found
@@ -220,8 +222,8 @@ def _read(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
         return None
 
 
-def _rescued(secret: Mapping[str, Any]) -> Certificate | None:
-    """The authority of a Secret whose other parts are broken, so that pods that trust it go on to."""
+def _read_authority(secret: Mapping[str, Any]) -> Certificate | None:
+    """Return the CA of a Secret whose other parts are broken, so that running pods can still report; else None."""
     data = secret.get("data") or {}
     try:
         ca_pem, ca_key_pem = (base64.b64decode(data[name], validate=True) for name in (_CA, _CA_KEY))
@@ -256,7 +258,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, at: datetime) -> x509.Certific
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
-    """An authority signs certificates (and lists of revoked ones), a server signs handshakes."""
+    """Return the key usage: certificate and CRL signing for a CA, digital signature for a server."""
     return x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
 
 

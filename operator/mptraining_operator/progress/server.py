@@ -1,7 +1,7 @@
-"""The endpoint that workers report their progress to: HTTPS, in a thread and an event loop of its own.
+"""HTTPS server for progress reports, and the endpoint with its certificate, token reviews and status writer.
 
-So it answers while kopf's loop is busy, and every replica has one. What is believed stands in `progress_request`, who
-somebody is in `tokens`, what happens with a report in `progress_writer`.
+Every replica runs one, in a thread with its own event loop, so that it responds while kopf's loop is busy. `auth`
+authenticates and validates the requests; `writer` writes the reports.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 
-# Seconds. A worker gives up after 5, so that nothing that takes longer is worth a connection.
+# Seconds. A worker's own timeout is 5.
 _REQUEST_SECONDS = 10.0
 _HANDSHAKE_SECONDS = 5.0
-# Longer than two reports are apart, so that a worker keeps its connection.
+# Longer than the interval between two reports, so that a worker keeps its connection.
 _IDLE_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _START_SECONDS = 10.0
-# A slow API server makes no more threads than these, and clients no more connections.
+# The number of concurrent token reviews, also if the API server is slow.
 _REVIEWS_AT_ONCE = 8
 _BUSY_SECONDS = 10
-# With this buffer a connection costs 45 KiB; with asyncio's own of 256 KiB 270 KiB (CPython 3.11, measured).
+# A connection uses 45 KiB with this buffer, and 270 KiB with asyncio's default of 256 KiB (CPython 3.11, measured).
 _READ_BYTES = 16 * 1024
 MOST_CONNECTIONS = 3000
 
 
 class Reviewer(Protocol):
-    """As tokens.TokenReviewer."""
+    """The part of `auth.TokenReviewer` that the server needs."""
 
     def remembered(self, token: str) -> Review | None: ...
     def identify(self, token: str) -> Review: ...
 
 
 class Writer(Protocol):
-    """As progress_writer.ProgressWriter."""
+    """The part of `writer.ProgressWriter` that the server needs."""
 
     def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None: ...
 
 
 class Keeper(Protocol):
-    """As certificate.CertificateKeeper."""
+    """The part of `certificate.CertificateKeeper` that the server needs."""
 
     current: Certificate
 
@@ -83,13 +83,14 @@ class Keeper(Protocol):
 
 
 class NotReady(Exception):
-    """`lookup` cannot say yet whether there is such a job: the replica has not listed them."""
+    """The replica has not completed its first list, so `lookup` cannot tell whether the job exists."""
 
 
 class ProgressServer:
-    """`lookup` answers at once, from any thread; it raises NotReady before the first list.
+    """HTTPS server for progress reports.
 
-    The certificate is looked at every `refresh_seconds`. `host` None: all addresses of the machine.
+    `lookup` must not block, is called from the server's thread, and raises NotReady before the first list. The
+    certificate is refreshed every `refresh_seconds`. `host` None: all addresses of the machine.
     """
 
     def __init__(
@@ -124,7 +125,10 @@ class ProgressServer:
         self.port = 0
 
     def start(self) -> None:
-        """Returns when it listens. Raises OSError when the port cannot be had, ssl.SSLError for a bad certificate."""
+        """Start the server and wait until it listens.
+
+        Raises OSError if the port is not available, ssl.SSLError for an invalid certificate, TimeoutError.
+        """
         self._thread.start()
         if not self._started.wait(_START_SECONDS):
             raise TimeoutError(f"the progress endpoint does not listen after {_START_SECONDS:g} s")
@@ -133,7 +137,7 @@ class ProgressServer:
             raise self._problem
 
     def stop(self) -> None:
-        """Answers what is under way, for a few seconds, and ends."""
+        """Finish requests in progress for up to `_STOP_SECONDS`, then stop."""
         if self._loop is not None and self._stopping is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
@@ -141,13 +145,13 @@ class ProgressServer:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs, for the health check."""
+        """Whether the server's thread runs, for the health check."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - `start` raises it, or the log has it
+        except BaseException as error:  # noqa: BLE001 - `start` raises it, or it is logged
             if self._started.is_set():
                 _log.exception("the progress endpoint ended")
             self._problem = error
@@ -157,18 +161,18 @@ class ProgressServer:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         load(self._context, self._certificate.current)
-        # Of the whole process, kopf's streams too: there is no way to say it to one server.
+        # This applies to the whole process, kopf's streams included: asyncio has no setting for one server.
         sslproto.SSLProtocol.max_size = _READ_BYTES
-        application = web.Application(middlewares=[_spoken], client_max_size=LARGEST_BODY)
+        application = web.Application(middlewares=[_json_errors], client_max_size=LARGEST_BODY)
         application.router.add_post(path(Key("{namespace}", "{name}")), self._report)
-        application.on_response_prepare.append(self._make_room)
+        application.on_response_prepare.append(self._limit_keepalive)
         runner = web.AppRunner(
             application,
             access_log=None,
             handle_signals=False,
             shutdown_timeout=_STOP_SECONDS,
             keepalive_timeout=_IDLE_SECONDS,
-            # A body that is not wanted is thrown away only as long as its sender needs to read the answer.
+            # Seconds for which the body of a rejected request is discarded, so that the client can read the response.
             lingering_time=1.0,
         )
         await runner.setup()
@@ -177,7 +181,7 @@ class ProgressServer:
 
         def accept() -> asyncio.BaseProtocol:
             full = len(server.connections) >= self._most_connections
-            return _Unwanted() if full else server()
+            return _RejectedConnection() if full else server()
 
         listener = await self._loop.create_server(
             accept,
@@ -201,14 +205,14 @@ class ProgressServer:
             await asyncio.sleep(self._refresh_seconds)
             try:
                 if await asyncio.to_thread(self._certificate.refresh):
-                    # For the connections that come; those that are open go on.
+                    # New connections use it; open connections are kept.
                     load(self._context, self._certificate.current)
                     _log.info("the progress endpoint has a new certificate")
-            except Exception:  # noqa: BLE001 - whatever it is, the endpoint goes on
+            except Exception:  # noqa: BLE001 - the endpoint keeps its certificate
                 _log.exception("the progress endpoint keeps its certificate")
 
-    async def _make_room(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002
-        """A handshake costs more than a report, but whoever finds no room reports nothing."""
+    async def _limit_keepalive(self, request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG002
+        """Close connections after each response above half the limit: another handshake is cheaper than a rejection."""
         if self._connected is not None and len(self._connected.connections) > self._most_connections // 2:
             response.force_close()
             response.headers["Connection"] = "close"
@@ -217,7 +221,7 @@ class ProgressServer:
         key = Key(request.match_info["namespace"], request.match_info["name"])
         if (request.content_length or 0) > LARGEST_BODY:
             raise _too_large()
-        # Who is not known here gets no memory for what it sends.
+        # Authenticate before the body is read, so that unauthenticated clients cannot use memory.
         review = await self._review(bearer(request.headers.get("Authorization")))
         try:
             found = self._lookup(key) if review.authenticated else None
@@ -233,14 +237,14 @@ class ProgressServer:
             return known
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.identify, token)
-        except Exception as error:  # noqa: BLE001 - the API server's troubles are many, the answer is one
+        except Exception as error:  # noqa: BLE001 - any failure of the review gives the same response
             _log.warning("a token could not be reviewed: %s", error)
-            raise Refused(503, "the API server cannot be asked now: report again later", _BUSY_SECONDS) from None
+            raise Refused(503, "the token cannot be reviewed now: report again later", _BUSY_SECONDS) from None
 
 
 def load(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Makes the context serve that certificate from now on. Raises ssl.SSLError."""
-    # The ssl module reads files only.
+    """Load the certificate into the context. Raises ssl.SSLError."""
+    # The ssl module loads certificates from files only.
     with tempfile.TemporaryDirectory(prefix="mptraining-") as folder:
         chain = Path(folder) / "chain.pem"
         chain.touch(mode=0o600)
@@ -248,8 +252,8 @@ def load(context: ssl.SSLContext, certificate: Certificate) -> None:
         context.load_cert_chain(chain)
 
 
-class _Unwanted(asyncio.Protocol):
-    """One connection too many."""
+class _RejectedConnection(asyncio.Protocol):
+    """Abort a connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.WriteTransport):
@@ -257,10 +261,10 @@ class _Unwanted(asyncio.Protocol):
 
 
 @web.middleware
-async def _spoken(
+async def _json_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Every answer in time and in JSON; what went wrong inside stays in the log."""
+    """Respond in time and in JSON; internal errors are logged, not sent."""
     try:
         async with asyncio.timeout(_REQUEST_SECONDS):
             return await handler(request)
@@ -269,18 +273,18 @@ async def _spoken(
     except TimeoutError:
         return _refusal(Refused(503, "it took too long: report again later", _BUSY_SECONDS))
     except web.HTTPException as error:
-        words = {
+        messages = {
             404: f"no such path: use POST {path(Key('NAMESPACE', 'NAME'))}",
             405: f"{request.method} is not known here: use POST",
             413: _too_large().error,
         }
-        answer = _refusal(Refused(error.status, words.get(error.status, error.reason)))
+        answer = _refusal(Refused(error.status, messages.get(error.status, error.reason)))
         if error.status == 405:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except ConnectionError:
         return _refusal(Refused(400, "the connection ended before the report did"))
-    except Exception:  # noqa: BLE001 - a worker has no use for our traceback
+    except Exception:  # noqa: BLE001 - the client gets 500 without a traceback
         _log.exception("a report of progress failed")
         return _refusal(Refused(500, "the operator failed, its log says why: report again later", _BUSY_SECONDS))
 
@@ -301,14 +305,14 @@ def _answer(status: int, document: dict[str, str]) -> web.Response:
 
 
 def _socket(host: str | None, port: int) -> socket.socket:
-    """Listening for IPv4 and IPv6 alike where the machine has both."""
+    """Return a listening socket, for both IPv4 and IPv6 if the machine supports it."""
     if host is None and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
     return socket.create_server((host or "", port), backlog=512)
 
 
 class ProgressEndpoint:
-    """The endpoint, its token reviews, its certificate in a Secret, and the writer behind it."""
+    """The progress server with its token reviews, its certificate in a Secret, and the status writer."""
 
     def __init__(
         self,
@@ -347,14 +351,14 @@ class ProgressEndpoint:
             chosen.writes_per_second,
         )
         reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
-        self._server = ProgressServer(chosen, self._look_up, reviewer, self._writer, self._keeper)
+        self._server = ProgressServer(chosen, self._lookup_job, reviewer, self._writer, self._keeper)
         self._server.start()
         self._writer.start()
         self.service_port = chosen.port or self._server.port
 
     @property
     def certificate(self) -> str:
-        """What pods are to trust, in PEM."""
+        """The CA certificate that pods trust, in PEM."""
         return self._keeper.current.ca_pem.decode()
 
     @property
@@ -365,7 +369,7 @@ class ProgressEndpoint:
         self._server.stop()
         self._writer.stop(2.0)
 
-    def _look_up(self, key: Key) -> JobForProgress | None:
+    def _lookup_job(self, key: Key) -> JobForProgress | None:
         if not self._listed():
             raise NotReady
         job = self._cache.stored(key)
@@ -375,7 +379,7 @@ class ProgressEndpoint:
 
 
 def _progress(written: bytes | None) -> Progress | None:
-    """None too where somebody wrote what cannot be read: the next report replaces it."""
+    """Parse `status.progress`; None also if it is invalid, since the next report replaces it."""
     with suppress(ValidationError):
         return Progress.read(written) if written else None
     return None

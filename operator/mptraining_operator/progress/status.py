@@ -1,7 +1,8 @@
-"""From what a worker says to what stands in `status.progress`: pure.
+"""Conversion of a worker's report to `status.progress`.
 
-Each report is written down whole, so that what an Event does not say is carried over from the last one of its attempt.
-Times are the operator's own, in seconds since 1970: the clocks of nodes may be wrong, and deadlines count from these.
+Each report replaces `status.progress` as a whole; fields that an Event lacks are copied from the previous report of the
+same attempt. Times are from the operator's clock, in seconds since 1970, because deadlines are counted from them and
+the clocks of nodes may be wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LARGEST = 2**31 - 1
 
 
 class Rank(IntEnum):
-    """How near its end an attempt says it is; each step up is written at once."""
+    """How close to its end a report is; a report of a higher rank is written without delay."""
 
     UNDER_WAY = 0
     LAST_STEP = 1
@@ -37,18 +38,18 @@ def rank(report: Report) -> Rank:
 
 
 def to_status(report: Report, previous: Progress | None, now: float) -> Progress:
-    """What `status.progress` is to be. `previous` is what it was, of whichever attempt."""
+    """Return the new `status.progress`. `previous` is the old one, of any attempt."""
     before = previous if previous is not None and previous.attempt == report.attempt else Progress()
-    said = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before)
-    step = said.get("step")
-    rose = step is not None and (before.step is None or step > before.step)
+    reported = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before)
+    step = reported.get("step")
+    advanced = step is not None and (before.step is None or step > before.step)
     kept = {
-        # A report may not know them: a script's, or that of an attempt that did not end well.
+        # A script's report, or that of a failed attempt, may lack them.
         "precision": before.precision,
         "recoveries": before.recoveries,
-        "step_time": stamp(now) if rose else before.step_time,
+        "step_time": stamp(now) if advanced else before.step_time,
     }
-    fields = {**kept, **said, "attempt": _count(report.attempt), "update_time": stamp(now)}
+    fields = {**kept, **reported, "attempt": _count(report.attempt), "update_time": stamp(now)}
     return Progress(**{name: value for name, value in fields.items() if value is not None})
 
 
@@ -63,7 +64,7 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "estimated_remaining_seconds": _count(event.estimated_remaining_seconds),
         "input_bound_percent": _within_100(event.input_bound_percent),
         "loss_scale": _at_least_0(event.loss_scale),
-        **_of_numbers(event),
+        **_of_precision(event),
         "metrics": _metrics(event.metrics),
     }
 
@@ -71,7 +72,7 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
 def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
     done = event.exit_code == 0
     step = _count(event.step) if event.step is not None else before.step
-    # A script never says how many steps there are.
+    # A script does not report its total steps.
     percent = 100 if done and before.total_steps is None else _percent(step, before.total_steps)
     return {
         "step": step,
@@ -82,26 +83,29 @@ def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
         "estimated_remaining_seconds": 0 if done else None,
         "input_bound_percent": before.input_bound_percent,
         "loss_scale": before.loss_scale,
-        **_of_numbers(event),
+        **_of_precision(event),
         "metrics": _metrics(event.metrics) or before.metrics,
     }
 
 
-def _of_numbers(report: Report) -> dict[str, Any]:
-    """The policy in force and how often training went back, where the report says so."""
-    said = {"precision": report.precision and report.precision[:_LONGEST_NAME], "recoveries": _count(report.recoveries)}
-    return {name: value for name, value in said.items() if value not in (None, "")}
+def _of_precision(report: Report) -> dict[str, Any]:
+    """Return the precision policy in use and the number of recoveries, if the report has them."""
+    reported = {
+        "precision": report.precision and report.precision[:_LONGEST_NAME],
+        "recoveries": _count(report.recoveries),
+    }
+    return {name: value for name, value in reported.items() if value not in (None, "")}
 
 
 def _metrics(values: Mapping[str, float]) -> list[Metric] | None:
-    """Numbers as text, the loss first to stay when there are too many."""
+    """Format the metrics, loss and val_loss first, so that they are kept if there are more than MOST_METRICS."""
     names = [name for name, value in values.items() if 0 < len(name) <= _LONGEST_NAME and math.isfinite(value)]
     names.sort(key=lambda name: name not in ("loss", "val_loss"))
     return [Metric(name=name, value=f"{values[name]:.6g}") for name in names[:MOST_METRICS]] or None
 
 
 def _percent(step: int | None, total: int | None) -> int | None:
-    """Rounded down, so that 100 means done."""
+    """Return the percentage of steps, rounded down, so that 100 means all steps are done."""
     if step is None or not total:
         return None
     return min(100, 100 * step // total)

@@ -1,7 +1,7 @@
-"""Writes `status.progress`: takes reports without making anybody wait, writes them in a thread of its own.
+"""Rate-limited writer of `status.progress`: a schedule of the newest report per job, and the thread that writes them.
 
-What a write failed by decides whether it is tried again: the API server overloaded, out of reach or in conflict, yes;
-the job gone or the value refused, no.
+A write is retried after a conflict or if the API server is overloaded or does not respond; it is dropped if the job is
+deleted or the value is rejected.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from mptraining_operator.plan.conditions import seconds
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Rank, Report, rank, to_status
 
-# A failed write waits 1, 2, 4, … seconds.
+# Seconds. The retries of a failed write wait 1, 2, 4, … seconds.
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
-# A token, less what adding up fractions loses: else the thread would wake for nothing.
+# One token, less the rounding error of the sum of fractions, which would wake the thread too early.
 _ONE = 1 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write that is to be done; `tries` have failed before."""
+    """One pending write, after `tries` failed ones."""
 
     key: Key
     uid: str
     progress: Progress
     rank: Rank
-    # From when on; a heap's entries that say otherwise are stale.
+    # The earliest time of the write; entries of a heap with another time are stale.
     due: float
     tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was last heard of a job, and when it was last written (-inf: never)."""
+    """The last report of a job, and the time of its last write (-inf: never)."""
 
     uid: str
     progress: Progress | None
@@ -51,7 +51,10 @@ class Known:
 
 
 class Schedule:
-    """`per_second` writes over all jobs, as many at once at most, but one at least."""
+    """Token bucket over all jobs: `per_second` writes a second, with bursts of as many, but at least one.
+
+    The first report of a rank above UNDER_WAY (last step, finished) is written even if the bucket is empty.
+    """
 
     def __init__(self, minimum_seconds: float, per_second: float, *, most_known: int = 20_000) -> None:
         self._minimum = minimum_seconds
@@ -62,46 +65,46 @@ class Schedule:
         self._filled = -math.inf
         self._known: OrderedDict[Key, Known] = OrderedDict()
         self._waiting: dict[Key, Write] = {}
-        # Time, a number to break ties, and whose.
+        # Heap entries: due time, sequence number, job.
         self._ordinary: list[tuple[float, int, Key]] = []
-        self._last_ones: list[tuple[float, int, Key]] = []
+        self._urgent: list[tuple[float, int, Key]] = []
         self._number = 0
 
     def __len__(self) -> int:
-        """How many jobs wait."""
+        """Return the number of jobs with a pending write."""
         return len(self._waiting)
 
     def known(self, key: Key, uid: str) -> Known | None:
-        """What was last offered about this very job."""
+        """Return the last report of the job with this uid, or None."""
         found = self._known.get(key)
         return found if found is not None and found.uid == uid else None
 
     def offer(self, key: Key, uid: str, progress: Progress, rank: Rank, now: float, *, written: float) -> None:
-        """The newest report of a job. `written`: when any replica last wrote about it, as far as is known."""
+        """Schedule the newest report of a job. `written` is the last known write for the job by any replica."""
         known = self.known(key, uid)
         same = known is not None and known.progress is not None and known.progress.attempt == progress.attempt
         before = known.rank if known is not None and same else Rank.UNDER_WAY
-        # A clock ahead of ours must not hold a job back for longer than the minimum.
+        # A replica whose clock is urgency must not delay the job for longer than the minimum interval.
         written = min(now, max(written, known.written if known else -math.inf))
         self._remember(key, Known(uid, progress, max(rank, before), written))
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.uid != uid:
             waiting = None
-        # Only a step up goes ahead: who says its end again and again waits as others do.
-        ahead = max(rank if rank > before else Rank.UNDER_WAY, waiting.rank if waiting else Rank.UNDER_WAY)
+        # Only a rise in rank has priority: a job that repeats its last report is limited as all others.
+        urgency = max(rank if rank > before else Rank.UNDER_WAY, waiting.rank if waiting else Rank.UNDER_WAY)
         if waiting is None:
-            due = now if ahead else max(now, written + self._minimum)
-            self._put(Write(key, uid, progress, ahead, due))
-        elif ahead > waiting.rank:
-            self._put(Write(key, uid, progress, ahead, now))
+            due = now if urgency else max(now, written + self._minimum)
+            self._put(Write(key, uid, progress, urgency, due))
+        elif urgency > waiting.rank:
+            self._put(Write(key, uid, progress, urgency, now))
         else:
-            # Its place in the queue stays: the newest wins, and nobody is put off for speaking often.
+            # The newest report replaces the pending one at the same due time, so frequent reports do not delay it.
             self._waiting[key] = replace(waiting, progress=progress)
 
     def take(self, now: float) -> Write | None:
-        """The write to do now; from then on it waits no more."""
+        """Remove and return the write that is due, or None."""
         self._fill(now)
-        write = self._pop(self._last_ones, now)
+        write = self._pop(self._urgent, now)
         if write is None and self._tokens >= _ONE:
             write = self._pop(self._ordinary, now)
         if write is None:
@@ -114,7 +117,7 @@ class Schedule:
         return write
 
     def failed(self, write: Write, now: float, retry_after: float | None) -> None:
-        """The write did not succeed: it, or what was offered meanwhile, is due again later."""
+        """Schedule a retry of a failed write, with the newer report if there is one."""
         wait = max(min(_LONGEST_WAIT, _FIRST_WAIT * 2**write.tries), min(retry_after or 0.0, _LONGEST_WAIT))
         newer = self._waiting.get(write.key)
         if newer is not None and newer.uid != write.uid:
@@ -124,14 +127,14 @@ class Schedule:
         self._put(again)
 
     def last_ones(self) -> list[Write]:
-        """All waiting reports that may not be lost, due or not; they wait no more."""
+        """Remove and return all pending writes of a rank above UNDER_WAY, due or not."""
         found = [write for write in self._waiting.values() if write.rank]
         for write in found:
             del self._waiting[write.key]
         return found
 
     def forget(self, key: Key, uid: str) -> None:
-        """The job is gone."""
+        """Remove a deleted job."""
         if self.known(key, uid) is not None:
             del self._known[key]
         waiting = self._waiting.get(key)
@@ -139,11 +142,11 @@ class Schedule:
             del self._waiting[key]
 
     def wake_at(self, now: float) -> float:
-        """When `take` may next give something; inf when nothing waits."""
+        """Return when `take` may next return a write; inf if none is pending."""
         self._fill(now)
         wake = math.inf
-        if self._first(self._last_ones):
-            wake = self._last_ones[0][0]
+        if self._first(self._urgent):
+            wake = self._urgent[0][0]
         if self._first(self._ordinary):
             bucket = now if self._tokens >= _ONE else now + (1 - self._tokens) / self._per_second
             wake = min(wake, max(bucket, self._ordinary[0][0]))
@@ -158,14 +161,14 @@ class Schedule:
     def _put(self, write: Write) -> None:
         self._waiting[write.key] = write
         self._number += 1
-        heapq.heappush(self._last_ones if write.rank else self._ordinary, (write.due, self._number, write.key))
+        heapq.heappush(self._urgent if write.rank else self._ordinary, (write.due, self._number, write.key))
 
     def _first(self, heap: list[tuple[float, int, Key]]) -> Write | None:
-        """The first entry that still holds; stale ones are dropped."""
+        """Return the first write that is not stale, or None; drop stale entries."""
         while heap:
             due, _, key = heap[0]
             write = self._waiting.get(key)
-            if write is not None and write.due == due and bool(write.rank) == (heap is self._last_ones):
+            if write is not None and write.due == due and bool(write.rank) == (heap is self._urgent):
                 return write
             heapq.heappop(heap)
         return None
@@ -179,24 +182,24 @@ class Schedule:
 
     def _fill(self, now: float) -> None:
         if self._filled > -math.inf:
-            # A clock that was set back fills nothing.
+            # A clock that was set back adds no tokens.
             self._tokens = min(self._burst, self._tokens + max(0.0, now - self._filled) * self._per_second)
         self._filled = now
 
 
 _log = logging.getLogger(__name__)
 
-# A conflict that lasts is no race: the job of that uid is gone.
+# After this many conflicts in a row the job of that uid is taken for deleted.
 _CONFLICTS = 5
-# What is read from a clock may be set back while nobody looks.
+# Seconds. The clock may be set back during a sleep, so sleeps are short.
 _LONGEST_SLEEP = 30.0
 
 
 class ProgressWriter:
-    """`write(key, uid, progress)` applies the document to the status of the job with that uid.
+    """The thread that writes reports to `status.progress` with `write(key, uid, progress)`.
 
-    It raises errors with a `status` (0 or none: no answer) and perhaps `retry_after` in seconds. `clock` in seconds
-    since 1970; a job is written at most once per `minimum_seconds`, all jobs together `per_second` times a second.
+    `write` raises errors with a `status` (0 or none: no response) and optionally `retry_after` in seconds. `clock` is
+    in seconds since 1970. A job is written at most once per `minimum_seconds`, all jobs `per_second` times a second.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class ProgressWriter:
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Writes the last reports of jobs that still wait, each once more, and ends within `seconds` or so."""
+        """Write the pending last reports, each with one try, and stop; wait up to `seconds` for the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -228,17 +231,17 @@ class ProgressWriter:
 
     @property
     def waiting(self) -> int:
-        """Jobs whose newest report is not written yet."""
+        """The number of jobs whose newest report is not written yet."""
         with self._changed:
             return len(self._schedule)
 
     def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None:
-        """The newest report of a job; never waits. `previous` is `status.progress` as last seen."""
+        """Schedule the newest report of a job without blocking. `previous` is the observed `status.progress`."""
         now = self._clock()
         with self._changed:
             known = self._schedule.known(key, uid)
             written = _time(previous)
-            # Another replica may have heard of the job since this one did.
+            # Another replica may have received a later report of the job.
             if known is not None and known.progress is not None and _time(known.progress) >= written:
                 previous = known.progress
             self._schedule.offer(key, uid, to_status(report, previous, now), rank(report), now, written=written)
@@ -264,7 +267,7 @@ class ProgressWriter:
     def _try(self, write: Write) -> None:
         try:
             self._write(write.key, write.uid, write.progress.to_document())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next job's turn comes
+        except Exception as error:  # noqa: BLE001 - the thread must keep writing
             self._failed(write, error)
         else:
             self.written += 1

@@ -1,1 +1,1 @@
-"""The Kubernetes objects of a job: Indexed Job, ConfigMap, Service, NetworkPolicy; pure functions."""
+"""Builders of the Kubernetes objects of a job: Indexed Job, ConfigMap, Service, NetworkPolicy; pure functions."""

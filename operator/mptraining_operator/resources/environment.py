@@ -1,7 +1,8 @@
-"""The variables of a worker's containers: the launch's, the source's, those for progress reports, and the job's own.
+"""Environment variables of a worker's containers, and the variables and paths through which they get secrets.
 
-A job's own variable takes the place of a default of the same name, and of nothing else: rules refuse MPTRAINING_* and
-what the launch sets. Each name stands once, because a server-side apply refuses two.
+The variables are those of the launch, the source, progress reports, proxies, and the job. A job's variable overrides a
+default of the same name; validation rejects MPTRAINING_* and the names that the launch sets. Names are unique, because
+server-side apply rejects duplicates.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from mptraining_operator.resources import names
 from mptraining_operator.resources.shared import Owner
 from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, Authorities, SourceParts
 
-# The driver that mounts what a secret manager holds (secrets-store-csi-driver).
+# The CSI driver that mounts secrets of an external secret manager (secrets-store-csi-driver).
 _SECRETS_STORE = "secrets-store.csi.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSources:
-    """Names of variables, `*` at the end for all that begin so, and paths in the container."""
+    """Variables and container paths that contain secrets; a variable with `*` at its end is a prefix."""
 
     variables: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -34,18 +35,20 @@ class SecretSources:
         return bool(self.variables or self.paths)
 
     def environment(self) -> dict[str, str]:
-        """What tells the trainer."""
+        """Return the variables that pass the secret sources to the trainer."""
         found = {SECRET_VARIABLES: ",".join(self.variables), SECRET_PATHS: ":".join(self.paths)}
         return {name: value for name, value in found.items() if value}
 
 
-def secret_sources(asked: PodTemplate, proxies: Mapping[str, str]) -> SecretSources:
-    """Of a job with that template; `proxies` (name to URL) may have a password in them."""
-    variables = [str(each.get("name")) for each in asked.env or () if "secretKeyRef" in _mapping(each, "valueFrom")]
-    variables += [f"{each.get('prefix') or ''}*" for each in asked.env_from or () if each.get("secretRef")]
+def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> SecretSources:
+    """Return the secret sources of a pod template and of `proxies` (name to URL), which may contain a password."""
+    variables = [
+        str(each.get("name")) for each in pod_template.env or () if "secretKeyRef" in _mapping(each, "valueFrom")
+    ]
+    variables += [f"{each.get('prefix') or ''}*" for each in pod_template.env_from or () if each.get("secretRef")]
     variables += [name for name, url in proxies.items() if "@" in url]
-    volumes = {each.get("name") for each in asked.volumes or () if _is_secret(each)}
-    mounts = (each for each in asked.volume_mounts or () if each.get("name") in volumes)
+    volumes = {each.get("name") for each in pod_template.volumes or () if _is_secret(each)}
+    mounts = (each for each in pod_template.volume_mounts or () if each.get("name") in volumes)
     return SecretSources(tuple(variables), tuple(str(each.get("mountPath")) for each in mounts))
 
 
@@ -61,16 +64,16 @@ def _mapping(node: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-# The kubelet's default, into which it mounts a file that everybody may write.
+# The kubelet's default; it mounts a world-writable file there.
 TERMINATION_LOG = "/dev/termination-log"
 _PYTHON_PATH = "PYTHONPATH"
-# What NVIDIA's container runtime goes by, beside the device plugin that sets it for pods with GPUs of their own.
+# Read by NVIDIA's container runtime; the device plugin sets it for pods that request GPUs.
 _GPUS = "NVIDIA_VISIBLE_DEVICES"
-# A proxy of the job's own would stand between two workers and make them hang; gRPC compares the ends of host names.
+# Workers hang if gRPC connects them through the job's proxy; gRPC compares suffixes of host names.
 _NO_PROXY = "no_grpc_proxy"
-# This machine, the cluster's services, and Google's metadata server, from which credentials come.
+# The local host, the cluster's services, and Google's metadata server, which provides credentials.
 _NEVER_BY_PROXY = ("localhost", "127.0.0.1", ".svc", ".cluster.local", "metadata.google.internal", "169.254.169.254")
-# OpenSSL and obstore; requests, and with it google-auth; curl, with which TensorFlow reads buckets; pip.
+# Of OpenSSL and obstore; of requests and google-auth; of curl, which TensorFlow uses for buckets; of pip.
 _AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
 Variables = list[dict[str, Any]]
@@ -78,10 +81,10 @@ Variables = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """What the operator's settings say about every pod.
+    """The operator's settings that apply to every pod.
 
-    `progress_url` is the https URL that worker 0 reports to, None where nobody listens; `progress_certificate` the
-    certificate (PEM) it trusts there.
+    `progress_url` is the HTTPS URL that worker 0 reports to, None if progress reports are disabled;
+    `progress_certificate` is the CA certificate (PEM) that it trusts.
     """
 
     grace_seconds: int = 60
@@ -98,7 +101,7 @@ class PodSettings:
     no_proxy: str = ""
 
     def proxies(self) -> dict[str, str]:
-        """In both spellings, since curl and Go read small letters and others large ones."""
+        """Return the proxy variables in upper and lower case: curl reads lower case, other programs upper case."""
         named = {"HTTP_PROXY": self.http_proxy, "HTTPS_PROXY": self.https_proxy}
         found = {name: value for name, value in named.items() if value}
         if found:
@@ -107,11 +110,11 @@ class PodSettings:
 
 
 def trainer_environment(
-    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate, *, gpu: bool
+    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate, *, gpu: bool
 ) -> Variables:
-    """Of the container that trains. Raises InvalidSpec for a PYTHONPATH that cannot be joined."""
-    values = {**_outside(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
-    values |= secret_sources(asked, settings.proxies()).environment()
+    """Return the variables of the trainer container. Raises InvalidSpec for a PYTHONPATH without a literal value."""
+    values = {**_external(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
+    values |= secret_sources(pod_template, settings.proxies()).environment()
     if settings.progress_url is not None:
         values[contract.PROGRESS_URL] = settings.progress_url
         values[contract.PROGRESS_TOKEN_FILE] = TOKEN_FILE
@@ -121,40 +124,42 @@ def trainer_environment(
     if len(launched.hosts) > 1:
         values[_NO_PROXY] = f"{names.service(owner.name)}.{owner.namespace}.svc"
     if source.python_path:
-        values[_PYTHON_PATH] = _python_path(source.python_path, asked)
-    # The kubelet puts a pod out that writes more; without a limit this is what the node has.
+        values[_PYTHON_PATH] = _python_path(source.python_path, pod_template)
+    # The kubelet evicts a pod that writes more; without a limit the value is the node's allocatable storage.
     scratch = {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}
-    joined = _joined(values, asked, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
+    joined = _merge(values, pod_template, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
     return [*joined, {"name": contract.EPHEMERAL_STORAGE, "valueFrom": scratch}]
 
 
-def init_environment(launched: Launch, source: SourceParts, settings: PodSettings, asked: PodTemplate) -> Variables:
-    """Of the container that prepares the source: the job's own too, for they name proxies, indexes and credentials."""
-    values = {**_outside(settings), **launched.environment, **source.init_environment, "HOME": HOME}
-    values |= secret_sources(asked, settings.proxies()).environment()
-    # No device is the init container's; an image of NVIDIA's asks for all there are, where its runtime is the default.
+def init_environment(
+    launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate
+) -> Variables:
+    """Return the variables of the init container; the job's are included for proxies, package indexes, credentials."""
+    values = {**_external(settings), **launched.environment, **source.init_environment, "HOME": HOME}
+    values |= secret_sources(pod_template, settings.proxies()).environment()
+    # The init container gets no GPU: NVIDIA's images request all of them if NVIDIA's runtime is the default.
     values[_GPUS] = "void"
-    return _joined(values, asked, kept=frozenset())
+    return _merge(values, pod_template, kept=frozenset())
 
 
-def _outside(settings: PodSettings) -> dict[str, str]:
-    """What leads out of the cluster: proxies, and whom to trust there."""
+def _external(settings: PodSettings) -> dict[str, str]:
+    """Return the variables for connections outside the cluster: proxies and CA bundle."""
     file = settings.authorities.file if settings.authorities else None
     return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
 
 
-def _joined(values: dict[str, str], asked: PodTemplate, kept: frozenset[str]) -> Variables:
+def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[str]) -> Variables:
     uid = {"name": contract.INCARNATION, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    theirs = [each for each in asked.env or () if each.get("name") not in kept.intersection(values)]
+    theirs = [each for each in pod_template.env or () if each.get("name") not in kept.intersection(values)]
     named = {each.get("name") for each in theirs}
     values = {**values, contract.TERMINATION_LOG: TERMINATION_LOG}
     ours = [{"name": name, "value": value} for name, value in values.items() if name not in named]
     return [*ours, uid, *theirs]
 
 
-def _python_path(packages: str, asked: PodTemplate) -> str:
-    """The job's own path first, as far as it has one."""
-    for index, each in enumerate(asked.env or ()):
+def _python_path(packages: str, pod_template: PodTemplate) -> str:
+    """Return the PYTHONPATH: the job's own value, if any, before `packages`. Raises InvalidSpec."""
+    for index, each in enumerate(pod_template.env or ()):
         if each.get("name") == _PYTHON_PATH:
             if "value" not in each:
                 raise InvalidSpec(

@@ -1,17 +1,17 @@
-"""The Indexed Job of one attempt: one pod for each worker, the same template for all.
+"""Indexed Job of one attempt: one pod per worker, all from the same template.
 
-Who decides a field of the pod, the first that has something to say:
+Sources of a pod field, in order of precedence:
 
     1. the operator     command, security, restart policy, volumes named mptraining-*, MPTRAINING_*; the accelerator's
-                        selector, resource and tolerations, as the resolved job says; its own labels and annotations
-    2. the job          what `spec.podTemplate` and `spec.scheduling` list
-    3. the settings     proxies, authorities, pull secrets, priority class, labels
-    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and the like; 250m CPU and 512Mi of memory requested, so that no pod
+                        selector, resource and tolerations from the resolved job; its own labels and annotations
+    2. the job          `spec.podTemplate` and `spec.scheduling`
+    3. the settings     proxies, CA certificates, pull secrets, priority class, labels
+    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of 250m CPU and 512Mi memory, so that no pod
                         is BestEffort, which the kubelet evicts first
 
-Lists and maps are joined: the job's node selector, tolerations, labels, annotations, volumes and mounts stand beside
-the operator's. Rules refuse what would contradict; `mounts` refuses collisions. Of two tolerations for a lost node
-Kubernetes takes the shorter, so that a job cannot make its pods stay there for ever.
+Lists and maps are merged: the job's node selector, tolerations, labels, annotations, volumes and mounts are added to
+the operator's. Validation rejects contradictions; `volumes.refuse_collisions` rejects colliding mounts. Of two
+tolerations for a lost node Kubernetes applies the shorter, so that a job cannot keep its pods on it forever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mptraining_operator.resources.volumes import JOB_FOLDER, own_mounts, own_vo
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-# The user of the images.
+# The uid and gid of the images' user.
 USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
 
@@ -45,7 +45,7 @@ _POD_SECURITY = {
     "runAsUser": USER,
     "runAsGroup": USER,
     "fsGroup": USER,
-    # A volume of a million records is not to be walked through at every start.
+    # Otherwise the kubelet changes the group of every file of a volume at each start.
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
@@ -54,9 +54,9 @@ _POD_SECURITY = {
 def indexed_job(
     owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
-    """The Job of one attempt. It is never changed afterwards: a queue may own its `suspend` and its placement.
+    """Build the Job of one attempt. The operator never updates it: a queue may own its `suspend` and its placement.
 
-    Raises InvalidSpec for what the job says of its pods and cannot be.
+    Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     scheduling = spec.scheduling or Scheduling()
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
@@ -64,18 +64,18 @@ def indexed_job(
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        # No time to live: the operator deletes it, and Kueue's preemption breaks with one (kueue#2923).
+        # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
         "spec": {
             "completionMode": "Indexed",
             "completions": job.processes,
             "parallelism": job.processes,
-            # The workers are one gang: the first that fails ends the attempt, and nothing replaces a single one. With
-            # this limit, other than with backoffLimit, pods, logs and exit codes stay.
+            # The first worker that fails ends the attempt, and no single worker is replaced. Unlike backoffLimit,
+            # these limits keep the pods with their logs and exit codes.
             "backoffLimitPerIndex": 0,
             "maxFailedIndexes": 0,
             "podReplacementPolicy": "Failed",
-            # Without the rule a pod that was disrupted would be replaced under the gang's feet.
+            # Without this rule the Job controller replaces a disrupted pod while the other workers run.
             "podFailurePolicy": {
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
@@ -83,72 +83,72 @@ def indexed_job(
             "template": _template(owner, job, spec, scheduling, attempt, settings),
         },
     }
-    # Nothing of it is shared with the job's frozen spec or with the next attempt.
+    # The Job must not share mutable values with the frozen spec or with the next attempt.
     return copy.deepcopy(built)
 
 
 def _template(
     owner: Owner, job: ResolvedJob, spec: JobSpec, scheduling: Scheduling, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
-    asked = spec.pod_template or PodTemplate()
+    pod_template = spec.pod_template or PodTemplate()
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
             "labels": {
                 **settings.labels,
-                **(asked.labels or {}),
+                **(pod_template.labels or {}),
                 **names.attempt_labels(owner.name, owner.uid, attempt),
             },
-            # To move one worker costs the whole gang a restart, and a node saved is not worth that.
-            "annotations": {**(asked.annotations or {}), SAFE_TO_EVICT: "false"},
+            # Eviction of one worker by the cluster autoscaler restarts all of them.
+            "annotations": {**(pod_template.annotations or {}), SAFE_TO_EVICT: "false"},
         },
         "spec": {
             "restartPolicy": "Never",
             "subdomain": names.service(owner.name),
             "terminationGracePeriodSeconds": settings.grace_seconds,
             "securityContext": _POD_SECURITY,
-            # The variables of every Service of the namespace: thousands, and names that collide.
+            # Service links add variables for every Service of the namespace: thousands, with colliding names.
             "enableServiceLinks": False,
-            **_service_account(asked),
-            **_pull_secrets(asked, settings),
+            **_service_account(pod_template),
+            **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **_placement(owner, job, asked, attempt, settings),
-            **_containers(owner, job, asked, attempt, settings),
+            **_placement(owner, job, pod_template, attempt, settings),
+            **_containers(owner, job, pod_template, attempt, settings),
         },
     }
 
 
-def _service_account(asked: PodTemplate) -> dict[str, Any]:
-    """No token of the Kubernetes API, unless the job names an account that has not said no to one itself.
+def _service_account(pod_template: PodTemplate) -> dict[str, Any]:
+    """Return the service account; without one in the job, no token for the Kubernetes API is mounted.
 
-    The account's own `automountServiceAccountToken` counts only where the pod says nothing. Google's credentials need
-    no token in the pod: GKE's metadata server hands them to whatever account the pod has.
+    With an account the pod leaves `automountServiceAccountToken` unset, so that the account's own value applies.
+    Google credentials need no token in the pod: GKE's metadata server provides them for the pod's account.
     """
-    name = asked.service_account_name
+    name = pod_template.service_account_name
     return {"serviceAccountName": name} if name else {"automountServiceAccountToken": False}
 
 
-def _pull_secrets(asked: PodTemplate, settings: PodSettings) -> dict[str, Any]:
-    secrets = list(asked.image_pull_secrets or ())
+def _pull_secrets(pod_template: PodTemplate, settings: PodSettings) -> dict[str, Any]:
+    secrets = list(pod_template.image_pull_secrets or ())
     secrets += [each for name in settings.image_pull_secrets if (each := {"name": name}) not in secrets]
     return {"imagePullSecrets": secrets} if secrets else {}
 
 
 def _placement(
-    owner: Owner, job: ResolvedJob, asked: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
     lost = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.unreachable_seconds}
         for key in _LOST_NODE
     ]
-    selector = {**(asked.node_selector or {}), **job.placement.node_selector}
+    selector = {**(pod_template.node_selector or {}), **job.placement.node_selector}
     tolerations = [*job.placement.tolerations, *lost]
-    tolerations += [each for each in asked.tolerations or () if each not in tolerations]
+    tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
     if job.processes > 1 and job.accelerator.kind != "tpu":
-        # A wish: one machine with room for all is better than waiting. A TPU host has room for one pod only.
+        # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
         labels = names.attempt_labels(owner.name, owner.uid, attempt)
         result["topologySpreadConstraints"] = [
             {
@@ -162,7 +162,7 @@ def _placement(
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, asked: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
 ) -> dict[str, Any]:
     source = source_parts(job)
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
@@ -171,31 +171,34 @@ def _containers(
     trusted = settings.authorities is not None
     mounts = [*own_mounts(token=reported, authorities=trusted), *source.trainer_mounts]
     init_mounts = [*own_mounts(token=False, authorities=trusted), *source.init_mounts]
-    refuse_collisions(asked, [*mounts, *(init_mounts if source.prepared else ())])
+    refuse_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
-    trainer = _container(names.TRAINER_CONTAINER, job, asked, launched.command)
-    trainer["env"] = trainer_environment(owner, launched, source, settings, asked, gpu=job.accelerator.kind == "gpu")
+    trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
+    trainer["env"] = trainer_environment(
+        owner, launched, source, settings, pod_template, gpu=job.accelerator.kind == "gpu"
+    )
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(asked, job.placement.resources)
-    trainer["volumeMounts"] = [*mounts, *(asked.volume_mounts or ())]
+    trainer["resources"] = _resources(pod_template, job.placement.resources)
+    trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     result: dict[str, Any] = {}
     if source.prepared:
-        init = _container(names.SOURCE_CONTAINER, job, asked, SOURCE_COMMAND)
-        init["env"] = init_environment(launched, source, settings, asked)
-        # As much as the trainer: a quota may want limits of every container, and the larger of the two counts.
-        init["resources"] = _resources(asked, {})
-        init["volumeMounts"] = [*init_mounts, *(asked.volume_mounts or ())]
+        init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
+        init["env"] = init_environment(launched, source, settings, pod_template)
+        # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
+        # container and trainer counts.
+        init["resources"] = _resources(pod_template, {})
+        init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
     volumes = own_volumes(owner.name, job.accelerator, audience, settings.authorities)
     return {
         **result,
         "containers": [trainer],
-        "volumes": [*volumes, *source.volumes, *(asked.volumes or ())],
+        "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
     }
 
 
-def _container(name: str, job: ResolvedJob, asked: PodTemplate, command: tuple[str, ...]) -> dict[str, Any]:
+def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: tuple[str, ...]) -> dict[str, Any]:
     if job.image is None:
         raise InvalidSpec(
             "spec.podTemplate.image", "no image", next_step="Name one, or set trainerImage in the operator's settings."
@@ -204,18 +207,18 @@ def _container(name: str, job: ResolvedJob, asked: PodTemplate, command: tuple[s
         "name": name,
         "image": job.image,
         "command": list(command),
-        **({"envFrom": asked.env_from} if asked.env_from else {}),
+        **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
         "securityContext": _CONTAINER_SECURITY,
-        # The last Event is written there; a process that dies before it can leaves the end of its log, but not into
-        # the status of a job that was given secrets and may have printed them.
-        "terminationMessagePolicy": "File" if secret_sources(asked, {}) else "FallbackToLogsOnError",
+        # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
+        # with secrets, which the log may contain.
+        "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
     }
 
 
-def _resources(asked: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
-    written = asked.resources
+def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
+    written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
-    # Kubernetes takes a limit for the request where there is none.
+    # Kubernetes uses a limit as the request if there is no request.
     defaults = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
     return {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})}

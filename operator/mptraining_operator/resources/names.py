@@ -1,7 +1,7 @@
-"""What the children of a job are called and labelled: pure functions of the job's name, uid and attempt.
+"""Names and labels of a job's children, from the job's name, uid and attempt.
 
-Deterministic names make a second creation a conflict instead of a second gang. All stay below 63 characters because
-a job's name has at most 50.
+Names are deterministic, so that a second creation is a conflict instead of a second set of workers. They have at most
+63 characters, because a job's name has at most 50.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OPERATOR = "mptraining-operator"
 
 
 def service(job: str) -> str:
-    """The headless Service that gives each worker a host name."""
+    """Return the name of the headless Service that gives each worker a host name."""
     return f"{job}-workers"
 
 
@@ -51,26 +51,26 @@ def network_policy(job: str) -> str:
 
 
 def batch_job(job: str, attempt: int) -> str:
-    """The Indexed Job of one attempt; its pods have the host names `<this>-<index>`."""
+    """Return the name of an attempt's Indexed Job; its pods have the host names `<name>-<index>`."""
     return f"{job}-{attempt}"
 
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:
-    """host:port of each worker, in the order of their index."""
+    """Return host:port of each worker, ordered by index."""
     domain = f"{service(job)}.{namespace}.svc"
     return tuple(f"{batch_job(job, attempt)}-{index}.{domain}:{TRAINER_PORT}" for index in range(processes))
 
 
 def audience(namespace: str, uid: str) -> str:
-    """Whom a worker's token is for: the progress endpoint, about this one job."""
+    """Return the audience of a worker's token: the progress endpoint for one job."""
     return f"{GROUP}/{namespace}/{uid}"
 
 
 def job_labels(job: str, uid: str) -> dict[str, str]:
-    """On every child, and the selector of the job's own pods."""
+    """Return the labels of every child, which also select the job's pods."""
     return {JOB: job, JOB_UID: uid}
 
 
 def attempt_labels(job: str, uid: str, attempt: int) -> dict[str, str]:
-    """On the Indexed Job of an attempt and on its pods."""
+    """Return the labels of an attempt's Indexed Job and its pods."""
     return {**job_labels(job, uid), ATTEMPT: str(attempt), MANAGED_BY: OPERATOR}

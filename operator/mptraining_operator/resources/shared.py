@@ -1,4 +1,4 @@
-"""What a job has once, for all its attempts: ConfigMap, Service, NetworkPolicy, as the API server takes them."""
+"""Objects that all attempts of a job share: ConfigMap, headless Service and NetworkPolicy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_operator.resources import names
 
-# The file of the ConfigMap, and so of the folder it is mounted as.
+# The key in the ConfigMap and the file name in its mount.
 JOB_FILE = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The MPTrainingJob whose children they are."""
+    """The MPTrainingJob that owns the children."""
 
     namespace: str
     name: str
@@ -24,7 +24,7 @@ class Owner:
 
 
 def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Of a child: Kubernetes collects it when its owner is gone."""
+    """Return a child's metadata; its owner reference makes Kubernetes delete it with the job."""
     reference = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -37,7 +37,7 @@ def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def config_map(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
-    """The frozen job: immutable, so that neither a hand nor an operator upgrade changes a running job."""
+    """Build the ConfigMap of the resolved job: immutable, so that no edit or operator upgrade changes a running job."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -48,9 +48,9 @@ def config_map(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
 
 
 def service(owner: Owner) -> dict[str, Any]:
-    """Headless: each worker's host name leads to its pod.
+    """Build the headless Service that resolves each worker's host name to its pod.
 
-    To pods that are not ready too: workers look for each other before any of them is.
+    It publishes pods that are not ready: workers connect to each other before any of them is ready.
     """
     return {
         "apiVersion": "v1",
@@ -66,10 +66,10 @@ def service(owner: Owner) -> dict[str, Any]:
 
 
 def network_policy(owner: Owner) -> dict[str, Any]:
-    """Lets the job's own pods reach one another, and nobody else reach them.
+    """Build the NetworkPolicy that allows ingress only from the job's own pods.
 
-    TensorFlow's gRPC runs any graph that anybody sends, unauthenticated (its SECURITY.md). All ports, because
-    NCCL and TPU meshes choose theirs. What the pods themselves reach stays open: buckets are outside.
+    TensorFlow's gRPC servers execute any graph without authentication (TensorFlow's SECURITY.md). All ports are
+    allowed, because NCCL and TPU meshes choose theirs. Egress is unrestricted, because buckets are outside the cluster.
     """
     own_pods = {"podSelector": {"matchLabels": names.job_labels(owner.name, owner.uid)}}
     return {

@@ -1,11 +1,11 @@
-"""The volumes of a worker and where they are mounted; a job's own may stand beside them, never in their place.
+"""Volumes and mounts of a worker, and those of its source code; a job may add its own but not replace these.
 
 /etc/mptraining        job.json, read only
-/tmp                   HOME, scratch, the disk cache; on the node's disk
+/tmp                   HOME, temporary files, the disk cache; on the node's disk
 /dev/shm               shared memory of NCCL and of multiprocessing; see `shared_memory`
 /var/run/mptraining    the token for the progress endpoint, read only
-/etc/mptraining-ca     the authorities to trust, where the settings name a ConfigMap; read only
-/source                the program's code and packages; see `source`
+/etc/mptraining-ca     the CA certificates to trust, if the settings name a ConfigMap; read only
+/source                the program's code and packages; see `source_parts`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JOB_FOLDER = "/etc/mptraining"
 HOME = "/tmp"  # noqa: S108 - the pod's own
 TOKEN_FOLDER = "/var/run/mptraining"  # noqa: S105 - a folder
 TOKEN_FILE = f"{TOKEN_FOLDER}/token"
-# The kubelet renews a token when 80 % of this is over; the API server grants no less than 600.
+# The kubelet renews a token after 80 % of this time; the API server's minimum is 600.
 TOKEN_SECONDS = 3600
 
 OWN_PREFIX = "mptraining-"
@@ -35,15 +35,15 @@ _TOKEN = f"{OWN_PREFIX}token"
 _AUTHORITIES = f"{OWN_PREFIX}ca"
 _AUTHORITIES_FOLDER = "/etc/mptraining-ca"
 
-# Kinds of volumes; of the others each pod has its own, or only reads.
-_LASTING = {"persistentVolumeClaim", "csi"}
+# Volume types whose data outlives the pod; the other types are per pod or read only.
+_PERSISTENT = {"persistentVolumeClaim", "csi"}
 
 Objects = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The certificates to trust: a key of a ConfigMap in the job's namespace."""
+    """The CA certificates to trust: a key of a ConfigMap in the job's namespace."""
 
     config_map: str
     key: str
@@ -54,10 +54,10 @@ class Authorities:
 
 
 def shared_memory(accelerator: ResolvedAccelerator) -> str:
-    """The most that /dev/shm may hold: 1 GiB for each GPU, 1 GiB without.
+    """Return the size limit of /dev/shm: 1 GiB per GPU, 1 GiB without GPUs.
 
-    Docker's 64 MiB are too few for NCCL, which NVIDIA gives 1 GiB (`--shm-size=1g`, NCCL's troubleshooting guide).
-    It is a limit and reserves nothing; pages in use count against the container's memory limit.
+    Docker's default of 64 MiB is too small for NCCL; NVIDIA recommends 1 GiB (`--shm-size=1g`, NCCL's troubleshooting
+    guide). The limit reserves no memory; pages in use count against the container's memory limit.
     """
     return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
 
@@ -65,7 +65,7 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
 def own_volumes(
     job: str, accelerator: ResolvedAccelerator, audience: str | None, authorities: Authorities | None
 ) -> Objects:
-    """Of every worker; the token's, for `audience`, where progress is reported."""
+    """Return the volumes of every worker; the token volume only with an `audience`, for progress reports."""
     volumes: Objects = [
         {"name": _JOB, "configMap": {"name": names.config_map(job)}},
         {"name": _TMP, "emptyDir": {}},
@@ -80,7 +80,7 @@ def own_volumes(
 
 
 def own_mounts(*, token: bool, authorities: bool) -> Objects:
-    """Of the trainer; the init container's are the same without the token."""
+    """Return the mounts of the trainer; those of the init container are the same without the token."""
     mounts: Objects = [
         {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
         {"name": _TMP, "mountPath": HOME},
@@ -94,7 +94,7 @@ def own_mounts(*, token: bool, authorities: bool) -> Objects:
 
 
 def refuse_collisions(template: PodTemplate, own: Objects) -> None:
-    """Raises InvalidSpec naming the volume or mount of the job that would take the place of one in `own` (mounts)."""
+    """Raise InvalidSpec if a volume or mount of the job would hide one of the operator's mounts in `own`."""
     for index, volume in enumerate(template.volumes or ()):
         if str(volume.get("name", "")).startswith(OWN_PREFIX):
             raise InvalidSpec(
@@ -116,8 +116,9 @@ def refuse_collisions(template: PodTemplate, own: Objects) -> None:
 
 
 def outlives_pod(uri: str, template: PodTemplate) -> bool:
-    """Whether what is written to `uri` is there when the pod is gone: in a bucket, or on a mounted claim or driver's
-    volume. A path that is not absolute counts from the images' working folder, which is /tmp.
+    """Return whether data at `uri` outlives the pod: in a bucket, or on a mounted claim or CSI volume.
+
+    A relative path is resolved against the images' working folder, /tmp.
     """
     if "://" in uri:
         return True
@@ -126,23 +127,23 @@ def outlives_pod(uri: str, template: PodTemplate) -> bool:
     above = [folder for folder in mounts if path.is_relative_to(folder)]
     name = mounts[max(above, key=lambda folder: len(folder.parts))] if above else None
     volume = next((each for each in template.volumes or () if each.get("name") == name), {})
-    return not volume.keys().isdisjoint(_LASTING)
+    return not volume.keys().isdisjoint(_PERSISTENT)
 
 
 def _collide(path: str, own: str, *, read_only: bool) -> bool:
-    """Whether `path` is `own`, lies above it, or below it where nothing can be created."""
+    """Return whether `path` is `own`, a parent of it, or a child of it if `own` is read only."""
     theirs, ours = _absolute(path), PurePosixPath(own)
     return ours.is_relative_to(theirs) or (read_only and theirs.is_relative_to(ours))
 
 
 def _absolute(path: str) -> PurePosixPath:
-    """Two slashes at the start are a root of their own to pathlib, the same one to Linux."""
+    """Return an absolute path; pathlib treats two leading slashes as another root, Linux does not."""
     return PurePosixPath("/" + path.strip("/"))
 
 
 VOLUME = "mptraining-source"
 CONFIG_MAP_VOLUME = "mptraining-source-files"
-# Two folders below one volume: an init container that runs again (a node that restarts) replaces both as a whole.
+# Two folders in one volume: an init container that runs again, after a node restart, replaces both as a whole.
 ROOT = "/source"
 FILES = f"{ROOT}/files"
 PACKAGES = f"{ROOT}/packages"
@@ -153,7 +154,7 @@ Fragments = tuple[dict[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceParts:
-    """What the source adds to a pod. `prepared` says whether an init container is needed."""
+    """The parts that the source adds to a pod. `prepared`: whether an init container is needed."""
 
     prepared: bool = False
     volumes: Fragments = ()
@@ -161,12 +162,12 @@ class SourceParts:
     init_mounts: Fragments = ()
     trainer_environment: dict[str, str] = field(default_factory=dict)
     init_environment: dict[str, str] = field(default_factory=dict)
-    # What is to be found before all other packages.
+    # The folder of the installed requirements, for PYTHONPATH.
     python_path: str = ""
 
 
 def source_parts(job: ResolvedJob) -> SourceParts:
-    """Volumes, mounts and variables for the job's source; all empty when its code is in the image."""
+    """Return volumes, mounts and variables for the job's source; all empty if its code is in the image."""
     source = job.source
     if source is None or not (source.config_map or source.archive or source.requirements):
         return SourceParts()

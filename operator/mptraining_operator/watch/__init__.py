@@ -1,1 +1,1 @@
-"""Watch streams of the API server, parsed into a cache of jobs; each change queues its job."""
+"""Watch streams and lists of the API server, parsed into a cache of jobs; each change queues its job."""

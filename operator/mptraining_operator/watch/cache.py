@@ -1,7 +1,7 @@
-"""All jobs with their children as last seen: thread-safe, and right whatever the order in which news arrives.
+"""Thread-safe cache of all jobs and their children; updates may arrive in any order.
 
-Watch streams, relists and the answers to the operator's own writes all put here; resourceVersions decide what is
-newer. Each `put_…` and `remove_…` says whether the job is worth a look.
+Watch streams, lists and the responses to the operator's own writes update it; an update with an older resourceVersion
+is ignored. Each `put_…` and `remove_…` returns whether the job must be reconciled.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, Snapshot
 from mptraining_operator.watch.parse import PodRefusal, StoredJob, read_job, read_status
 
-# What was found by asking is asked again after these.
+# Seconds until the result of a lookup expires.
 FINDINGS_LAST = 30.0
-# A removed object's uid is remembered, lest a late page of a list brings it back; the oldest are forgotten.
+# The uids of removed objects are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 20_000
 
 
@@ -27,10 +27,10 @@ class _Record:
     job: StoredJob | None = None
     batch_jobs: dict[str, tuple[int, SeenBatchJob]] = field(default_factory=dict)
     pods: dict[str, tuple[int, SeenPod]] = field(default_factory=dict)
-    # By the uid of the Job that could not create its pods.
+    # By the uid of the Job whose pods could not be created.
     refusals: dict[str, tuple[int, PodRefusal]] = field(default_factory=dict)
     findings: Lookups | None = None
-    # When a finding stops being believed, by node; "" stands for the missing job file.
+    # The expiry of each lookup, by node; "" is the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -44,7 +44,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot and the resourceVersion of the job it shows: what a write of its status is conditional on."""
+    """A snapshot and the job's resourceVersion, the precondition of a status write."""
 
     snapshot: Snapshot
     version: int
@@ -58,7 +58,7 @@ class Cache:
         self._removed: OrderedDict[str, int] = OrderedDict()
 
     def put_job(self, job: StoredJob) -> bool:
-        """A job as the API server sent it; older news than what is known is ignored."""
+        """Store a job; ignore a version that is older than the stored one."""
         with self._lock:
             if self._is_removed(job.uid, job.version):
                 return False
@@ -73,7 +73,7 @@ class Cache:
             return before is None or not before.same_work(job)
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
-        """The job is gone; what is known of an earlier or later one of its name stays."""
+        """Remove a deleted job; an earlier or later job of the same name is kept."""
         with self._lock:
             record = self._records.get(key)
             known = record is not None and record.job is not None and record.job.uid == uid
@@ -87,14 +87,14 @@ class Cache:
             return _put(self._records.setdefault(key, _Record()).batch_jobs, job.uid, version, job)
 
     def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
-        """Also a pod of a job that is gone: it outlives its job by its grace period, or for good on a lost node."""
+        """Store a pod, also of a deleted job: it may outlive the job by its grace period, or forever on a lost node."""
         with self._lock:
             if self._is_removed(pod.uid, version):
                 return False
             return _put(self._records.setdefault(key, _Record()).pods, pod.uid, version, pod)
 
     def put_refusal(self, key: Key, version: int, refusal: PodRefusal) -> bool:
-        """Why pods of a Job could not be created; the newest event about a Job counts."""
+        """Store why pods of a Job could not be created; the newest event of a Job is kept."""
         with self._lock:
             if self._is_removed(refusal.event_uid, version):
                 return False
@@ -106,22 +106,22 @@ class Cache:
             return before is None or before[1].refusal.message != refusal.refusal.message
 
     def remove_child(self, key: Key, uid: str, version: int) -> bool:
-        """A Job, pod or event of that uid is gone."""
+        """Remove a deleted Job, pod or event."""
         with self._lock:
             self._remember_removed(uid, version)
             record = self._records.get(key)
             if record is None:
                 return False
             found = record.batch_jobs.pop(uid, None) or record.pods.pop(uid, None)
-            spoken = [job for job, (_, refusal) in record.refusals.items() if refusal.event_uid == uid]
-            for job in spoken:
+            refused = [job for job, (_, refusal) in record.refusals.items() if refusal.event_uid == uid]
+            for job in refused:
                 del record.refusals[job]
             self._drop_if_empty(key, record)
-            # An event that expires changes nothing: its Job is still without pods, or has them.
+            # The expiry of an event needs no reconcile: it does not change the pods of its Job.
             return found is not None
 
     def gone(self, key: Key, uid: str) -> bool:
-        """The API server knows no object of that uid any more, whatever a stream has yet to say."""
+        """Remove an object that the API server no longer has, before a watch stream reports the deletion."""
         with self._lock:
             record = self._records.get(key)
             if record is None:
@@ -133,7 +133,7 @@ class Cache:
         return child is not None and self.remove_child(key, uid, child[0])
 
     def controls(self, key: Key, batch_job_uid: str) -> bool:
-        """Whether that Indexed Job is known as one of the job."""
+        """Return whether the cache has that Indexed Job with the job as its controller."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None or batch_job_uid not in record.batch_jobs:
@@ -141,7 +141,7 @@ class Cache:
             return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
 
     def learn(self, key: Key, uid: str, **changes: Any) -> bool:
-        """Replaces fields of the job's Findings; says whether that changed them. No news of a job that is gone."""
+        """Replace fields of the job's Lookups; return whether they changed. False if the job was deleted."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None or record.job.uid != uid:
@@ -157,14 +157,14 @@ class Cache:
             return record.findings != before
 
     def learn_node(self, key: Key, uid: str, node: str, lost: bool) -> bool:
-        """One more answer about a node, believed for `FINDINGS_LAST` seconds."""
+        """Store whether a node is lost; the result expires after `FINDINGS_LAST` seconds."""
         with self._lock:
             record = self._records.get(key)
             known = dict(record.findings.lost_nodes) if record and record.findings else {}
         return self.learn(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
 
     def seen(self, key: Key, limits: Limits, reports_since: float | None = None) -> Seen | None:
-        """All that is known of the job, parsed; None when there is no such job."""
+        """Return the job's snapshot and resourceVersion, or None if there is no such job."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None:
@@ -177,9 +177,9 @@ class Cache:
             earlier = (pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.over)
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
-            beside = self._nodes_beside(key) if limits.jobs.nodes_per_namespace is not None else 0
+            nodes_beside = self._nodes_beside(key) if limits.jobs.nodes_per_namespace is not None else 0
         job, problem = read_job(stored)
-        status, trouble = read_status(stored)
+        status, status_problem = read_status(stored)
         whole = Snapshot(
             key=key,
             uid=stored.uid,
@@ -187,7 +187,7 @@ class Cache:
             created=stored.created,
             job=job,
             status=status,
-            problem=problem or trouble,
+            problem=problem or status_problem,
             deleting=stored.deleting,
             batch_jobs=tuple(sorted(batch_jobs, key=lambda each: (each.attempt, each.uid))),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
@@ -196,23 +196,23 @@ class Cache:
             findings=findings,
             limits=limits,
             reports_since=reports_since,
-            nodes_beside=beside,
+            nodes_beside=nodes_beside,
         )
         return Seen(whole, stored.version)
 
     def snapshot(self, key: Key, limits: Limits) -> Snapshot | None:
-        """`seen` for those who write nothing."""
+        """Return the snapshot of `seen`, for callers that do not write the status."""
         found = self.seen(key, limits)
         return found.snapshot if found else None
 
     def stored(self, key: Key) -> StoredJob | None:
-        """The job as kept: its uid, attempt, phase and last progress, without parsing."""
+        """Return the stored job with its uid, attempt, phase and last progress, without parsing."""
         with self._lock:
             record = self._records.get(key)
             return record.job if record else None
 
     def live_pods(self, key: Key, attempt: int) -> Mapping[str, int]:
-        """The pods of that attempt that have not ended: the worker's index by the pod's uid."""
+        """Return the worker index by pod uid, for the pods of that attempt that are not over."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None:
@@ -222,23 +222,23 @@ class Cache:
             return {pod.uid: pod.index for pod in mine if not pod.over}
 
     def job_keys(self) -> tuple[Key, ...]:
-        """The jobs that exist."""
+        """Return the keys of all existing jobs."""
         with self._lock:
             return tuple(key for key, record in self._records.items() if record.job is not None)
 
     def jobs_by_phase(self) -> Mapping[str, int]:
-        """How many jobs are in which phase; a job that nobody looked at yet is Pending."""
+        """Return the number of jobs by phase; a job without a phase counts as Pending."""
         with self._lock:
             return Counter(record.job.phase or "Pending" for record in self._records.values() if record.job)
 
     def jobs_older_than(self, version: int) -> list[tuple[Key, str]]:
-        """Jobs (key, uid) last changed before `version`: gone, if a list of that version lacks them."""
+        """Return jobs (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
         with self._lock:
             jobs = (record.job for record in self._records.values())
             return [(job.key, job.uid) for job in jobs if job is not None and job.version < version]
 
     def children_older_than(self, version: int, kind: str) -> list[tuple[Key, str]]:
-        """Children (key, uid) last changed before `version`; `kind` is batch_jobs, pods or refusals."""
+        """Return children (key, uid) last changed before `version`; `kind` is batch_jobs, pods or refusals."""
         found: list[tuple[Key, str]] = []
         with self._lock:
             for key, record in self._records.items():
@@ -252,17 +252,17 @@ class Cache:
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()
-        old = [what for what, until in record.stale_at.items() if until <= now]
-        for what in old:
-            del record.stale_at[what]
-        if not old or record.findings is None:
+        expired = [lookup for lookup, until in record.stale_at.items() if until <= now]
+        for lookup in expired:
+            del record.stale_at[lookup]
+        if not expired or record.findings is None:
             return
-        nodes = {node: lost for node, lost in record.findings.lost_nodes.items() if node not in old}
-        missing = record.findings.job_file_missing and "" not in old
+        nodes = {node: lost for node, lost in record.findings.lost_nodes.items() if node not in expired}
+        missing = record.findings.job_file_missing and "" not in expired
         record.findings = replace(record.findings, lost_nodes=MappingProxyType(nodes), job_file_missing=missing)
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
-        """With what belonged to it, and nothing of another job of its name; its pods end later, each by itself."""
+        """Remove the job and its Indexed Jobs, not those of another job of its name; its pods are removed later."""
         self._remember_removed(uid, version)
         record = self._records.get(key)
         if record is None:

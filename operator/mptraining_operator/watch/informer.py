@@ -1,6 +1,7 @@
-"""Lists of everything: at the start, before anything is decided, and every so often, since a stream can lose an end.
+"""Informer: the watched resources, the intake of their objects into cache and queue, and periodic relists.
 
-An object that a list lacks although it was last changed before the list was made is gone.
+The first list completes before any job is reconciled; later lists find deletions that a watch stream missed. An object
+that was last changed before a list and is absent from it was deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.parse import RawObject
 from mptraining_operator.watch.work_queue import WorkQueue
 
-# News of children comes in crowds: one look is enough for those of a moment.
+# Seconds. Children change in bursts, which one reconcile handles.
 COALESCE = 0.2
 
 
@@ -34,23 +35,23 @@ class Stream:
 
     @property
     def selectors(self) -> dict[str, str]:
-        """As the query of a list."""
+        """The query parameters of a list."""
         selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
         return {name: text for name, text in selectors.items() if text}
 
 
-# Jobs last: by then their children are known.
+# MPTrainingJobs last, so that their children are already in the cache.
 STREAMS = (
     Stream(cluster.BATCH_JOBS, label_selector=names.JOB),
     Stream(cluster.PODS, label_selector=names.JOB),
-    # Nothing else says that a quota or a policy refuses pods.
+    # Only these events report that a quota or a policy rejects pods.
     Stream(cluster.EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
     Stream(cluster.JOBS),
 )
 
 
 class Intake:
-    """Thread-safe, as cache and queue are."""
+    """Parse objects, store them in the cache and queue their jobs. Thread-safe."""
 
     def __init__(self, cache: Cache, queue: WorkQueue) -> None:
         self._cache = cache
@@ -63,24 +64,24 @@ class Intake:
         }
 
     def put(self, resource: Resource, raw: RawObject) -> None:
-        """The object as it is."""
+        """Store an added or modified object."""
         found = self._put[resource](raw)
         if found is not None and found[1]:
-            self._ask_for(resource, found[0])
+            self._enqueue(resource, found[0])
 
     def remove(self, resource: Resource, raw: RawObject) -> None:
-        """The object as it was last, now gone."""
+        """Remove a deleted object, given in its last state."""
         key = _key(resource, raw)
         if key is not None:
             self.forget(resource, key, parse.uid(raw), parse.version(raw))
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
-        """The object of that uid is gone, which is known at `version`."""
+        """Remove the object of that uid, known at `version` to be deleted."""
         remove = self._cache.remove_job if resource == cluster.JOBS else self._cache.remove_child
         if remove(key, uid, version):
-            self._ask_for(resource, key)
+            self._enqueue(resource, key)
 
-    def _ask_for(self, resource: Resource, key: Key) -> None:
+    def _enqueue(self, resource: Resource, key: Key) -> None:
         self._queue.add(key, 0.0 if resource == cluster.JOBS else COALESCE)
 
     def _put_job(self, raw: RawObject) -> tuple[Key, bool]:
@@ -111,22 +112,25 @@ def _key(resource: Resource, raw: RawObject) -> Key | None:
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 15.0
-# After kopf had to list anew: its own list does not tell what is gone.
+# Seconds until the relist after kopf listed again, whose list does not report deletions.
 _SOON = 5.0
-# A stream says so once for each object: one list for all of them, and not after a list that is as fresh as this.
+# Seconds between such relists: kopf reports each object of its list, and one relist covers all of them.
 _FRESH = 60.0
 
 CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
 
 
 class Lists(Protocol):
-    """What is needed of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that lists need."""
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
 
 
 class Relister:
-    """`clock` counts seconds from anywhere; `namespaces` empty for all. `returned` hears that a resource was away."""
+    """Relist all resources every `seconds`, in a thread of its own.
+
+    `clock` is monotonic, in seconds; empty `namespaces` are all. `returned` is called when a resource is served again.
+    """
 
     def __init__(
         self,
@@ -146,47 +150,47 @@ class Relister:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
         self._returned = returned
-        self._away = False
-        self._wanted = threading.Event()
+        self._unserved = False
+        self._requested = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
         self._completed: float | None = None
         self.complete = threading.Event()
 
     def start(self) -> None:
-        """`complete` is set after the first whole list."""
+        """Start the thread; `complete` is set after the first complete list."""
         self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._wanted.set()
+        self._requested.set()
 
     def age(self) -> float | None:
-        """Seconds since the last complete list; None before the first."""
+        """Return the seconds since the last complete list, or None before the first."""
         return None if self._completed is None else self._clock() - self._completed
 
     def soon(self) -> None:
-        """A stream had to begin anew: lists everything, within seconds when the last list is not fresh."""
-        self._wanted.set()
+        """Request a relist after a watch stream restarted: within seconds, or later if the last list is recent."""
+        self._requested.set()
 
     def pause(self) -> float:
-        """Seconds until a list that is wanted now."""
+        """Return the seconds until a list that is requested now."""
         age = self.age()
         if age is None:
             return _SOON
-        # No later than the one that is due anyhow.
+        # No later than the next periodic list.
         return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
 
     def anew(self, stopping: threading.Event) -> bool:
-        """A whole list that begins now, tried until it is had; False when `stopping` is set before."""
+        """Make a complete list that begins now, with retries; return False if `stopping` is set first."""
         pause = 1.0
         while not stopping.is_set():
             try:
                 self.run_once()
             except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
                 pause = max(1.0, problem.retry_after or 0.0)
-            except Exception:  # noqa: BLE001 - who waits for this list must not end silently
+            except Exception:  # noqa: BLE001 - the caller waits for this list
                 _log.exception("an error while listing; trying again in %.0f s", pause)
             else:
                 return True
@@ -194,16 +198,16 @@ class Relister:
         return False
 
     def run_once(self) -> None:
-        """One list of everything. Raises ApiProblem; what was seen until then stays."""
+        """List every resource once. Raises ApiProblem; objects listed before the error stay in the cache."""
         try:
             for stream in STREAMS:
                 for namespace in self._namespaces:
                     self._list(stream, namespace)
         except ApiProblem as problem:
-            self._away = self._away or problem.status == 404
+            self._unserved = self._unserved or problem.status == 404
             raise
-        if self._away:
-            self._away = False
+        if self._unserved:
+            self._unserved = False
             self._returned()
         self._completed = self._clock()
         self.complete.set()
@@ -218,10 +222,10 @@ class Relister:
                 seen.add(item["metadata"]["uid"])
                 try:
                     self._intake.put(resource, item)
-                except Exception:  # noqa: BLE001 - whatever somebody wrote into it, the others are listed
+                except Exception:  # noqa: BLE001 - one malformed object must not stop the list
                     metadata = item["metadata"]
                     where = f"{metadata.get('namespace')}/{metadata.get('name')}"
-                    _log.exception("one of the %s is passed over: %s", resource.plural, where)
+                    _log.exception("one of the %s is skipped: %s", resource.plural, where)
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
@@ -238,22 +242,22 @@ class Relister:
             try:
                 self.run_once()
             except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", _words(problem), pause)
+                _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
                 self._stopping.wait(max(pause, problem.retry_after or 0.0))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
-            except Exception:  # noqa: BLE001 - without lists nothing heals
+            except Exception:  # noqa: BLE001 - the thread must keep listing
                 _log.exception("an error while listing; trying again in %.0f s", _LONGEST_PAUSE)
                 self._stopping.wait(_LONGEST_PAUSE)
                 continue
             pause = 1.0
-            if self._wanted.wait(self._seconds):
+            if self._requested.wait(self._seconds):
                 self._stopping.wait(self.pause())
-                self._wanted.clear()
+                self._requested.clear()
 
 
-def _words(problem: ApiProblem) -> str:
-    """What a person can do about it."""
+def _describe(problem: ApiProblem) -> str:
+    """Describe the problem for the log, with the next step if one is known."""
     if problem.status == 0:
         return f"the API server does not answer ({problem.message})"
     if problem.status == 404:

@@ -1,7 +1,7 @@
-"""kopf's watch streams, in a thread and an event loop of their own; from kopf nothing else is used.
+"""Watch streams by kopf, in a thread with its own event loop; no other part of kopf is used.
 
-Handlers translate and return: what they see goes to the `intake`, work waits in the queue. kopf would keep its own
-account of handled objects in annotations; `on.event` writes nothing.
+Handlers only pass objects to the intake; jobs are reconciled from the queue. `kopf.on.event` is used because kopf's
+other handlers record their state in annotations of the objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _TICK = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-# Group and version as kopf wants them.
+# Group and version in kopf's form.
 _VERSIONS = {
     cluster.JOBS: (GROUP, VERSION),
     cluster.BATCH_JOBS: ("batch", "v1"),
@@ -38,10 +38,11 @@ _VERSIONS = {
 
 
 class Streams:
-    """`listed_anew` is called when kopf lists objects rather than hearing of them; streams that end begin again.
+    """Run kopf and restart it whenever it ends.
 
-    `served` says whether the API server names every resource: kopf looks once, when it begins, and never watches one
-    that is missing then. It may raise anything.
+    `listed_anew` is called for each object that comes from a list instead of a watch. `served` returns whether the API
+    server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
+    watches one that is missing then.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class Streams:
             self._thread.join(seconds)
 
     def begin_anew(self) -> None:
-        """Ends the streams, which begin again: a resource was away, and kopf may have lost it for good."""
+        """Restart kopf: a resource was not served for a while, and kopf may never watch it again."""
         with suppress(RuntimeError):
             self._end()
 
     def silence(self) -> float:
-        """Seconds since kopf's event loop last turned; 0 while the API server is waited for."""
+        """Return the seconds since kopf's event loop last ran; 0 between two runs of kopf."""
         ticked = self._ticked
         if ticked is None:
             return 0.0 if self._thread.is_alive() else math.inf
@@ -92,7 +93,7 @@ class Streams:
             began = self._ticked = time.monotonic()
             try:
                 asyncio.run(self._operate())
-            except Exception as error:  # noqa: BLE001 - whatever ended kopf, the streams are needed
+            except Exception as error:  # noqa: BLE001 - kopf is restarted after any error
                 _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
             self._ticked = None
             if self._stopping.wait(pause):
@@ -102,12 +103,12 @@ class Streams:
     def _all_served(self) -> bool:
         try:
             return self._served()
-        except Exception as error:  # noqa: BLE001 - it is asked again
+        except Exception as error:  # noqa: BLE001 - discovery is retried
             _log.warning("the API server does not say what it serves: %s", error)
             return False
 
     async def _operate(self) -> None:
-        # Not a flag of threads: kopf would wait for it in one, and that thread would outlive streams that end.
+        # An asyncio.Event: kopf waits for a threading.Event in a thread, which would outlive this run of kopf.
         end, loop = asyncio.Event(), asyncio.get_running_loop()
         self._end = lambda: loop.call_soon_threadsafe(end.set)
         if self._stopping.is_set():
@@ -134,7 +135,7 @@ class Streams:
 
 
 def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRegistry:
-    """kopf's handlers: one for each stream, and the login."""
+    """Return kopf's handlers: one for each stream, and the login."""
     handlers = kopf.OperatorRegistry()
     for stream in STREAMS:
         group, version = _VERSIONS[stream.resource]
@@ -145,10 +146,10 @@ def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRe
     return handlers
 
 
-class _NothingKept(kopf.DiffBaseStorage):
-    """kopf's memory of what it handled last, which `on.event` does without.
+class _NoStorage(kopf.DiffBaseStorage):
+    """Storage of kopf's last handled state that stores nothing; `on.event` does not need it.
 
-    Taking it costs four deep copies of every object that arrives: without them an event costs a quarter.
+    kopf's own storage makes four deep copies of every object; without them an event takes a quarter of the time.
     """
 
     def build(self, **_: Any) -> Any:
@@ -158,16 +159,16 @@ class _NothingKept(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Nowhere."""
+        """Store nothing."""
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as a source of events alone."""
+    """Return kopf's settings for watching only."""
     result = kopf.OperatorSettings()
     result.posting.enabled = False
     result.peering.standalone = True
     result.scanning.disabled = True
-    result.persistence.diffbase_storage = _NothingKept()
+    result.persistence.diffbase_storage = _NoStorage()
     for stream in STREAMS:
         if stream.label_selector:
             result.watching.label_selectors[stream.resource.plural] = stream.label_selector
@@ -177,10 +178,10 @@ def settings() -> kopf.OperatorSettings:
     result.watching.server_timeout = 300
     result.watching.connect_timeout = 10
     result.networking.request_timeout = 30
-    # An API server that is away for an hour ends no stream.
+    # Retries for an hour, so that an unavailable API server does not end the streams.
     result.networking.error_backoffs = (1, 1, 2, 3, 5, 8, *[10] * 360)
     result.queueing.worker_limit = None
-    # A task for each object that changed: it goes soon after, since the state is here and not there.
+    # Seconds until kopf ends the task of a changed object: the state is in the cache, not in the task.
     result.queueing.idle_timeout = 1.0
     return result
 
@@ -199,5 +200,5 @@ def _handler(intake: Intake, resource: Resource, listed_anew: Callable[[], None]
 
 
 def _log_in(**given: Any) -> kopf.ConnectionInfo | None:
-    """As the pod's service account, else as KUBECONFIG says, with whatever program that names for a token."""
+    """Log in with the pod's service account, else with KUBECONFIG, including its exec credential plugins."""
     return kopf.login_with_service_account(**given) or kopf.login_via_client(**given)

@@ -1,6 +1,6 @@
-"""Raw objects of the API server, cut down to what a plan needs: pure, and lenient about what is absent.
+"""Parsers of API objects into the frozen values of a snapshot; missing fields get defaults.
 
-An object whose cut-down form did not change is no reason to look at its job again.
+An update that leaves the parsed value unchanged does not queue the job.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mptraining_operator.resources import names
 
 RawObject = Mapping[str, Any]
 
-# Every pod passes through these on its way; they say nothing about trouble.
+# Waiting reasons of every container at its start.
 _STARTING = ("ContainerCreating", "PodInitializing")
 _LONGEST_NUMBER = 9
-# An unsigned number of 64 bits.
+# The digits of an unsigned 64-bit number.
 _LONGEST_VERSION = 20
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """An MPTrainingJob as it is kept between two looks: JSON bytes, parsed only for a snapshot.
+    """An MPTrainingJob as stored in the cache: JSON bytes, parsed only for a snapshot.
 
-    `progress` is apart from `status` because it changes four times a minute and no plan waits for it.
+    `progress` is separate from `status`: it changes four times a minute and does not cause a reconcile.
     """
 
     key: Key
@@ -48,18 +48,18 @@ class StoredJob:
     progress: bytes
     phase: str
     attempt: int
-    # Of its workers, from its first attempt until it ends or is suspended; see `nodes`.
+    # The nodes it has taken, from its first attempt until it ends or is suspended; see the function `nodes`.
     nodes: int = 0
 
     def same_work(self, other: StoredJob) -> bool:
-        """Whether a plan would find nothing new in `other`."""
+        """Return whether `other` differs in no field that a plan depends on."""
         mine = (self.uid, self.generation, self.deleting, self.spec, self.status)
         return mine == (other.uid, other.generation, other.deleting, other.spec, other.status)
 
 
 @dataclass(frozen=True, slots=True)
 class PodRefusal:
-    """A FailedCreate event of a Job: which Job could not create its pods, and why."""
+    """A FailedCreate event: the Job whose pods could not be created, and the reason."""
 
     event_uid: str
     batch_job_uid: str
@@ -67,7 +67,7 @@ class PodRefusal:
 
 
 def version(raw: RawObject) -> int:
-    """metadata.resourceVersion as a number, which it is in every release; 0 when absent."""
+    """Return metadata.resourceVersion as a number, which it is in every Kubernetes release; 0 if absent."""
     return max(0, _number(raw.get("metadata", {}).get("resourceVersion", ""), _LONGEST_VERSION))
 
 
@@ -76,7 +76,7 @@ def uid(raw: RawObject) -> str:
 
 
 def seconds(time: str | None) -> float | None:
-    """metav1.Time or MicroTime in seconds since 1970; None when absent, or a time that Python has not, as in year 0."""
+    """Parse metav1.Time or MicroTime to seconds since 1970; None if absent or out of Python's range, as year 0."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
     except (ValueError, OverflowError):
@@ -104,9 +104,10 @@ def job(raw: RawObject) -> StoredJob:
 
 
 def nodes(status: RawObject) -> int:
-    """How many nodes the job has taken: as many as it has workers, and none while it waits for room or is suspended.
+    """Return the nodes that the job has taken: one per worker, none while it waits for nodes or is suspended.
 
-    Between two attempts it keeps them, lest a restart lose its place; in a queue too, which may admit it at any time.
+    It keeps them between two attempts, so that other jobs cannot take them during a restart, and in a queue, which may
+    admit it at any time.
     """
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
     ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
@@ -115,7 +116,7 @@ def nodes(status: RawObject) -> int:
 
 
 def owner(raw: RawObject) -> Key | None:
-    """The job that a Job or pod is labelled with; None when it carries no such label."""
+    """Return the job in the labels of a Job or pod, or None without the label."""
     metadata = raw["metadata"]
     name = metadata.get("labels", {}).get(names.JOB)
     return Key(sys.intern(metadata["namespace"]), sys.intern(name)) if name else None
@@ -128,7 +129,7 @@ def batch_job(raw: RawObject) -> SeenBatchJob:
         (
             condition
             for condition in conditions
-            # SuccessCriteriaMet and FailureTarget come while pods still run; these two come when all are gone.
+            # SuccessCriteriaMet and FailureTarget are set while pods still run; these two after all have terminated.
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
         ),
         {},
@@ -141,7 +142,7 @@ def batch_job(raw: RawObject) -> SeenBatchJob:
         created=seconds(metadata.get("creationTimestamp")) or 0.0,
         parallelism=_whole(spec.get("parallelism", 1)),
         started=seconds(status.get("startTime")),
-        # A Job that is let go on keeps the startTime of before until its controller turns the condition.
+        # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.
         suspended=bool(spec.get("suspend"))
         or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
         deleting="deletionTimestamp" in metadata,
@@ -204,7 +205,7 @@ def pod(raw: RawObject) -> SeenPod:
 
 
 def pod_refusal(raw: RawObject) -> PodRefusal | None:
-    """What a FailedCreate event says of a Job; None for any other event."""
+    """Parse a FailedCreate event of a Job; None for any other event."""
     about = raw.get("involvedObject", {})
     if raw.get("reason") != "FailedCreate" or about.get("kind") != "Job":
         return None
@@ -215,7 +216,7 @@ def pod_refusal(raw: RawObject) -> PodRefusal | None:
 
 
 def refused_job(raw: RawObject) -> Key | None:
-    """The job whose attempt a FailedCreate event is about, by the Job's name `<job>-<attempt>`."""
+    """Return the job of a FailedCreate event, from the Job's name `<job>-<attempt>`."""
     about = raw.get("involvedObject", {})
     name, _, attempt = str(about.get("name", "")).rpartition("-")
     return Key(sys.intern(about.get("namespace", "")), name) if name and attempt.isdigit() else None
@@ -231,8 +232,8 @@ def _controller(metadata: RawObject) -> str:
 
 
 def _number(text: object, longest: int = _LONGEST_NUMBER) -> int:
-    """A label's number; -1 when it is absent or none: such an object is matched by no attempt."""
-    # Anybody may write a label: superscripts are digits, and Python refuses to read thousands of them.
+    """Parse the number in a label; -1, which matches no attempt, if it is absent or not a number."""
+    # Labels are user input: str.isdigit accepts superscripts, and int() raises for thousands of digits.
     plain = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= longest
     return int(str(text)) if plain else -1
 
@@ -251,22 +252,22 @@ def _containers(status: RawObject) -> Iterator[RawObject]:
 
 
 def _first_failure(status: RawObject) -> RawObject:
-    """How the first container that failed ended; empty when none did."""
+    """Return the terminated state of the first container that failed, or an empty mapping."""
     ends = [container.get("state", {}).get("terminated") for container in _containers(status)]
     failures = [end for end in ends if end and end.get("exitCode")]
     return min(failures, key=lambda end: seconds(end.get("finishedAt")) or 0.0, default={})
 
 
 def _waiting(status: RawObject) -> RawObject:
-    """Why a container does not start; empty while nothing but time is missing."""
+    """Return the waiting state of a container that cannot start, or an empty mapping."""
     states = (container.get("state", {}).get("waiting") for container in _containers(status))
     return next((state for state in states if state and state.get("reason") not in (*_STARTING, None)), {})
 
 
 def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
-    """The job, and what is wrong with it in words.
+    """Return the job and a description of its problem.
 
-    With fields that only a newer version knows there are both, without a readable spec there is no job.
+    Unknown fields, as of a newer version, give both; an unreadable spec gives no job.
     """
     metadata = {"name": stored.key.name, "namespace": stored.key.namespace, "uid": stored.uid}
     head = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}).encode()
@@ -274,7 +275,7 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
     try:
         return MPTrainingJob.model_validate_json(text), ""
     except ValidationError:
-        problem = _why(json.loads(stored.spec), metadata)
+        problem = _describe_problem(json.loads(stored.spec), metadata)
     try:
         return MPTrainingJob.read(text), problem
     except ValidationError:
@@ -282,7 +283,7 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
 
 
 def read_status(stored: StoredJob) -> tuple[JobStatus | None, str]:
-    """The status with its progress; None and the reason in words when this version cannot read it."""
+    """Return the status with its progress, or None and the reason if this version cannot read it."""
     members = [stored.status[1:-1], b'"progress":' + stored.progress if stored.progress else b""]
     text = b"{" + b",".join(member for member in members if member) + b"}"
     try:
@@ -293,8 +294,8 @@ def read_status(stored: StoredJob) -> tuple[JobStatus | None, str]:
         return None, f"{where}: {first['msg']}; was it written by another version?"
 
 
-def _why(spec: Any, metadata: dict[str, str]) -> str:
-    """In the words that a user gets from `mptj check`."""
+def _describe_problem(spec: Any, metadata: dict[str, str]) -> str:
+    """Describe the problem of a spec with the message of `mptj check`."""
     try:
         MPTrainingJob.parse({"metadata": metadata, "spec": spec})
     except InvalidSpec as problem:

@@ -1,6 +1,6 @@
-"""Which jobs to look at, and when: each once, however often it was asked for; never two workers at one job.
+"""Work queue of job keys with delays and exponential retry; a key is queued once and processed by one worker at a time.
 
-Thread-safe. The clock is injected and counts seconds from anywhere, as `time.monotonic` does.
+Thread-safe. The injected clock is monotonic and in seconds, as `time.monotonic`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ LONGEST_RETRY = 60.0
 
 
 class WorkQueue:
-    """A key is either nowhere, due at one time, or in work; asked for while in work, it is due again afterwards."""
+    """A key is absent, due at one time, or being processed; one added while processed is due again afterwards."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        # Pairs of (due, order of arrival, key); stale once `_due` says something else about the key.
+        # Entries (due, sequence number, key); an entry is stale if `_due` has another time for the key.
         self._heap: list[tuple[float, int, Key]] = []
-        self._arrivals = 0
+        self._sequence = 0
         self._due: dict[Key, float] = {}
-        self._in_work: dict[Key, float] = {}
+        self._processing: dict[Key, float] = {}
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._stopped = False
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """Looks at `key` in `delay` seconds; sooner if it was due sooner."""
+        """Queue `key` after `delay` seconds; an earlier due time is kept."""
         with self._changed:
             self._add(key, self._clock() + max(0.0, delay))
 
     def retry(self, key: Key, minimum: float = 0.0) -> float:
-        """Looks at `key` again after a failure, later each time, not before `minimum` seconds; returns the seconds."""
+        """Queue `key` after a failure with exponential backoff of at least `minimum` seconds; return the delay."""
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
@@ -45,17 +45,17 @@ class WorkQueue:
             return delay
 
     def succeeded(self, key: Key) -> None:
-        """Forgets the failures of `key`."""
+        """Reset the failure count of `key`."""
         with self._changed:
             self._failures.pop(key, None)
 
     def failures(self, key: Key) -> int:
-        """How often `key` failed in a row."""
+        """Return the number of consecutive failures of `key`."""
         with self._changed:
             return self._failures.get(key, 0)
 
     def take(self, timeout: float | None = None) -> Key | None:
-        """The key that has been due longest; waits for one. None when stopped, or after `timeout` seconds."""
+        """Wait for and return the key that has been due longest; None when stopped or after `timeout` seconds."""
         with self._changed:
             give_up = None if timeout is None else self._clock() + timeout
             while not self._stopped:
@@ -64,7 +64,7 @@ class WorkQueue:
                 if due is not None and due <= now:
                     _, _, key = heapq.heappop(self._heap)
                     del self._due[key]
-                    self._in_work[key] = now
+                    self._processing[key] = now
                     return key
                 if give_up is not None and now >= give_up:
                     return None
@@ -73,48 +73,48 @@ class WorkQueue:
             return None
 
     def done(self, key: Key) -> None:
-        """The worker is through with `key`: whoever asked meanwhile is heard now."""
+        """Mark `key` as processed; queue it again if it was added meanwhile."""
         with self._changed:
-            self._in_work.pop(key, None)
+            self._processing.pop(key, None)
             again = self._again.pop(key, None)
             if again is not None:
                 self._add(key, again)
 
     def stop(self) -> None:
-        """Hands out nothing more, and wakes everybody who waits."""
+        """Stop handing out keys and wake all waiting workers."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def depth(self) -> int:
-        """Keys that are due now."""
+        """Return the number of keys that are due now."""
         with self._changed:
             now = self._clock()
             return sum(1 for due in self._due.values() if due <= now)
 
     def oldest_age(self) -> float:
-        """Seconds that the key at the head has been due; 0 when none is."""
+        """Return the seconds that the first key has been due, or 0 if none is due."""
         with self._changed:
             due = self._next_due()
             return 0.0 if due is None else max(0.0, self._clock() - due)
 
     def longest_work(self) -> tuple[Key, float] | None:
-        """The key that has been in work longest, and its seconds."""
+        """Return the key that has been processed longest and its seconds, or None."""
         with self._changed:
-            if not self._in_work:
+            if not self._processing:
                 return None
-            key, since = min(self._in_work.items(), key=lambda item: item[1])
+            key, since = min(self._processing.items(), key=lambda item: item[1])
             return key, self._clock() - since
 
     def _add(self, key: Key, due: float) -> None:
-        if key in self._in_work:
+        if key in self._processing:
             self._again[key] = min(due, self._again.get(key, due))
             return
         if key in self._due and self._due[key] <= due:
             return
         self._due[key] = due
-        self._arrivals += 1
-        heapq.heappush(self._heap, (due, self._arrivals, key))
+        self._sequence += 1
+        heapq.heappush(self._heap, (due, self._sequence, key))
         self._changed.notify()
 
     def _next_due(self) -> float | None:

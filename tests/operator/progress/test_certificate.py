@@ -275,7 +275,7 @@ def test_the_keeper_follows_the_secret_and_survives_an_outage(caplog: pytest.Log
     store.failure = Problem(503)
     assert not one.refresh()
     assert one.current == two.current
-    assert "could not be looked at: answer 503" in caplog.text
+    assert "could not be refreshed: answer 503" in caplog.text
 
 
 def handshake(context: ssl.SSLContext, authority: bytes, name: str) -> x509.Certificate:
