@@ -47,7 +47,7 @@ class Voice(Protocol):
 
 
 class Reporter:
-    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits for them briefly.
+    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
     The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
     the CA of the operator's certificate. `every` is in seconds.
