@@ -136,7 +136,7 @@ def _model_fetched(_: MutableMapping[str, str]) -> int:
 
 
 def _raise_preempted(*_: object) -> None:
-    raise Preempted("", "told to leave while the source was prepared")
+    raise Preempted("", "terminated while the source was prepared")
 
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:

@@ -144,7 +144,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             measured=numbers.measured,
         )
     elif back.locate:
-        text = f"step {back.from_step}: {back.message}; going through the steps after {step} one by one"
+        text = f"step {back.from_step}: {back.message}; running the steps after {step} one by one"
         telemetry.notice("LookingForTheCause", text)
     else:
         numbers = back.recorded(step)
@@ -318,7 +318,7 @@ def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> Che
             f"the records changed since the checkpoint of step {state.step}",
             next_step="Restore them, train in another folder, or set data.onChange: Accept.",
         )
-    worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
+    worker.telemetry.notice("Resumed", f"resuming from the checkpoint of step {state.step}")
     return state
 
 

@@ -194,7 +194,7 @@ class Checkpointer:
         changed = changes(state.origin, self._origin)
         if changed:
             message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
-            message += "Training goes on from it, but not bit for bit as it would have"
+            message += "Training resumes from it, but not bit for bit as without them"
             self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
     for name, expected in files.items():
         with storage.at_hand(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
-                raise ValueError(f"{name} is damaged: its checksum is another one")
+                raise ValueError(f"{name} is damaged: its checksum does not match")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
     return {name: joined(named) for name, named in tensors.items()}
 

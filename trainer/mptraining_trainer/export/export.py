@@ -45,7 +45,7 @@ _RECIPE = (
     "cd model                            # this folder",
     "python                              # with keras (Legacy: tf_keras) and numpy",
     ">>> from rebuild import load_model",
-    ">>> model = load_model()            # built anew under float32, weights from weights.npz",
+    ">>> model = load_model()            # rebuilt under float32, weights from weights.npz",
     ">>> model(examples)                 # examples as `inputs` says, after `preprocess`",
 )
 

@@ -95,7 +95,7 @@ class Reporter:
         try:
             return cls(url, token_file, environment.get(launch.PROGRESS_CERTIFICATE, ""), notice)
         except OSError as error:
-            notice(TOPIC, f"the operator is not told how far training is ({_short(error)})", level="Warning")
+            notice(TOPIC, f"progress is not reported to the operator ({_short(error)})", level="Warning")
             return None
 
     def hear(self, event: Event) -> None:
@@ -159,9 +159,7 @@ class Reporter:
             response = self._post(event, token, timeout)
         except Exception as error:  # noqa: BLE001 - a failed report must not affect training
             self._back_off(None)
-            self._warn(
-                "trouble", f"the operator cannot be told how far training is ({_short(error)}); tried again later"
-            )
+            self._warn("trouble", f"progress cannot be reported to the operator ({_short(error)}); tried again later")
             return False
         return self._handle_response(response, token)
 
@@ -202,7 +200,7 @@ class Reporter:
             self._warn("refused", f"the operator refuses reports of progress ({cause}); none is sent with this token")
         else:
             self._back_off(wait)
-            self._warn("trouble", f"the operator cannot be told how far training is ({cause}); tried again later")
+            self._warn("trouble", f"progress cannot be reported to the operator ({cause}); tried again later")
             return False
         return True
 

@@ -91,7 +91,7 @@ class Context(Protocol):
         """Return the fits of earlier attempts up to their checkpoint; called once, before the first fit, of `model`."""
 
     def restore(self, model: Any, *, whole: bool) -> bool:
-        """Restore from the checkpoint of `earlier`: model and optimizer if `whole`, else only the model, if it is saved.
+        """Restore from the checkpoint of `earlier`: model and optimizer if `whole`, else only the model, if saved.
 
         Return whether it was restored.
         """

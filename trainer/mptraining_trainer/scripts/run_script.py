@@ -192,7 +192,7 @@ class _Script:
         if not model.variables:
             self.notice(
                 "NotResumable",
-                "the model has no variables before its first fit, so this restart begins anew; give it a keras.Input",
+                "the model has no variables before its first fit, so training starts again; give it a keras.Input",
                 level="Warning",
             )
             return False
@@ -205,7 +205,7 @@ class _Script:
                         model.optimizer.build(list(model.trainable_variables))
                 self._checkpoints(model).assign(self._loaded)
                 self._loaded = None
-                self.notice("Resumed", f"going on after epoch {epoch}; scripts resume by epoch")
+                self.notice("Resumed", f"resuming after epoch {epoch}; scripts resume by epoch")
             else:
                 self._checkpoints(model).assign(self._loaded, only="model")
         except ResumeRefused as refused:

@@ -187,7 +187,7 @@ class RecordExclusion:
             raise NonFinite(step, NOT_FINITE, position=begin)
         if not found.records:
             text = (
-                "no few records explain a batch whose numbers are infinite or NaN: such batches are left out whole "
+                "no few records explain a batch whose numbers are infinite or NaN: such batches are skipped whole "
                 f"(first seen at step {step})"
             )
             self._notice_once("CauseNotFound", text)
@@ -197,7 +197,7 @@ class RecordExclusion:
         new = [record for record in found.records if record not in known]
         most = max(_MOST_AT_LEAST, int(_MOST_SHARE * context.batching.count))
         if len(known) + len(new) > most:
-            text = f"more than {most} records make numbers infinite or NaN: batches of further ones are left out whole"
+            text = f"more than {most} records make numbers infinite or NaN: batches of further ones are skipped whole"
             self._notice_once("TooManyExcluded", text)
             return False
         self._exclude(step, new)

@@ -129,7 +129,7 @@ def best_weights(
     directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
-    text = f"the weights with the {watched.best} {watched.metric} are exported, looked at after each {when}"
+    text = f"the weights with the {watched.best} {watched.metric} are exported, compared after each {when}"
     if not watched.sure:
         text += "; nothing says that lower is better: name the metric ..._accuracy or the like where higher is"
     notice("Best", text, level="Info" if watched.sure else "Warning")

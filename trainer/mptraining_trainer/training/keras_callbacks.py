@@ -287,7 +287,7 @@ class Callbacks:
                 self._call(declared[1], found, only=[callback])
         elif kinds.own(callback) and kinds.keeps_something(callback):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
-            self._notice("CallbackState", f"{text}: what it keeps begins again after a restart", level="Warning")
+            self._notice("CallbackState", f"{text}: its attributes are reset by a restart", level="Warning")
 
     def _publish(self) -> None:
         self._published_at = self._now()

@@ -24,7 +24,7 @@ from mptraining_trainer.training.build import BuildResult
 _KINDS = ("weight", "input", "activation", "statistic", "loss", "gradient")
 _NEXT = {
     "weight": "An update before this step overflowed: lower the learning rate, or clip gradients (optimizer clipnorm).",
-    "input": "Mend the records, or replace such values in data.preprocess.",
+    "input": "Fix the records, or replace such values in data.preprocess.",
     "activation": "Lower the learning rate, normalize what goes into this layer, or give it dtype float32.",
     "statistic": "Look for huge values in the records (the variance of values above 1e19 is infinite), or limit them "
     "in data.preprocess.",
@@ -170,7 +170,7 @@ def _described(built: BuildResult, finding: Finding) -> tuple[str, str]:
     if kind == "loss":
         return kind, "the loss, from outputs that are finite"
     if kind == "statistic":
-        return kind, f"what the forward pass made of {_updated_by_calls(built)[place].name.split(':')[0]!r}"
+        return kind, f"the forward pass's update of {_updated_by_calls(built)[place].name.split(':')[0]!r}"
     if kind == "activation":
         layer = _layers(built)[place]
         return kind, f"the output of layer {layer.name!r} ({layer.compute_dtype}), whose weights are finite"

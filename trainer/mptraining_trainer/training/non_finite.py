@@ -124,7 +124,7 @@ class NonFiniteMonitor:
         if self._numbers.checked and self._numbers.policy != "mixed_float16":
             if not self._warned:
                 self._warned = True
-                text = f"step {step}: a batch with infinite or NaN numbers was left out; result.json counts them"
+                text = f"step {step}: a batch with infinite or NaN numbers was skipped; result.json counts them"
                 self._notice("BatchLeftOut", text, level="Warning")
             return
         skipped = execution.skipped_steps - self._skipped_before
