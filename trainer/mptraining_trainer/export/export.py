@@ -61,7 +61,7 @@ def export(
     metrics: Mapping[str, float] | None = None,
     weights: Sequence[Any] | None = None,
 ) -> str:
-    """Write the model into `folder` atomically; return the name of its main file.
+    """Write the model into `folder`, completely or not at all; return the name of its main file.
 
     Call it outside `strategy.scope()`. `weights` are arrays in the order of `model.get_weights()`; pass them if reading
     the model's own is a collective operation. For the same reason, only `weights` are written of a script's model on
