@@ -81,7 +81,7 @@ def test_tutorials_train_are_taken_away_and_go_on(replicas: int, policy: str, sl
         saved = [[event.step for event in one if isinstance(event, events.Saved)] for one in (taken, rest)]
         assert saved == [[steps, 2 * steps], [3 * steps]], told
         assert [event.message for event in rest if isinstance(event, events.Notice) and event.topic == "Resumed"] == [
-            "going on after epoch 2; scripts resume by epoch"
+            "resuming after epoch 2; scripts resume by epoch"
         ], told
         state = json.loads((folder / run_folder.CHECKPOINTS / f"step-{3 * steps:010d}" / "state.json").read_text())
         assert (state["epoch"], sum(fit["epochs"] for fit in state["fits"])) == (EPOCHS, EPOCHS), told

@@ -1,7 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
-`train` trains; `source` prepares the source before it, in an init container; `inspect` says what the model is like.
-`keep`, `model` and `model-fetched` hand over a model that has no run folder.
+`train` trains. `source` prepares the source code in an init container. `inspect` reports the facts of the model.
+`keep`, `model` and `model-fetched` serve the model of a job without a run folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USAGE = (
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one verb; returns the exit code of `outcomes`."""
+    """Run one verb and return the exit code of `outcomes`."""
     verbs = {"train": _train, "source": _source, "inspect": _inspect, "model": _model, "model-fetched": _model_fetched}
     if len(arguments) == 3 and arguments[0] == "keep":
         return _keep(arguments[1], float(arguments[2]))
@@ -43,13 +43,13 @@ def _train(environment: MutableMapping[str, str]) -> int:
     except Problem as problem:
         return _failed(environment, problem).exit_code
 
-    # Blocked before TensorFlow is imported, because its threads inherit the mask.
+    # The signals are blocked before TensorFlow is imported, because its threads inherit the mask.
     from mptraining_trainer.distribution.preemption import Preemption
 
     preemption = Preemption(lambda: os._exit(outcomes.PREEMPTED.exit_code))
     preemption.watch()
 
-    # TensorFlow reads it when it is imported.
+    # TensorFlow reads TF_USE_LEGACY_KERAS when it is imported.
     from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 
     if with_keras_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
@@ -60,22 +60,22 @@ def _train(environment: MutableMapping[str, str]) -> int:
         from mptraining_trainer.export import model_server
         from mptraining_trainer.reporting.telemetry import of
 
-    # Before a script prints anything.
+    # The stream is wrapped before a script can print.
     sys.stdout = of(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, identity, folder, preemption, environment)
     wait = model_server.seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
         model_server.keep(folder, wait)
-    _leave(outcome, several=job.processes > 1)
+    _exit_process(outcome, several=job.processes > 1)
     return outcome.exit_code
 
 
 def _source(environment: MutableMapping[str, str]) -> int:
     from mptraining_trainer.source import prepare
 
-    # The first process of a container has no default action: without a handler SIGTERM would do nothing.
-    signal.signal(signal.SIGTERM, _taken_away)
+    # PID 1 of a container has no default signal action: without a handler SIGTERM would be ignored.
+    signal.signal(signal.SIGTERM, _raise_preempted)
     try:
         print(f"source: {prepare.prepare(_job(environment.get(launch.JOB_FILE)), environment)}", flush=True)
     except Problem as problem:
@@ -135,12 +135,12 @@ def _model_fetched(_: MutableMapping[str, str]) -> int:
     return outcomes.SUCCEEDED.exit_code
 
 
-def _taken_away(*_: object) -> None:
-    raise Preempted("", "told to leave while the source was prepared")
+def _raise_preempted(*_: object) -> None:
+    raise Preempted("", "terminated while the source was prepared")
 
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
-    """Says as the last Event what stood against the job before it could train."""
+    """Report as the last Event, and on stderr, the problem that stopped the job before training."""
     from mptraining_trainer.reporting.secrets import SecretValues
     from mptraining_trainer.reporting.telemetry import Telemetry
 
@@ -158,15 +158,15 @@ def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Keeps what TensorFlow's C++ says of itself while it loads out of the log; it has no setting for these lines."""
-    said = os.dup(2)
+    """Drop the lines that TensorFlow's C++ logs while it loads and has no setting for."""
+    stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
         os.dup2(lines.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(said, 2)
-            os.close(said)
+            os.dup2(stderr, 2)
+            os.close(stderr)
             lines.seek(0)
             for line in lines:
                 if not any(noise in line for noise in _NOISE):
@@ -185,10 +185,11 @@ def _job(path: str | None) -> ResolvedJob:
         raise InvalidSpec(path, "no resolved job of a version that this trainer reads") from error
 
 
-def _leave(outcome: Outcome, *, several: bool) -> None:
-    """Several-worker TensorFlow may wait for its peers for ever while the interpreter shuts down.
+def _exit_process(outcome: Outcome, *, several: bool) -> None:
+    """Exit without interpreter shutdown where that could hang.
 
-    And who is taken away has no time for that: the watchdog's thread is stopped by then, and nothing would end it.
+    With several workers, TensorFlow may wait for its peers forever while the interpreter shuts down. A preempted
+    worker has no time for a shutdown either: the watchdog's thread is stopped by then, and nothing would end it.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,8 @@
-"""Who may write into the run folder: the newest attempt, by a fence that each attempt moves when it begins.
+"""Fencing of the run folder: only the newest attempt may write.
 
-A node that was given up may still run: its chief would go on to write checkpoints beside those of the next attempt.
-`checkpoints/fence.json` names the attempt whose folder it is. It is claimed by compare-and-swap, and an attempt that
-finds another version of it than its own has been superseded.
+A node that was given up may still run, and its chief would write checkpoints beside those of the next attempt.
+`checkpoints/fence.json` names the attempt that owns the folder. Each attempt claims it by compare-and-swap when it
+begins. An attempt that finds a version other than its own has been superseded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FENCE = "fence.json"
 
 
 class Claim(Model):
-    """What stands in fence.json."""
+    """Content of fence.json."""
 
     version: int = 1
     attempt: int
@@ -24,24 +24,24 @@ class Claim(Model):
 
 
 class Fence:
-    """One attempt's claim to the run folder; `version` is that of fence.json with this claim in it."""
+    """One attempt's claim to the run folder; `version` is the version of fence.json that holds this claim."""
 
     def __init__(self, uri: str, version: str, identity: WorkerIdentity) -> None:
         self._uri = uri
         self._version = version
-        self._seat = identity
+        self._identity = identity
 
     def check(self) -> None:
-        """Raises Superseded when a newer attempt has claimed the folder."""
+        """Raise Superseded if a newer attempt has claimed the folder."""
         there = storage.find(self._uri)
         if there is None or there.version != self._version:
-            raise _superseded(self._uri, self._seat, _read(self._uri))
+            raise _superseded(self._uri, self._identity, _read(self._uri))
 
 
 def claim(folder: str, identity: WorkerIdentity) -> Fence:
-    """Claims the folder of checkpoints for this attempt. Raises Superseded when a newer one has it already.
+    """Claim the checkpoints folder for this attempt. Raise Superseded if a newer attempt has claimed it already.
 
-    Of two launches of one attempt the later has it.
+    Of two launches of one attempt, the later one gets the folder.
     """
     uri = storage.join(folder, FENCE)
     mine = Claim(attempt=identity.attempt, incarnation=identity.incarnation)
@@ -53,7 +53,7 @@ def claim(folder: str, identity: WorkerIdentity) -> Fence:
         try:
             made = storage.write(uri, mine.to_json().encode(), replacing=there.version if there is not None else None)
         except preconditions.Conflict:
-            # Somebody else claimed it between the look and the write: look again.
+            # Another process claimed the folder between the read and the write: read again.
             continue
         return Fence(uri, made.version, identity)
 

@@ -1,4 +1,4 @@
-"""How much memory and disk this process may still use: the pod's limits, not the machine's."""
+"""Memory and disk that this process may still use, by the pod's limits, and the CPU's bfloat16 support."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that can be used without anything being killed or swapped: of the machine, and of the pod's limit.
+    """Return the bytes that can be allocated without an OOM kill or swapping, by the machine and by the pod's limit.
 
-    What the kernel keeps of files counts against a pod's limit but is given up on demand, so it is available.
+    The page cache counts against a pod's limit but is reclaimed on demand, so it counts as available.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.max, memory.current, memory.stat).
     """
     machine = int(psutil.virtual_memory().available)
@@ -25,11 +25,11 @@ def available_memory(cgroup: Path = _CGROUP) -> int:
     used = _number(cgroup / "memory.current")
     if limit is None or used is None:
         return machine
-    return max(0, min(machine, limit - used + _of_files(cgroup / "memory.stat")))
+    return max(0, min(machine, limit - used + _page_cache_bytes(cgroup / "memory.stat")))
 
 
 def available_disk(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
-    """Bytes that may be written to `folder`: of the disk, and of the pod's limit for scratch files."""
+    """Return the bytes that may be written to `folder`, by the disk and by the pod's ephemeral-storage limit."""
     free = shutil.disk_usage(folder).free
     limit = environment.get(EPHEMERAL_STORAGE, "")
     return min(free, int(limit)) if limit.isdecimal() else free
@@ -43,7 +43,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _of_files(path: Path) -> int:
+def _page_cache_bytes(path: Path) -> int:
     try:
         lines = dict(line.split() for line in path.read_text().splitlines())
     except (OSError, ValueError):
@@ -52,7 +52,7 @@ def _of_files(path: Path) -> int:
 
 
 def native_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX); False where Linux does not say."""
+    """Return whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX); False without /proc/cpuinfo."""
     try:
         flags = next(line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")).split()
     except (OSError, StopIteration):

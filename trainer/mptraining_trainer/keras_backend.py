@@ -1,8 +1,8 @@
-"""Keras 3 or tf_keras behind one face, so that the loop is written once.
+"""Common interface to Keras 3 and tf_keras for the training loop.
 
-The two differ in how an optimizer applies gradients, in what a loss divides by and in where dropout keeps its seed;
-everything that depends on it stands here. Import this module before `keras` or `tf_keras`: the choice of `load` also
-decides what `tf.keras` is, through TF_USE_LEGACY_KERAS.
+The two differ in how an optimizer applies gradients, in the divisor of a loss and in where dropout keeps its seed; this
+module has all such differences. Import it before `keras` or `tf_keras`: `load` also selects what `tf.keras` is, through
+TF_USE_LEGACY_KERAS.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mptraining_api.problems import InvalidSpec
 Generation = Literal["Keras3", "Legacy"]
 
 
-# Numbers in a moving statistic; BatchNormalization has one a channel.
+# Largest number of elements in a moving statistic; BatchNormalization has one per channel.
 _LARGEST_STATISTIC = 1 << 20
 
 
 @dataclass(frozen=True)
 class Keras:
-    """One generation of Keras: its module and what differs from the other one."""
+    """One generation of Keras: its module, and methods for the differences from the other generation."""
 
     module: ModuleType
     generation: Generation
@@ -41,34 +41,34 @@ class Keras:
         return f"{'tf_keras' if self.legacy else 'keras'} {self.module.__version__}"
 
     def set_policy(self, policy: str) -> None:
-        """Sets the global precision policy; only models built afterwards follow it."""
+        """Set the global precision policy; only models built afterwards follow it."""
         self.module.mixed_precision.set_global_policy(policy)
 
     def forget(self) -> None:
-        """Drops what Keras keeps of earlier models; the next ones get the same names. The policy is to be set again."""
+        """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
         self.module.backend.clear_session()
 
     def set_seed(self, seed: int) -> None:
-        """Seeds Python, NumPy and TensorFlow, which every unseeded initializer and dropout draws from."""
+        """Seed Python, NumPy and TensorFlow, from which every unseeded initializer and dropout draws."""
         self.module.utils.set_random_seed(seed)
         if self.legacy:
-            # Else dropout draws from kernels that keep their state to themselves, where no checkpoint can reach it.
+            # Without it dropout draws from kernels with internal state, which no checkpoint can save.
             self.module.backend.experimental.enable_tf_random_generator()
         else:
-            # Made anew, from this seed and under this job's strategy, by whoever needs it first.
+            # The first use creates the generator again, from this seed and under this job's strategy.
             from keras.src.backend.common.global_state import set_global_attribute
             from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
             set_global_attribute(GLOBAL_SEED_GENERATOR, None)
 
     def inner_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer without the LossScaleOptimizer that `compile` may have put around it."""
+        """Return the optimizer without the LossScaleOptimizer that `compile` may have wrapped around it."""
         return getattr(optimizer, "inner_optimizer", optimizer)
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """One update in replica context with gradients that are summed over the replicas already.
+        """Apply one update in replica context; the gradients are already summed over the replicas.
 
-        `variables` are Keras' own, those that `build_optimizer` was given, and made ready by it.
+        `variables` are the Keras variables that were passed to `build_optimizer`.
         """
         if self.legacy:
             optimizer.apply_gradients(zip(gradients, variables, strict=True), skip_gradients_aggregation=True)
@@ -76,23 +76,24 @@ class Keras:
             optimizer.apply(list(gradients))
 
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Makes the slots now, so that a checkpoint can be restored before the first step."""
+        """Create the slots now, so that a checkpoint can be restored before the first step."""
         self.build_slots(optimizer, variables)
         if not self.legacy:
-            # Keras 3 clips each replica's share and sums afterwards, without a switch: so it is given the sums, and
-            # its own summing taken away. tf_keras has an argument for that.
+            # Keras 3 clips each replica's gradients before it sums them, and has no switch for that. The loop passes
+            # the sums, so Keras' own summing is disabled. tf_keras has an argument for it.
             optimizer._all_reduce_sum_gradients = list
 
     def build_slots(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Makes the optimizer's own variables, which count no trace of a step."""
+        """Create the optimizer's variables; no counter among them depends on the number of traces."""
         optimizer.build(list(variables))
         if self.legacy and hasattr(optimizer, "_u_product_counter"):
             _count_by_variable(optimizer)
 
     def overwriting_average(self, optimizer: Any) -> int | None:
-        """Takes `ema_overwrite_frequency` from a Keras 3 optimizer; None where it has none.
+        """Remove and return a Keras 3 optimizer's `ema_overwrite_frequency`; None if it has none.
 
-        Keras 3 overwrites inside a condition of the replicas, which tf.distribute cannot; the loop does it instead.
+        Keras 3 overwrites inside a `tf.cond` on the replicas, which tf.distribute does not support; the loop
+        overwrites instead.
         """
         if self.legacy or not getattr(optimizer, "use_ema", False):
             return None
@@ -100,15 +101,15 @@ class Keras:
         return int(frequency) if frequency else None
 
     def variables(self, owner: Any) -> list[Any]:
-        """All TensorFlow variables of a model, an optimizer or a metric, seeds included, in a fixed order."""
+        """Return all TensorFlow variables of a model, optimizer or metric, with seeds, in a fixed order."""
         return self.variables_of(owner.variables)
 
     def variables_of(self, variables: Sequence[Any]) -> list[Any]:
-        """The TensorFlow variables behind Keras' own: Keras 3 wraps each, tf_keras does not."""
+        """Return the TensorFlow variables of Keras variables: Keras 3 wraps each, tf_keras does not."""
         return list(variables) if self.legacy else [variable.value for variable in variables]
 
     def updated_by_calls(self, model: Any) -> list[Any]:
-        """The TensorFlow variables that a forward pass itself changes: moving statistics, seeds; no frozen weights."""
+        """Return the TensorFlow variables that a forward pass changes: moving statistics, seeds; no frozen weights."""
         found = {
             id(variable): variable
             for layer in self.layers(model)
@@ -121,7 +122,10 @@ class Keras:
         return self.variables_of(list(found.values()))
 
     def class_weights(self, weights: Mapping[str, float]) -> Callable[..., Any]:
-        """Keras' own function from (inputs, labels) to (inputs, labels, weights), by the weights of class numbers."""
+        """Return Keras' function from (inputs, labels) to (inputs, labels, weights), by the weights of classes.
+
+        Raises InvalidSpec if a name is no class number.
+        """
         if self.legacy:
             from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make
         else:
@@ -134,21 +138,22 @@ class Keras:
             ) from None
 
         def weighed(inputs: Any, labels: Any) -> Any:
-            # Keras rounds labels to class numbers; TensorFlow rounds no booleans.
+            # Keras rounds labels to class numbers; `tf.round` does not take booleans.
             numbers = tf.cast(labels, tf.int32) if tf.is_tensor(labels) and labels.dtype == tf.bool else labels
             return mapped(inputs, numbers)
 
         return weighed
 
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """What `fit` does with the weights at its end: an optimizer with `use_ema` overwrites them by the average."""
+        """Overwrite the weights with their moving average if the optimizer has `use_ema`, as `fit` does at its end."""
         if getattr(optimizer, "use_ema", False):
             optimizer.finalize_variable_values(list(variables))
 
     def random_states(self, model: Any) -> list[Any]:
-        """TensorFlow variables of random numbers that are not among the model's own.
+        """Return the TensorFlow variables of random state that are not among the model's variables.
 
-        Of tf_keras those of each layer's generator; of Keras 3 the one that layers without a generator draw from.
+        For tf_keras, the state of each layer's generator; for Keras 3, the global generator's, which layers without a
+        generator use.
         """
         if not self.legacy:
             return [self._global_generator().state.value]
@@ -168,11 +173,11 @@ class Keras:
         return found
 
     def moving_statistics(self, model: Any) -> list[Any]:
-        """TensorFlow variables that layers move themselves while they train, such as BatchNormalization's means.
+        """Return the TensorFlow variables that layers update in training, such as BatchNormalization's means.
 
-        Floating, not trained, and of layers that are not frozen: each replica moves its own, by what it saw. Those of
-        more than a million numbers are taken for tables, which nobody moves: to average one in each step would cost
-        more than the step.
+        They are floating-point, not trainable, and of layers that are not frozen; each replica updates its own copy
+        from its own rows. Variables of more than 2**20 elements are taken for constant tables: averaging one in each
+        step would cost more than the step.
         """
         found = {}
         for layer in self.layers(model):
@@ -188,11 +193,11 @@ class Keras:
         return global_seed_generator()
 
     def layers(self, model: Any) -> list[Any]:
-        """The model and every layer inside it, nested ones included."""
+        """Return the model and every layer inside it, nested ones included."""
         return list(model._flatten_layers())
 
     def output_layer(self, model: Any) -> Any:
-        """The layer that makes the model's (first) output, found inside nested models too."""
+        """Return the layer of the model's (first) output, also inside nested models."""
         for name in getattr(model, "output_names", None) or ():
             try:
                 return self._innermost(model.get_layer(name))
@@ -204,7 +209,7 @@ class Keras:
         return self.output_layer(layer) if isinstance(layer, self.module.Model) else layer
 
     def output_shape(self, model: Any) -> tuple[int | None, ...] | None:
-        """Shape of the one output, batch dimension first; None when only a call of the model tells."""
+        """Return the shape of the only output, batch dimension first; None if only a call of the model shows it."""
         try:
             shape = model.output_shape
         except (AttributeError, RuntimeError, ValueError, NotImplementedError):
@@ -216,7 +221,7 @@ class Keras:
         )
 
     def own_steps(self, model: Any) -> tuple[str, ...]:
-        """Which of `train_step` and `test_step` the model's class overrides."""
+        """Return those of `train_step` and `test_step` that the model's class overrides."""
         found = []
         for name in ("train_step", "test_step"):
             defined_by = next(cls for cls in type(model).__mro__ if name in vars(cls))
@@ -225,10 +230,10 @@ class Keras:
         return tuple(found)
 
     def fold_replica_into_seeds(self, model: Any) -> int:
-        """Gives each replica its own dropout masks; returns how many seed generators there are.
+        """Give each replica its own dropout masks; return the number of seed generators.
 
-        A Keras 3 SeedGenerator draws the same seed on every replica, so its masks are the same there. tf_keras makes
-        one random op a replica, each with its own state.
+        A Keras 3 SeedGenerator draws the same seed on every replica, and thus the same masks. tf_keras creates one
+        random op per replica, each with its own state.
         """
         if self.legacy:
             return 0
@@ -245,7 +250,7 @@ class Keras:
         return len(generators)
 
 
-# Odd and far from the increments of a SeedGenerator (1 a draw), so that no two replicas meet the same seed:
+# The factor is odd and far from a SeedGenerator's increment (1 per draw), so that no two replicas draw the same seed:
 # 2**32 divided by the golden ratio, as in Knuth, The Art of Computer Programming, volume 3, section 6.4.
 _GOLDEN = 2654435769
 
@@ -264,7 +269,7 @@ def _with_replica(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load(generation: Generation) -> Keras:
-    """The Keras of that generation. Raises InvalidSpec when tf_keras is asked for and not installed."""
+    """Import and return Keras of this generation. Raise InvalidSpec if tf_keras is not installed."""
     if generation == "Keras3":
         return Keras(importlib.import_module("keras"), generation)
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -279,10 +284,10 @@ def load(generation: Generation) -> Keras:
 
 
 def _count_by_variable(nadam: Any) -> None:
-    """Gives each variable of tf_keras' Nadam the count that it has in `fit`, which traces its step twice.
+    """Give each variable of tf_keras' Nadam the count that it has in `fit`, which traces its step twice.
 
-    Its `update_step` compares a Python number, which every trace and every replica counts on, with the iterations:
-    without this, weights depend on how often a step was traced.
+    Nadam's `update_step` compares a Python counter, which every trace and every replica increments, with the
+    iterations: without this function, weights depend on the number of traces.
     """
     update = nadam.update_step
 

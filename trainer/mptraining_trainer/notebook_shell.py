@@ -1,7 +1,8 @@
-"""What a notebook's program calls IPython for, where there is none: shell commands and a few magics.
+"""IPython's shell for a notebook's program that runs without IPython: shell commands and a few magics.
 
-The client turns a notebook into a program (`mptraining.packaging.notebooks`); its magics call `get_ipython()`, which
-this module answers. `pip install` does nothing here: the packages were installed before the program began.
+The client converts a notebook into a program (`mptraining.packaging.notebooks`), whose magics call `get_ipython()` of
+this module. `pip install` does nothing here: the packages were installed before the program began. `place_of` maps a
+line of such a program to its notebook cell.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from types import CodeType
 from typing import Any
 
 _PIP = re.compile(r"\s*(?:\S+\s+-m\s+)?pip[\d.]*\s+install\b")
-# {name} and $name, as IPython fills them in; what is no variable of the program is the shell's.
+# IPython expands {name} and $name; names that are no variables of the program are left to the shell.
 _VARIABLE = re.compile(r"(?<!\$)(?:\{(\w+)\}|\$(\w+))")
 _BY_SHELL = frozenset({"ls", "mkdir", "cat", "cp", "mv", "rm"})
-# For the eye, or for an editor.
+# Magics for display or for an editor, which a program does not need.
 _SILENT = frozenset(
     {
         "matplotlib", "load_ext", "reload_ext", "autoreload", "tensorboard", "config", "pinfo", "pinfo2", "who", "whos",
@@ -34,21 +35,21 @@ class Shell:
     """The part of IPython's shell that a training program needs."""
 
     def system(self, command: str) -> None:
-        """`!command`: its output is the program's. As in a notebook, a failing command is no error."""
+        """Run `!command` with the program's stdout and stderr. As in a notebook, a failing command is no error."""
         if not _PIP.match(command):
-            _run(_filled(command, sys._getframe(1).f_globals))
+            _run(_expanded(command, sys._getframe(1).f_globals))
 
     def getoutput(self, command: str) -> list[str]:
-        """`x = !command`: the lines of its output."""
-        done = _run(_filled(command, sys._getframe(1).f_globals), capture_output=True, text=True, errors="replace")
+        """Run `x = !command` and return the lines of its output."""
+        done = _run(_expanded(command, sys._getframe(1).f_globals), capture_output=True, text=True, errors="replace")
         return (done.stdout + done.stderr).splitlines()
 
     def run_line_magic(self, name: str, line: str) -> Any:
-        """`%name line`; what is not known is said, and passed over."""
+        """Run `%name line`; ignore an unknown magic with a message on stderr."""
         variables = sys._getframe(1).f_globals
         if name in ("time", "timeit"):
             return _execute(line, variables)
-        line = _filled(line, variables)
+        line = _expanded(line, variables)
         if name in ("env", "set_env"):
             return _environment(line)
         if name == "cd":
@@ -58,22 +59,22 @@ class Shell:
         elif name in _BY_SHELL:
             _run(f"{name} {line}")
         elif name not in _SILENT and name != "pip":
-            _pass_over(f"%{name}")
+            _report_ignored(f"%{name}")
         return None
 
     def run_cell_magic(self, name: str, line: str, cell: str) -> None:
-        """`%%name line` with the cell below it."""
+        """Run `%%name line` with the cell below it; ignore an unknown magic with a message on stderr."""
         if name in ("writefile", "file"):
-            _write(_filled(line, sys._getframe(1).f_globals), cell)
+            _write(_expanded(line, sys._getframe(1).f_globals), cell)
         elif name in ("bash", "sh", "shell"):
             _run(cell)
         elif name == "script":
             subprocess.run(shlex.split(line), input=cell, text=True, check=False)  # noqa: S603 - the user's own program
         elif name not in _SILENT:
-            _pass_over(f"%%{name}")
+            _report_ignored(f"%%{name}")
 
     def magic(self, text: str) -> Any:
-        """The older way to call a line magic."""
+        """Run a line magic by IPython's older call."""
         name, _, line = text.strip().removeprefix("%").partition(" ")
         return self.run_line_magic(name, line)
 
@@ -86,13 +87,13 @@ def get_ipython() -> Shell:
 
 
 def _run(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    # A flush keeps what the program printed before what the command prints.
+    # The flush keeps the program's earlier output before the command's.
     sys.stdout.flush()
     bash = "/bin/bash" if Path("/bin/bash").exists() else None
     return subprocess.run(command, shell=True, executable=bash, check=False, **options)  # noqa: S602 - the user's own program
 
 
-def _filled(text: str, variables: Mapping[str, Any]) -> str:
+def _expanded(text: str, variables: Mapping[str, Any]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         return str(variables[name]) if name in variables else found[0]
@@ -125,7 +126,7 @@ def _write(line: str, cell: str) -> None:
         file.write(cell)
 
 
-def _pass_over(magic: str) -> None:
+def _report_ignored(magic: str) -> None:
     print(f"{magic} is not known here, and is passed over", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -133,7 +134,7 @@ _CELL = re.compile(r"# %% (.+, cell \d+)")
 
 
 def place_of(file: str, line: int) -> str:
-    """`train.ipynb, cell 3, line 2` for a line of a notebook's program, `file:line` for all others."""
+    """Return `train.ipynb, cell 3, line 2` for a line of a notebook's program, `file:line` for any other."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()[:line]
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Around `train`: how an error becomes an outcome, the last Event, and result.json."""
+"""One worker's run around `train`: the error's outcome, the last Event, and result.json."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
     preemption: Preemption,
     environment: MutableMapping[str, str],
 ) -> Outcome:
-    """Trains and says how it ended; only what ends the interpreter escapes."""
+    """Train, report the outcome and return it; only exceptions that end the interpreter propagate."""
     telemetry = Telemetry(
         identity,
         folder,
@@ -56,7 +56,7 @@ def run(
     try:
         wait = model_server.seconds(job, identity, environment)
         refuse_foreign_folder(worker)
-        _say_what_has_no_effect(job, telemetry)
+        _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if trained.model is not None and wait:
@@ -66,10 +66,10 @@ def run(
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
         problem = judged(error if isinstance(error, Problem) else explained(error, job), identity)
         if storage.is_remote(folder) and not contact.answered:
-            # What did not answer will not take the events either.
+            # Storage that never answered cannot take the events either.
             telemetry.forget_output()
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
-        # A user's mistake is one line; an error of their program or of ours needs the place where it happened.
+        # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.hide(traceback.format_exc()))
     telemetry.say(
@@ -96,7 +96,7 @@ def run(
 
 
 def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:
-    """Worker 0 speaks for all, where an operator listens."""
+    """Return the progress reporter of worker 0; None for other workers and where no operator has set a URL."""
     if not identity.is_chief or not environment.get(launch.PROGRESS_URL):
         return None
     from mptraining_trainer.reporting.progress_reporter import Reporter
@@ -106,7 +106,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     return reporter
 
 
-def _say_what_has_no_effect(job: ResolvedJob, telemetry: Telemetry) -> None:
+def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None:
     if job.export.checkpoint == "Best" and job.program.script is not None:
         message = (
             "export.checkpoint: Best: a script's last model is exported; let its own ModelCheckpoint keep the best"

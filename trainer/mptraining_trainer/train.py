@@ -1,8 +1,9 @@
-"""One worker's run from job file to model, in labelled sections; read this to follow a job.
+"""One worker's run from job file to exported model, in labelled sections.
 
-The decisions stand elsewhere: what runs where in `runtime`, which examples in `batching` and `input`, what is trained
-in `program`, how precisely in `measure` and `recovery`, a step in `loop`, how many at once in `pace`, what happens
-between them in `course`. Here they only meet.
+`train` prepares devices, data and precision, and calls `run_session` until one session reaches the last step. The
+sections call `distribution.strategy` for devices, `data.batching` and `data.pipeline` for batches, `model.program` for
+the model, `training.policy_trials` and `numerics.recovery` for the precision policy, and `training.fit` for the fit
+loop, which calls `loop.train_loop`.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     back: Rollback | None,
     spent: float,
 ) -> Trained | Rollback:
-    """Trains from where the last checkpoint was to the end, or until numbers stop being finite.
+    """Train from the last checkpoint to the last step, or until a value is infinite or NaN.
 
-    `hooks` are those of the built model; what they remember comes from the checkpoint. `back` says why a session
-    before this one ended, `spent` how many seconds were trained until then.
+    `hooks` are those of the built model; their state is restored from the checkpoint. `back` is the rollback that
+    ended the previous session, `spent` the seconds of training before this session.
     """
     context, loop, scaler = built.context, built.loop, built.scaler
     strategy, keras, datasets = context.strategy, context.keras, context.datasets
@@ -83,7 +84,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     for finding in built.findings:
         telemetry.notice(finding.topic, finding.message, level="Warning")
 
-    # Where an earlier attempt left off, or the session before
+    # Restore from an earlier attempt or the previous session
     checkpointer = Checkpointer(
         storage.join(worker.folder, run_folder.CHECKPOINTS),
         Contents(
@@ -104,14 +105,14 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     )
     first = context.first
     if back is not None:
-        # The chief has waited for its last save.
+        # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
         barrier(strategy)
     state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
         step = state.step
         position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
-        _say_batch_size(state, built, telemetry.notice)
+        _warn_about_batch_size(state, built, telemetry.notice)
         if scaler is not None:
             _restore_scaler(scaler, state, job.precision.policy)
         loop.restored()
@@ -143,7 +144,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             measured=numbers.measured,
         )
     elif back.locate:
-        text = f"step {back.from_step}: {back.message}; going through the steps after {step} one by one"
+        text = f"step {back.from_step}: {back.message}; running the steps after {step} one by one"
         telemetry.notice("LookingForTheCause", text)
     else:
         numbers = back.recorded(step)
@@ -154,7 +155,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fails = context.training.on_non_finite == "Fail"
     exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
-    course = FitLoop(
+    fit_loop = FitLoop(
         worker,
         loop,
         scaler,
@@ -178,49 +179,49 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
     )
     if state is not None:
-        course.resume(state)
+        fit_loop.resume(state)
     iterator = built.feed(position, max(0, boundaries.total_steps - step))
     try:
         with skipped.published(), pipeline.explaining(data, validation):
-            metrics = course.run(iterator, step, position)
-        well = course.settle()
-        if job.processes > 1 and any(mean_over_workers(strategy, [float(not well)])):
-            raise NonFinite(course.last_step, BROKEN)
+            metrics = fit_loop.run(iterator, step, position)
+        finite = fit_loop.settle()
+        if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
+            raise NonFinite(fit_loop.last_step, BROKEN)
     except NonFinite as incident:
-        course.abandon()
+        fit_loop.abandon()
         hooks.abandon()
-        spent += course.training_seconds
+        spent += fit_loop.training_seconds
         built = exclusion.built if exclusion else built
-        return _after(worker.identity, incident, built, course.numbers, available, checkpointer, spent)
+        return _rollback(worker.identity, incident, built, fit_loop.numbers, available, checkpointer, spent)
 
-    # Only now is this surely the end. EarlyStopping may restore its best weights.
+    # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
-    # The model, for people. Reading variables that are kept per replica takes every worker.
-    chosen = hooks.exported(course.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
+    chosen = hooks.exported(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
     exit_barrier(worker.identity)
     exported = publish(worker, built.program, keras, context.example, *chosen) if worker.identity.is_chief else None
     return Trained(
-        step=course.last_step,
+        step=fit_loop.last_step,
         metrics=metrics,
         model=exported,
-        step_seconds=course.step_seconds,
-        training_seconds=spent + course.training_seconds,
-        skipped_steps=course.skipped_steps,
-        loss_scale=course.loss_scale,
-        gradient_norm=course.gradient_norm,
-        numbers=course.numbers,
-        input_bound_percent=course.input_bound_percent,
+        step_seconds=fit_loop.step_seconds,
+        training_seconds=spent + fit_loop.training_seconds,
+        skipped_steps=fit_loop.skipped_steps,
+        loss_scale=fit_loop.loss_scale,
+        gradient_norm=fit_loop.gradient_norm,
+        numbers=fit_loop.numbers,
+        input_bound_percent=fit_loop.input_bound_percent,
         input=datasets.meter,
         skipped_records=len(skipped.all),
-        message=hooks.ended(first_step=step, last_step=course.last_step),
+        message=hooks.ended(first_step=step, last_step=fit_loop.last_step),
         best=hooks.chosen,
     )
 
 
-def _say_batch_size(state: CheckpointState, built: BuildResult, notice: Callable[..., None]) -> None:
-    """A rate that fitted the updates before fits others no more, unless the job scales it."""
+def _warn_about_batch_size(state: CheckpointState, built: BuildResult, notice: Callable[..., None]) -> None:
+    """Warn if the examples per update changed since the checkpoint and the learning rate is not scaled."""
     before, now = state.examples_per_step, built.context.batching.examples_per_step
     if before is None or before == now or built.job.learning_rate.factor != 1.0:
         return
@@ -230,7 +231,7 @@ def _say_batch_size(state: CheckpointState, built: BuildResult, notice: Callable
     notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
 
 
-def _after(
+def _rollback(
     identity: WorkerIdentity,
     incident: NonFinite,
     built: BuildResult,
@@ -239,7 +240,7 @@ def _after(
     checkpointer: Checkpointer,
     spent: float,
 ) -> Rollback:
-    """The way back, once the last save is over. Raises Diverged, which says where it began, when there is none."""
+    """Return the rollback after the last save has finished. Raise Diverged, with its location, if there is none."""
     with suppress(NonFinite):
         checkpointer.wait()
     back = way_back(numbers, incident, available, built.context.training.on_non_finite)
@@ -259,14 +260,14 @@ def _boundaries(
     *,
     with_validation: bool,
 ) -> Boundaries:
-    """Where training that goes on at this step and position pauses and ends.
+    """Return the steps at which training that resumes at this step and position pauses and ends.
 
-    Epochs are passes over the data unless the job counts them in steps. After a resume with another batch size the
-    passes before took another number of steps than they would today.
+    Epochs are passes over the data unless the job counts them in steps. After a resume with another batch size, the
+    earlier passes took a different number of steps than they would with the current one.
     """
     per_epoch = training.steps_per_epoch or batching.steps_per_pass
     offset = 0 if training.steps_per_epoch else step - batching.steps_before(position)
-    # As if the epochs before the first one had been trained.
+    # `initial_epoch` counts the epochs before it as trained.
     offset -= training.initial_epoch * per_epoch
     total = training.total_steps or (training.epochs or 1) * per_epoch + offset
     return Boundaries(
@@ -285,7 +286,7 @@ def _boundaries(
 def _validation_iterator(
     strategy: Any, validation: Split, preprocess: Preprocess, job: ResolvedJob, share: Share
 ) -> tuple[Any, int]:
-    """An endless iterator over masked batches, and the steps that count every example once."""
+    """Return an endless iterator over masked batches, and the number of steps that covers every example once."""
     assert job.global_batch_size is not None
     size = job.global_batch_size
     iterator = feed(
@@ -298,7 +299,7 @@ def _validation_iterator(
 
 
 def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
-    """The state of the newest checkpoint, its variables restored; None to begin anew. Raises ResumeRefused."""
+    """Restore the newest checkpoint and return its state; None to start from step 0. Raise ResumeRefused."""
     job = worker.job
     assert job.training is not None
     assert job.data is not None
@@ -317,12 +318,12 @@ def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> Che
             f"the records changed since the checkpoint of step {state.step}",
             next_step="Restore them, train in another folder, or set data.onChange: Accept.",
         )
-    worker.telemetry.notice("Resumed", f"going on from the checkpoint of step {state.step}")
+    worker.telemetry.notice("Resumed", f"resuming from the checkpoint of step {state.step}")
     return state
 
 
 def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
-    """Restore the scaler from the checkpoint; under another policy only the number of skipped steps."""
+    """Restore the scaler from the checkpoint; under another policy, only its number of skipped steps."""
     if state.policy == policy:
         scale = scaler.state().scale if state.loss_scale is None else state.loss_scale
         scaler.restore(ScalerState(scale, state.good_steps, state.skipped_steps, state.skipped_in_a_row))
@@ -331,7 +332,7 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
 
 
 def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
-    """Trains the job to its end on this worker. Raises Problem for everything a user is told about."""
+    """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
 
     if job.processes > 1:
@@ -340,11 +341,11 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             now=telemetry.now,
             wait=worker.preemption.wait,
             notice=telemetry.notice,
-            # A script's own strategy opens the port late, or never.
+            # A script's own strategy may open the port late, or never.
             until_reached=job.strategy == "None",
         )
 
-    # Devices before anything else of TensorFlow, then numbers and seeds before anything of Keras.
+    # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.
     strategy = make_strategy(job, worker.identity, environment)
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
@@ -369,36 +370,36 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
             next_step="Lower the batch size, or set data.remainder: PadAndMask.",
         )
     versions = {"tensorflow": tf.__version__, "keras": keras.version}
-    came_of = origin(job, environment.get(SOURCE_FOLDER), versions=versions)
-    context = RunContext(job, strategy, keras, datasets, share, batching, came_of, telemetry.notice)
+    provenance = origin(job, environment.get(SOURCE_FOLDER), versions=versions)
+    context = RunContext(job, strategy, keras, datasets, share, batching, provenance, telemetry.notice)
 
-    # Numbers: what an earlier attempt found out, what the device is fastest with, or what the job says.
+    # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
     available = policies(job, native_bfloat16=native_bfloat16())
-    kept = storage.join(worker.folder, run_folder.CHECKPOINTS)
-    kept_state = None if job.training.resume == "Never" else newest_state(kept)
+    checkpoints = storage.join(worker.folder, run_folder.CHECKPOINTS)
+    kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
     numbers = resumed(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
     if numbers is None and job.precision.policy == "Measure":
         numbers = measured(context, available, telemetry)
     numbers = numbers or PrecisionState(asked=job.precision.policy, policy=job.precision.policy)
     built, numbers = _built(context, numbers)
     hooks = hooks_of(worker, built)
-    # Claimed only now, so that a job that was refused may be mended and started again in the same folder.
+    # The claim comes last, so that a refused job can be fixed and started again in the same folder.
     worker = claim_folder(worker)
 
-    # Training; whenever numbers stop being finite, again from the last checkpoint on, with everything built anew.
-    back, spent = None, 0.0
+    # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
+    rollback, spent = None, 0.0
     while True:
-        ended = run_session(worker, built, hooks, numbers, available, back, spent)
+        ended = run_session(worker, built, hooks, numbers, available, rollback, spent)
         if isinstance(ended, Trained):
             return ended
         del built, hooks
-        numbers, back, spent = ended.numbers, ended, ended.seconds
+        numbers, rollback, spent = ended.numbers, ended, ended.seconds
         built, numbers = _built(context, numbers)
         hooks = hooks_of(worker, built)
 
 
 def _built(context: RunContext, numbers: PrecisionState) -> tuple[BuildResult, PrecisionState]:
-    """Everything under these numbers, and the numbers with the policy that the model could be built under."""
+    """Build under this precision state; return the result, and the state with the policy that it was built under."""
     excluded = frozenset(each.record for each in numbers.excluded)
     built = assemble(replace(context, excluded=excluded), numbers.policy, checked=numbers.checked)
     return built, replace(numbers, policy=built.job.precision.policy)

@@ -11,7 +11,7 @@ from mptraining_trainer.numerics.recovery import PrecisionState
 
 @dataclass(frozen=True)
 class Trained:
-    """How training ended, for the result."""
+    """Figures and message of a finished training."""
 
     step: int | None
     metrics: dict[str, float]
@@ -27,7 +27,7 @@ class Trained:
     gradient_norm: float | None = None
     input_bound_percent: float | None = None
     input: InputMeter | None = None
-    # Of a script: the policy that the layers of its last model have.
+    # Of a script: the policy of its last model's layers.
     policy: str | None = None
-    # What was exported in the place of the last weights.
+    # The step whose weights were exported in place of the last ones; None for the last.
     best: Best | None = None

@@ -14,9 +14,9 @@ from mptraining_trainer.reporting.telemetry import Telemetry
 
 @dataclass(frozen=True)
 class Worker:
-    """What every section needs: the job, this process's seat, its voice, the run folder, and what ends with it.
+    """The job, this process's identity, telemetry, run folder and cleanup callbacks.
 
-    The chief has a fence once it has claimed the folder.
+    The chief has a fence after it has claimed the folder.
     """
 
     job: ResolvedJob
@@ -25,6 +25,6 @@ class Worker:
     preemption: Preemption
     folder: str
     progress_seconds: float
-    # What is to be closed when the run ends, however it ends.
+    # Closed when the run ends, after success and failure alike.
     ends: ExitStack
     fence: Fence | None = None

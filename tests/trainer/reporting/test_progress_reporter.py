@@ -345,7 +345,7 @@ def test_the_token_follows_no_redirection(operator: Operator, start: Start, noti
 def test_an_operator_out_of_reach_is_said_with_the_cause(start: Start, notices: Notices) -> None:
     reporter = start(url="https://localhost:1/v1")
     reporter.hear(said(1))
-    assert "cannot be told how far training is (" in notices.wait()
+    assert "progress cannot be reported to the operator (" in notices.wait()
     reporter.hear(finished())
     reporter.close(60)
     assert len(notices.said) == 1

@@ -1,1 +1,1 @@
-"""Checkpoints: state, files, and which attempt may write them."""
+"""Checkpoints: their state, files and provenance, and the claim of the run folder."""

@@ -1,13 +1,13 @@
-"""Checkpoints: model, inner optimizer, metrics and scaler as separate objects, whole or not there at all.
+"""Checkpoints of model, inner optimizer, metrics and random state, each published completely or not at all.
 
     checkpoints/step-0000000500/model.safetensors  optimizer.safetensors  metrics.safetensors  random.safetensors
                                 state.json
 
-The files come first (`checkpoint_files`), `state.json` with their checksums last: a folder without it is no checkpoint.
-A fence keeps an older attempt that still runs from publishing, and from replacing what the newer one wrote. Variables
-are kept as plain arrays, so that another precision, number of workers or Keras patch version can read them. Every
-worker takes part in `save` (reading variables that are kept per replica is a collective operation); the chief alone
-writes, in a thread of its own.
+The array files are written first (`checkpoints.files`), `state.json` with their checksums last: a folder without it is
+no checkpoint. A fence prevents an older attempt that still runs from publishing, and from replacing the files of a
+newer attempt. Variables are saved as plain arrays, so that a run with another precision, number of workers or Keras
+patch version can read them. Every worker calls `save`, because reading per-replica variables is a collective operation;
+only the chief writes, in a background thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mptraining_trainer.reporting.telemetry import Telemetry
 
 @dataclass(frozen=True)
 class Loaded:
-    """A whole checkpoint in memory: arrays by the file they came from."""
+    """A complete checkpoint in memory: arrays by file."""
 
     uri: str
     state: CheckpointState
@@ -48,7 +48,7 @@ class Loaded:
 class Contents:
     """The Keras objects of a checkpoint, by file name; `optimizer` is the inner one.
 
-    With `rate_from_job` the learning rate is the job's to say and no part of the checkpoint: it may change from one
+    With `rate_from_job` the learning rate comes from the job and is no part of the checkpoint: it may change from one
     attempt to the next, as may the batch size that scales it.
     """
 
@@ -57,15 +57,15 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
-    # Arrays that are kept beside the variables, each list a file of its own: the best weights so far.
+    # Returns arrays to save beside the variables, one file per list, such as the best weights so far.
     held: Callable[[], Mapping[str, list[Any]]] = dict
-    # Further TensorFlow variables that go on with the epoch.
+    # Further TensorFlow variables that accumulate over an epoch.
     sums: tuple[Any, ...] = ()
-    # Those that a model with a step of its own has besides, such as a GAN's.
+    # Further optimizers of a model with its own train_step, such as a GAN's.
     more_optimizers: tuple[Any, ...] = ()
 
     def variables(self) -> Mapping[str, list[Any]]:
-        """TensorFlow variables in a fixed order, by the file they go to."""
+        """Return the TensorFlow variables in a fixed order, by file."""
         of_metrics = [variable for metric in self.metrics for variable in self.keras.variables(metric)]
         return {
             "model": self.keras.variables(self.model),
@@ -75,17 +75,17 @@ class Contents:
         }
 
     def _of_optimizer(self) -> list[Any]:
-        # Keras 3 counts a constant rate among the variables, tf_keras does not.
         if self.optimizer is None:
-            # A script may compile its model without one and apply gradients by others.
+            # A script may compile its model without an optimizer and apply gradients by others.
             return []
+        # Keras 3 counts a constant learning rate among the optimizer's variables, tf_keras does not.
         rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
         own = [variable for variable in self.optimizer.variables if variable is not rate]
         return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 
 
 class Checkpointer:
-    """Saves to and restores from one run folder, and says so."""
+    """Saves, loads and restores the checkpoints of one run folder, and reports each save."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class Checkpointer:
         strategy: Any = None,
         origin: Origin | None = None,
     ) -> None:
-        """`origin` is written into each state, and a restore says what of it is another than it was.
+        """`origin` is written into each state, and a restore warns about its changes.
 
-        `strategy` is the one that the variables were made under; default: TensorFlow's default strategy.
+        `strategy` is the one under which the variables were created; default: TensorFlow's default strategy.
         """
         self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
         self._origin = origin
@@ -114,14 +114,14 @@ class Checkpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last_step: int | None = None
-        # What `Contents.held` gave to the checkpoint that was restored.
+        # The arrays of `Contents.held` from the restored checkpoint.
         self.held: dict[str, list[Any]] = {}
 
     def save(self, state: CheckpointState) -> None:
-        """Takes a copy of all variables now and writes it while training goes on.
+        """Copy all variables now and write the copy while training continues.
 
-        Raises what the write before this one met: NonFinite when its weights were not finite numbers, Superseded when
-        a newer attempt has the run folder.
+        Raise the error of the previous write: NonFinite if its weights were not finite, Superseded if a newer attempt
+        has claimed the run folder.
         """
         self.last_step = state.step
         of_files = self._contents.variables()
@@ -135,28 +135,28 @@ class Checkpointer:
         self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
     def wait(self) -> None:
-        """Returns when the last save is published; raises what it met."""
+        """Wait until the last save is published; raise its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def restore(self) -> CheckpointState | None:
-        """Loads the newest whole checkpoint into the variables, or returns None when there is none.
+        """Load the newest complete checkpoint into the variables; return None if there is no checkpoint.
 
-        A damaged one is passed over with a warning. Raises ResumeRefused for one of another model or optimizer.
+        A damaged checkpoint is skipped with a warning. Raise ResumeRefused for one of another model or optimizer.
         """
         loaded = self.load()
         if loaded is None:
             return None
         self.assign(loaded)
-        self._say_what_changed(loaded.state)
+        self._warn_about_changes(loaded.state)
         return loaded.state
 
     def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
-        """Into the variables: all of them, or those of one file. Raises ResumeRefused."""
+        """Assign the arrays to all variables, or to those of one file. Raise ResumeRefused."""
         of_files = self._contents.variables()
         wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
-        # All before any, so that a refused checkpoint leaves the model as it was.
+        # All files are checked before any is assigned, so that a refused checkpoint does not change the model.
         for name, variables in wanted.items():
             _require_fit(loaded.uri, name, variables, loaded.arrays.get(name, []))
         for name, variables in wanted.items():
@@ -165,16 +165,16 @@ class Checkpointer:
         self.last_step = loaded.state.step
 
     def load(self) -> Loaded | None:
-        """The newest whole checkpoint, or None when there is none. Raises ResumeRefused when all are damaged."""
+        """Return the newest complete checkpoint, None if there is none. Raise ResumeRefused if all are damaged."""
         damaged = []
         for uri in reversed(checkpoints(self._folder)):
             try:
                 return _read(uri)
             except StorageUnavailable:
-                # Not the checkpoint's fault: an older one would throw away work that the next attempt can read.
+                # The checkpoint is not damaged: falling back would lose work that the next attempt can read.
                 raise
             except OSError as error:
-                # Ours: the scratch disk, from which nobody should conclude anything about the checkpoint.
+                # The local scratch disk failed; that does not mean that the checkpoint is damaged.
                 raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
             except (Problem, ValueError) as error:
                 damaged.append(uri)
@@ -188,13 +188,13 @@ class Checkpointer:
             )
         return None
 
-    def _say_what_changed(self, state: CheckpointState) -> None:
+    def _warn_about_changes(self, state: CheckpointState) -> None:
         if state.origin is None or self._origin is None:
             return
         changed = changes(state.origin, self._origin)
         if changed:
             message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
-            message += "Training goes on from it, but not bit for bit as it would have"
+            message += "Training resumes from it, but not bit for bit as without them"
             self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
@@ -215,11 +215,11 @@ class Checkpointer:
                     self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
                 break
             except preconditions.Conflict:
-                # Two attempts wrote this step at once. The one that has the folder writes it again.
+                # Two attempts wrote this step at the same time; the one that owns the folder writes it again.
                 if last or self._fence is None:
                     raise
             except (InvalidData, OSError):
-                # A newer attempt sweeps away what this one has not published yet: then that is what happened.
+                # A newer attempt may have swept this one's unpublished files: then Superseded is the cause.
                 if self._fence is not None:
                     self._fence.check()
                 raise
@@ -231,7 +231,7 @@ class Checkpointer:
             seconds=round(self._telemetry.now() - began, 3),
         )
         for old in checkpoints(self._folder)[: -self._max_to_keep]:
-            # The state goes first: what is left of a half-deleted one is no checkpoint.
+            # The state is deleted first, so that a half-deleted folder is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
         sweep(self._folder)
@@ -242,7 +242,7 @@ class Checkpointer:
             self._fence.check()
         there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
         if state_uri in there:
-            # Of the same step, from an earlier attempt: no checkpoint any more while its files change.
+            # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])
         to = {scratch / name: storage.join(uri, name) for name in state.files}
         transfers.upload(to, replacing=there, keep=False)

@@ -1,4 +1,4 @@
-"""Whose run folder it is: refused while it is another job's, claimed once nothing stands against training."""
+"""Ownership of the run folder: refused if it belongs to another job, claimed when training can begin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptraining_trainer.worker import Worker
 
 
 def refuse_foreign_folder(worker: Worker) -> None:
-    """Raises ResumeRefused when the run folder is another job's, and leaves no trace in it."""
+    """Raise ResumeRefused, without a write to the run folder, if it belongs to another job."""
     uri = storage.join(worker.folder, run_folder.JOB)
     if storage.exists(uri):
         other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
@@ -28,9 +28,9 @@ def refuse_foreign_folder(worker: Worker) -> None:
 
 
 def claim_folder(worker: Worker) -> Worker:
-    """The chief takes the folder over from earlier attempts, writes job.json, and begins anew where the job says so.
+    """On the chief, claim the folder, write job.json, and delete old checkpoints under `resume: Never`.
 
-    Returns the worker with its fence. Raises Superseded when a newer attempt has the folder.
+    Return the worker with its fence. Raise Superseded if a newer attempt has claimed the folder.
     """
     if not worker.identity.is_chief:
         return worker

@@ -1,4 +1,4 @@
-"""The array files of a checkpoint: written and read with their checksums, large ones in parts.
+"""Array files of a checkpoint: reading and writing with checksums, large files in parts.
 
 model.safetensors  model-part-1.safetensors  model-part-2.safetensors  optimizer.safetensors  …
 """
@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from mptraining_api.model import Model
 from mptraining_records.storage import storage
 
-# One stream to a bucket is far from what the network carries: what is larger goes in several files at a time.
+# One stream to a bucket does not use the network's bandwidth, so larger files are split and uploaded in parallel.
 PART_BYTES = 128 << 20
 _PART, _UNFINISHED = "-part-", ".unfinished-"
 _CUT = re.compile(r"(.*) \[rows from \d{12}\]", re.DOTALL)
@@ -31,7 +31,7 @@ class FileState(Model):
 
 
 def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileState]:
-    """Writes the named tensors of each file into a local folder; sizes and checksums by file name."""
+    """Write the named tensors of each file into a local folder; return sizes and checksums by file name."""
     files = {}
     for name, tensors in in_parts(arrays).items():
         path = folder / f"{name}.safetensors"
@@ -41,34 +41,34 @@ def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileS
 
 
 def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
-    """The arrays below `uri` in the order of their names, by file. Raises ValueError for a damaged one."""
+    """Return the arrays below `uri` in the order of their names, by file. Raise ValueError for a damaged file."""
     tensors: dict[str, dict[str, Any]] = {}
     for name, expected in files.items():
         with storage.at_hand(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
-                raise ValueError(f"{name} is damaged: its checksum is another one")
+                raise ValueError(f"{name} is damaged: its checksum does not match")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
     return {name: joined(named) for name, named in tensors.items()}
 
 
 def scratch_for(folder: str) -> tempfile.TemporaryDirectory[str]:
-    """Where files are written before they go into `folder`: on its own disk if it has one, to be renamed from there."""
+    """Return a scratch folder for files of `folder`: on the same disk if it is local, so that they can be renamed."""
     if storage.is_remote(folder):
         return tempfile.TemporaryDirectory(prefix="mptraining-")
     return tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=storage.local_folder(folder), ignore_cleanup_errors=True)
 
 
 def sweep(folder: str) -> None:
-    """Removes what writers that were killed left below `folder`."""
+    """Remove the unfinished files of killed writers below `folder`."""
     if not storage.is_remote(folder):
-        for left in storage.local_path(folder).glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for unfinished in storage.local_path(folder).glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """The same tensors by file, none of more than `limit` bytes (PART_BYTES) unless a single row is larger.
+    """Return the same tensors by file; no file exceeds `limit` bytes (default PART_BYTES) unless a single row does.
 
-    A tensor that is larger, an embedding's table, is cut along its first dimension; `joined` puts it together.
+    A larger tensor, such as an embedding table, is split along its first dimension; `joined` concatenates it.
     """
     limit = PART_BYTES if limit is None else limit
     parts: dict[str, dict[str, Any]] = {}
@@ -85,7 +85,7 @@ def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> 
 
 
 def joined(tensors: Mapping[str, Any]) -> list[Any]:
-    """The tensors of one file's parts in the order of their keys, those whole again that were cut."""
+    """Return the tensors of one file's parts in the order of their keys, split tensors concatenated."""
     whole: dict[str, list[Any]] = {}
     for key in sorted(tensors):
         cut = _CUT.fullmatch(key)

@@ -1,7 +1,8 @@
-"""What the numbers of a run depend on beside its data: code, versions, hardware, and the job's own settings.
+"""Provenance of a run's numbers, apart from its data: code, versions, hardware, and the job's settings.
 
-It stands in every checkpoint, so that a resume can say what is not as it was. Nothing of it is refused: another batch
-size or precision, a newer TensorFlow, a corrected line of code are good reasons to go on; only bit for bit it is not.
+Every checkpoint records it, so that a resume can report the differences. No difference is refused: another batch size
+or precision, a newer TensorFlow or a corrected line of code are good reasons to continue, although the result is then
+not bit for bit the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 from mptraining_api.model import Model
 from mptraining_api.resolved_job import ResolvedJob
 
-# How long training goes on, what is kept of it, where it runs: none of it changes a number.
-_NO_MATTER = (
+# Settings of duration, output and placement, which do not change a computed number.
+_IGNORED_SETTINGS = (
     "version",
     "name",
     "choices",
@@ -42,14 +43,14 @@ _NO_MATTER = (
     "accelerator.provisioning",
     "accelerator.title",
 )
-# A source folder of a local run may be anybody's whole project.
+# The source folder of a local run may be a large project.
 _MOST_FILES = 2000
-_OTHERS_CODE = frozenset({"site-packages", "node_modules", "__pycache__"})
+_IGNORED_FOLDERS = frozenset({"site-packages", "node_modules", "__pycache__"})
 _SHOWN = 60
 
 
 class Origin(Model):
-    """`code` is a digest of the program's Python files, "" where they are the image's; `job` the fields by path."""
+    """`code` is a digest of the program's Python files, "" if they are in the image; `job` has the fields by path."""
 
     code: str = ""
     versions: dict[str, str]
@@ -58,7 +59,7 @@ class Origin(Model):
 
 
 def origin(job: ResolvedJob, source: str | None, *, versions: Mapping[str, str]) -> Origin:
-    """Of this process. `source` is the folder with the program's code; `versions` what is not a distribution's."""
+    """Return the origin of this process. `source` is the folder of the program's code; `versions` adds others."""
     return Origin(
         code=code(Path(source)) if source else "",
         versions={"mptraining": metadata.version("mptraining"), "python": platform.python_version(), **versions},
@@ -68,7 +69,7 @@ def origin(job: ResolvedJob, source: str | None, *, versions: Mapping[str, str])
 
 
 def changes(before: Origin, now: Origin) -> list[str]:
-    """What is another than before, each as `name: old, now new`."""
+    """Return the differences, each as `name: old, now new`."""
     changed = ["the program's code: another one"] if before.code != now.code else []
     for old, new in ((before.versions, now.versions), (before.hardware, now.hardware), (before.job, now.job)):
         for name in sorted(old.keys() | new.keys()):
@@ -78,11 +79,11 @@ def changes(before: Origin, now: Origin) -> list[str]:
 
 
 def settings(document: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of a job's document that the numbers depend on, each at its path, as text."""
+    """Return the fields of a job's document that affect the numbers, by path, as text."""
     found: dict[str, str] = {}
 
     def walk(path: str, value: Any) -> None:
-        if path in _NO_MATTER:
+        if path in _IGNORED_SETTINGS:
             return
         if isinstance(value, Mapping) and value:
             for name, each in value.items():
@@ -95,21 +96,21 @@ def settings(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def code(folder: Path) -> str:
-    """A digest of the Python files below a folder: names and contents, in a fixed order."""
+    """Return a SHA-256 of the names and contents of at most 2000 Python files below a folder, in a fixed order."""
     digest = hashlib.sha256()
-    left = _MOST_FILES
+    remaining = _MOST_FILES
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _OTHERS_CODE)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _IGNORED_FOLDERS)
         for name in sorted(name for name in files if name.endswith(".py")):
-            if left == 0:
+            if remaining == 0:
                 return digest.hexdigest()
-            left -= 1
+            remaining -= 1
             path = Path(parent, name)
             digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
             try:
                 digest.update(path.read_bytes())
             except OSError:
-                # A link to nowhere is part of the folder and has no content.
+                # Only the name of a broken link counts.
                 continue
     return digest.hexdigest()
 

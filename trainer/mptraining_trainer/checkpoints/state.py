@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: `state.json`, the last file of each, without which there is none."""
+"""The `state.json` of a checkpoint: its last file, without which the folder is no checkpoint."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _VERSION = 1
 
 
 class FitState(Model):
-    """What one call of `fit` did: epochs, and what was measured after each of them."""
+    """The epochs of one call of `fit`, and the metrics after each epoch."""
 
     epochs: int
     history: dict[str, list[float]] = Field(default_factory=dict)
 
 
 class CheckpointState(Model):
-    """What stands in state.json: `step` steps are done; `epoch` and `examples` are the position in the data."""
+    """Content of state.json: `step` steps are complete; `epoch` and `examples` are the position in the data."""
 
     version: int = _VERSION
     step: int
@@ -36,7 +36,7 @@ class CheckpointState(Model):
     examples: int
     fingerprint: str
     policy: str
-    # What the job asked for, Measure too; `policy` is the one in force. None in checkpoints from before it was kept.
+    # The job's policy, which may be Measure; `policy` is the one in effect. None in checkpoints of older versions.
     asked_policy: str | None = None
     checked: bool = False
     checked_until: int = 0
@@ -44,31 +44,33 @@ class CheckpointState(Model):
     measured: tuple[Trial, ...] = ()
     excluded: tuple[ExcludedRecord, ...] = ()
     replicas: int
-    # Examples of an update.
+    # Number of examples per update.
     examples_per_step: int | None = None
     loss_scale: float | None = None
     good_steps: int = 0
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    # Steps whose losses the sums among the metrics hold, each by its share of rows that count.
+    # Number of steps in the loss sum among the metrics, each weighted by its share of unmasked rows.
     loss_steps: float = 0.0
-    # What the callbacks remember, by the callback's name.
+    # The callbacks' state, by the callback's name.
     callbacks: dict[str, JsonValue] = Field(default_factory=dict)
-    # Of a script: its fits so far, the last one perhaps unfinished.
+    # The `fit` calls of a script so far; the last one may be unfinished.
     fits: tuple[FitState, ...] = ()
-    # What the numbers depend on; None in a state of an older version.
+    # The provenance of the numbers; None in checkpoints of older versions.
     origin: Origin | None = None
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
 def checkpoints(folder: str) -> list[str]:
-    """URIs of the published checkpoints below `folder`, oldest first."""
-    ends = f"/{STATE}"
-    return sorted(found.uri.removesuffix(ends) for found in storage.list_objects(folder) if found.uri.endswith(ends))
+    """Return the URIs of the published checkpoints below `folder`, oldest first."""
+    suffix = f"/{STATE}"
+    return sorted(
+        found.uri.removesuffix(suffix) for found in storage.list_objects(folder) if found.uri.endswith(suffix)
+    )
 
 
 def newest_state(folder: str) -> CheckpointState | None:
-    """The state of the newest checkpoint whose state can be read; its arrays are not looked at."""
+    """Return the state of the newest checkpoint with a readable state; the arrays are not checked."""
     for uri in reversed(checkpoints(folder)):
         try:
             return CheckpointState.read(storage.read(storage.join(uri, STATE)))
@@ -80,14 +82,14 @@ def newest_state(folder: str) -> CheckpointState | None:
 
 
 def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> PrecisionState | None:
-    """The numbers that a checkpoint of this very job goes on with; None to begin as the job says.
+    """Return the precision state from the checkpoint's state; None to begin with the job's policy.
 
-    What an attempt found out holds for the next ones until the user asks for another policy, and which records are
-    left out for data of this fingerprint alone.
+    The result of an attempt holds for later attempts until the user sets another policy. The excluded records hold
+    only for data with this fingerprint.
     """
     if state is None or state.asked_policy != job.precision.policy:
         return None
-    # A run that is to fail at the first bad batch must not leave it out.
+    # Under onNonFinite: Fail a bad batch must end the run and not be skipped.
     fails = job.training is not None and job.training.on_non_finite == "Fail"
     return PrecisionState(
         asked=state.asked_policy,

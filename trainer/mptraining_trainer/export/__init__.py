@@ -1,1 +1,1 @@
-"""The trained model as files, and the server that hands them over without a run folder."""
+"""Export of the trained model as files, and its server for jobs without a run folder."""

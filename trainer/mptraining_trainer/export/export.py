@@ -1,13 +1,13 @@
-"""The trained model as files: float32 whatever it was trained under, in forms that travel between versions of Keras.
+"""Export of the trained model as float32 files under any training policy, in forms that several Keras versions read.
 
 model/
 ├── model.keras          for the same version of Keras, `keras.models.load_model`
-├── saved_model/         for serving, when the job asks for it
+├── saved_model/         for serving, if the job asks for it
 ├── model.weights.h5     Keras' own weights file
 ├── weights.npz          the same arrays in order, readable with NumPy alone
-├── model.json           what the model is, and how it is made again
-├── rebuild.py           plain Keras: `from rebuild import load_model`; works where model.keras does not travel
-└── source/              the program's own modules, when they are small
+├── model.json           description of the model and of its rebuild
+├── rebuild.py           plain Keras: `from rebuild import load_model`; works where model.keras cannot be opened
+└── source/              the program's own modules, if they are small
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RECIPE = (
     "cd model                            # this folder",
     "python                              # with keras (Legacy: tf_keras) and numpy",
     ">>> from rebuild import load_model",
-    ">>> model = load_model()            # built anew under float32, weights from weights.npz",
+    ">>> model = load_model()            # rebuilt under float32, weights from weights.npz",
     ">>> model(examples)                 # examples as `inputs` says, after `preprocess`",
 )
 
@@ -61,12 +61,12 @@ def export(
     metrics: Mapping[str, float] | None = None,
     weights: Sequence[Any] | None = None,
 ) -> str:
-    """Writes the model into `folder`, which appears complete or not at all; returns the main file's name in it.
+    """Write the model into `folder`, completely or not at all; return the name of its main file.
 
-    Call it outside `strategy.scope()`. Of a script's model on several workers only `weights` are written where
-    Keras cannot rebuild it, since reading its variables takes all workers. `weights` are arrays in the order of
-    `model.get_weights()`; give them where reading the model's own is a collective of all workers. `example` is None
-    for scripts. Raises Problem when Keras can neither copy nor save the model.
+    Call it outside `strategy.scope()`. `weights` are arrays in the order of `model.get_weights()`; pass them if reading
+    the model's own is a collective operation. For the same reason, only `weights` are written of a script's model on
+    several workers that Keras cannot rebuild. `example` is None for scripts. Raise Problem if Keras can neither copy
+    nor save the model.
     """
     arrays = list(program.model.get_weights() if weights is None else weights)
     part = folder.with_name(folder.name + ".part")
@@ -79,7 +79,7 @@ def export(
             main = "weights.npz"
         rebuilds = model is not None and program.rebuild.get("builder") != "script"
         of = program.model if model is None else model
-        # An attribute that a distributed variable lacks is looked for in its value, which all workers must read.
+        # Only these attributes are safe: a distributed variable looks up a missing one in its value, a collective read.
         names = [variable.name if keras.legacy else variable.path for variable in of.weights]
         keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
         np.savez(part / "weights.npz", allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
@@ -113,9 +113,9 @@ def export(
 
 
 def load(folder: Path) -> Any:
-    """The model that `export` wrote, under float32: from `model.keras` where it opens, else built anew.
+    """Return the exported model under float32, from `model.keras` if it opens, else rebuilt.
 
-    Raises InvalidData when the folder holds no model, and what the program raises when it cannot be built here.
+    Raise InvalidData if the folder has no model, and the program's own error if the rebuild fails.
     """
     try:
         about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -126,7 +126,7 @@ def load(folder: Path) -> Any:
         raise InvalidData(str(folder), "exported by tf_keras", next_step="pip install tf-keras") from None
     same = keras.__version__ == about["keras"]["version"]
     if (folder / "model.keras").exists() and (same or about["rebuild"].get("builder") in (None, "script")):
-        # A class of the user's own opens only through the program that defines it.
+        # Keras opens a user-defined class only after the program has defined it; then `load_model` rebuilds the model.
         with contextlib.suppress(TypeError, ValueError), _under_float32(keras):
             return keras.models.load_model(folder / "model.keras", compile=False)
     return load_model(folder)
@@ -135,11 +135,11 @@ def load(folder: Path) -> Any:
 def float32_copy(
     model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: Sequence[Any], *, readable: bool = True
 ) -> tuple[Any, str]:
-    """The model built again under float32, with these weights; and the policy that the copy really has.
+    """Return a float32 copy of the model with these weights, and the copy's actual policy.
 
-    From its own configuration, else by the program's builder. A script's model that Keras cannot rebuild is itself
-    switched to float32; None in its place where its variables are not `readable` by this process alone, and of a
-    model with a `train_step` of its own that cannot be called.
+    The copy is built from the model's configuration, else by the program's builder. A script's model that Keras cannot
+    rebuild is itself switched to float32. The copy is None if that model's variables are not `readable` by this process
+    alone, and for a model with its own `train_step` that cannot be built.
     """
     with _under_float32(keras.module):
         with contextlib.suppress(Exception):
@@ -151,7 +151,7 @@ def float32_copy(
         except Exception:
             if "train_step" not in keras.own_steps(model):
                 raise
-            # Its own step calls what it consists of: it may have no `call`, and no form but its weights.
+            # Its own step calls its parts directly: it may have no `call`, so only its weights can be exported.
             return None, "float32"
         try:
             copy.set_weights(list(arrays))
@@ -171,7 +171,7 @@ def _under_float32(keras: Any) -> Iterator[None]:
 
 
 def without_mixed(config: Any) -> Any:
-    """A Keras configuration with every mixed policy in it replaced by float32."""
+    """Return a Keras configuration with every mixed policy replaced by float32."""
     if isinstance(config, Mapping):
         name = (config.get("config") or {}).get("name") if "class_name" in config else None
         if config.get("class_name") in ("DTypePolicy", "Policy") and str(name).startswith("mixed_"):
@@ -183,7 +183,7 @@ def without_mixed(config: Any) -> Any:
 
 
 def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
-    """The untrained model that `rebuild` of model.json describes, under the policy that is set."""
+    """Return the untrained model that `rebuild` of model.json describes, under the current global policy."""
     builders: dict[str, Any] = {"mlp": mlp, "cnn": cnn, "pretrained": pretrained}
     if rebuild["builder"] in builders:
         return builders[rebuild["builder"]](keras, **rebuild["arguments"])
@@ -200,7 +200,7 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
 
 
 def load_model(folder: Any = None) -> Any:
-    """The trained model of this folder, built by plain Keras under float32, with the weights of weights.npz."""
+    """Return the trained model of this folder, built by plain Keras under float32, with weights from weights.npz."""
     folder = Path(folder or Path(__file__).parent)
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     keras = importlib.import_module("tf_keras" if about["keras"]["generation"] == "Legacy" else "keras")
@@ -218,7 +218,7 @@ def load_model(folder: Any = None) -> Any:
 
 
 def _write_weights(model: Any, path: Path, program: Program) -> bool:
-    """Whether Keras could write its own file of weights, which it must for every model but a script's."""
+    """Return whether Keras could write its weights file; a failure is an error except for a script's model."""
     try:
         model.save_weights(str(path))
     except Exception:
@@ -230,9 +230,9 @@ def _write_weights(model: Any, path: Path, program: Program) -> bool:
 
 
 def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:
-    # tf_keras announces what it wrote on standard output, where the events go.
+    # tf_keras prints a message on standard output, which is reserved for Events.
     with contextlib.redirect_stdout(io.StringIO()):
-        # A model that Keras cannot serialize travels as weights and the program that builds it.
+        # A model that Keras cannot serialize is exported as weights and the program that builds it.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.save(str(part / "unfinished.keras"))
@@ -258,7 +258,7 @@ def _rebuild_source() -> str:
 
 
 def _copy_source(name: str, target: Path) -> None:
-    """The Python files of the source that the program imported, and no other: neighbours may be anybody's."""
+    """Copy the Python files of the source that the program imported; other files of the folder may be unrelated."""
     file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
     if file.suffix != ".py" or "site-packages" in file.parts:
         return
@@ -274,7 +274,7 @@ def _copy_source(name: str, target: Path) -> None:
 
 
 def _is_source(path: Path, root: Path) -> bool:
-    """Whether it is of the program itself: a virtual environment may stand in the same folder."""
+    """Return whether the file is the program's own and not of a virtual environment in the same folder."""
     below = path.relative_to(root).parts
     return "site-packages" not in below and not any(part.startswith(".") for part in below)
 
@@ -288,9 +288,9 @@ def publish(
     metrics: Mapping[str, float],
     weights: Sequence[Any],
 ) -> str:
-    """Exports the model with these weights (arrays as `model.get_weights` gives them); its path in the run folder.
+    """Export the model with `weights` (in the order of `model.get_weights()`); return its path in the run folder.
 
-    Raises Superseded, and writes nothing, when a newer attempt has the folder.
+    Raise Superseded, before any write, if a newer attempt has claimed the folder.
     """
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         folder = Path(scratch, run_folder.MODEL)
@@ -300,6 +300,7 @@ def publish(
             for path in folder.rglob("*")
             if path.is_file()
         }
+        # model.json is uploaded last: it marks the export as complete.
         last = folder / "model.json"
         if worker.fence is not None:
             worker.fence.check()

@@ -1,8 +1,8 @@
-"""A script's trained model under float32, for the export: a copy of it, else the model itself, else nothing but arrays.
+"""Float32 form of a script's trained model for the export, and warnings about token ids in half precision.
 
-The trainer does not know which lines of a script build its model. What Keras can rebuild from its configuration, with
-the script's own classes and functions, is rebuilt. Any other model is switched to float32 as it is: a mixed policy
-keeps variables in float32 and decides only what layers compute in.
+The trainer does not know which lines of a script build its model. A model that Keras can rebuild from its config, with
+the script's own classes and functions, is rebuilt. Any other model is itself switched to float32: a mixed policy keeps
+variables in float32 and affects only the compute dtype.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _EXACT_IDS = {tf.float16: 2048, tf.bfloat16: 256}
 
 
 def policy_of(model: Any, keras: Keras) -> str:
-    """The policy's name: float32, or the most common other policy of the model's layers.
+    """Return the policy's name: float32, or the most common other policy of the model's layers.
 
-    One layer that is not float32 makes the model a mixed one, since heads are kept in float32 by hand.
+    One layer that is not float32 makes the model mixed, since scripts set the output layer to float32 by hand.
     """
     names = [name for layer in keras.layers(model) if (name := _name(layer)) not in (None, "float32")]
     return str(Counter(names).most_common(1)[0][0]) if names else "float32"
@@ -35,16 +35,16 @@ def policy_of(model: Any, keras: Keras) -> str:
 def _name(layer: Any) -> str | None:
     policy = getattr(layer, "dtype_policy", None)
     name = getattr(policy, "name", None)
-    # What computes in integers or text, such as a preprocessing layer, has no precision.
+    # Layers on integers or strings, such as preprocessing layers, have no floating-point policy.
     return name if name is not None and ("float" in name) else None
 
 
 @contextmanager
 def rounded_ids_noticed(keras: Keras, notice: Notify) -> Iterator[None]:
-    """Warns of token ids that reach an Embedding in half precision, which trains on other tokens without an error.
+    """Warn about token ids that reach an Embedding in half precision, which trains on wrong tokens without an error.
 
-    Ids that come through a float `keras.Input` are cast by a layer of the script's own around the Embedding: float16
-    makes 20000 of 19997, bfloat16 keeps 8 bits.
+    Ids from a float `keras.Input` are cast by a script's own layer around the Embedding: float16 rounds 19997 to 20000,
+    bfloat16 keeps 8 bits.
     """
     embedding = keras.module.layers.Embedding
     original = embedding.call
@@ -61,7 +61,7 @@ def rounded_ids_noticed(keras: Keras, notice: Notify) -> Iterator[None]:
                 level="Warning",
             )
 
-    # With the original's arguments: tf_keras passes `training` to a layer that takes any keyword.
+    # The wrapper has the original's signature: tf_keras passes `training` to a layer that takes any keyword.
     @functools.wraps(original)
     def call(self: Any, inputs: Any) -> Any:
         check(self, inputs)
@@ -75,14 +75,14 @@ def rounded_ids_noticed(keras: Keras, notice: Notify) -> Iterator[None]:
 
 
 def rebuilt(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any:
-    """A model from this configuration with these weights (arrays as `model.get_weights` gives them).
+    """Return a model from this configuration with these weights (in the order of `model.get_weights()`).
 
-    Raises whatever Keras does when it cannot be rebuilt, ValueError when it has other weights.
+    Raise Keras' own error if it cannot be rebuilt, ValueError if it has other weights.
     """
     with keras.module.utils.custom_object_scope(_own_objects(model, keras)):
         copy = type(model).from_config(config)
         if len(copy.weights) != len(arrays):
-            # A subclass makes its variables when it is built, for the shapes that the trained one was built for.
+            # A subclass creates its variables when it is built, here for the input shapes of the trained model.
             copy.build_from_config(model.get_build_config())
     if len(copy.weights) != len(arrays):
         raise ValueError(f"{len(copy.weights)} weights where the trained model has {len(arrays)}")
@@ -91,7 +91,7 @@ def rebuilt(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any
 
 
 def switched_to_float32(model: Any, keras: Keras) -> str:
-    """Lets every layer of the model compute in float32; returns the policy that the layers then have."""
+    """Switch every layer of the model to float32; return the policy that the layers then have."""
     for layer in keras.layers(model):
         policy = getattr(layer, "dtype_policy", None)
         if str(getattr(policy, "name", "")).startswith("mixed_"):
@@ -100,7 +100,7 @@ def switched_to_float32(model: Any, keras: Keras) -> str:
             else:
                 layer.dtype_policy = "float32"
     if model.variables and not model.built:
-        # Its own train_step built its parts and never called it.
+        # The model's own train_step built its parts and never called the model.
         model.built = True
     for traced in ("train_function", "test_function", "predict_function"):
         setattr(model, traced, None)
@@ -108,9 +108,9 @@ def switched_to_float32(model: Any, keras: Keras) -> str:
 
 
 def _own_objects(model: Any, keras: Keras) -> dict[str, Callable[..., Any]]:
-    """Classes and functions of the script's that the model's layers are made of, by name.
+    """Return the script's own classes and functions in the model's layers, by name.
 
-    Keras looks them up in the module that defined them, which for a script was `__main__` and is gone.
+    Keras looks them up in the module that defined them, which was the script's `__main__` and no longer exists.
     """
     found: dict[str, Callable[..., Any]] = {}
     for layer in keras.layers(model):

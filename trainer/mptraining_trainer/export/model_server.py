@@ -1,9 +1,9 @@
-"""A model that has no run folder: worker 0 keeps it in its pod until somebody fetches it, or the time is up.
+"""Server of a model without a run folder: worker 0 keeps it in its pod until a client fetches it or the time is up.
 
     train ──► the process becomes `keep` ──► exit code 0        TensorFlow's memory and accelerators are free by then
                      ▲
-    `model`          reads the folder, tar on standard output, its SHA-256 on standard error
-    `model-fetched`  lets it go
+    `model`          writes the folder as tar to standard output, its SHA-256 to standard error
+    `model-fetched`  ends `keep`
 
 Clients run the verbs `model` and `model-fetched` in the pod by `pods/exec`.
 """
@@ -29,15 +29,15 @@ from mptraining_api.resolved_job import ResolvedJob
 if TYPE_CHECKING:
     from mptraining_trainer.reporting.telemetry import Telemetry
 
-# As the contract says: long enough for a person who watches, short enough for a machine that is paid for.
+# Default of MODEL_WAIT_SECONDS: enough for a user at the terminal, short for a machine that costs money.
 DEFAULT_SECONDS = 600.0
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def seconds(job: ResolvedJob, identity: WorkerIdentity, environment: Mapping[str, str]) -> float:
-    """How long this process is to keep the model after a success; 0 for all but worker 0 of a job without output.
+    """Return the seconds to keep the model after a success; 0 except on worker 0 of a job without output.
 
-    Raises InvalidSpec for a setting that is no number.
+    Raise InvalidSpec if the setting is not a number.
     """
     text = environment.get(MODEL_WAIT_SECONDS, "")
     try:
@@ -48,7 +48,7 @@ def seconds(job: ResolvedJob, identity: WorkerIdentity, environment: Mapping[str
 
 
 def announce(telemetry: Telemetry, job: ResolvedJob, wait: float) -> None:
-    """Who follows the log fetches the model now."""
+    """Report that the model waits; a client that follows the log then fetches it."""
     telemetry.notice(
         MODEL_WAITS,
         f"no output.uri: the model is kept {wait:g} s to be fetched, by `mptj wait {job.name} --model FOLDER` or "
@@ -57,8 +57,8 @@ def announce(telemetry: Telemetry, job: ResolvedJob, wait: float) -> None:
 
 
 def keep(folder: str, wait: float) -> NoReturn:
-    """Becomes the process that waits."""
-    # Signals that are blocked stay so over exec: none is lost in between.
+    """Replace this process with the `keep` process."""
+    # Blocked signals stay blocked across exec, so none is lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -68,7 +68,7 @@ def keep(folder: str, wait: float) -> NoReturn:
 
 
 def wait_here(folder: str, wait: float) -> None:
-    """Returns when the model was fetched, when this process is told to leave, or after `wait` seconds."""
+    """Wait until the model is fetched, SIGTERM arrives, or `wait` seconds have passed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     file = _file()
     part = file.with_suffix(".part")
@@ -81,7 +81,7 @@ def wait_here(folder: str, wait: float) -> None:
 
 
 def send(stream: BinaryIO) -> str:
-    """Writes the kept model as a tar; returns the SHA-256 of its bytes. Raises InvalidData when none is kept here."""
+    """Write the kept model as a tar; return the SHA-256 of its bytes. Raise InvalidData if no model is kept here."""
     folder = Path(_kept()["folder"], run_folder.MODEL)
     digest = _Digest(stream)
     with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
@@ -93,20 +93,20 @@ def send(stream: BinaryIO) -> str:
 
 
 def let_go() -> None:
-    """The model is with whoever wanted it. Raises InvalidData when none is kept here."""
+    """End the `keep` process after the model was fetched. Raise InvalidData if no model is kept here."""
     os.kill(int(_kept()["pid"]), signal.SIGUSR1)
 
 
 class _Digest:
-    """Passes on what is written, and knows its SHA-256."""
+    """Stream that forwards writes and computes their SHA-256."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._sum = hashlib.sha256()
 
-    def write(self, some: bytes) -> int:
-        self._sum.update(some)
-        return self._stream.write(some)
+    def write(self, chunk: bytes) -> int:
+        self._sum.update(chunk)
+        return self._stream.write(chunk)
 
     def hexadecimal(self) -> str:
         return self._sum.hexdigest()

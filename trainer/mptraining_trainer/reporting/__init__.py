@@ -1,1 +1,1 @@
-"""Events, progress reports and error messages of a worker."""
+"""Events, progress reports, error messages and secret values of a worker."""

@@ -1,4 +1,4 @@
-"""Errors that TensorFlow or the user's code raised in mid-training, as problems with a next step."""
+"""Conversion of TensorFlow's and the program's errors to Problems with a next step, and notices of storage retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptraining_records.storage.gcs import SCHEME
 from mptraining_records.storage.retry import contact
 from mptraining_trainer.reporting.telemetry import Telemetry
 
-# What the collective operations say when the other end is gone; their error classes vary with who noticed first.
+# Words in errors of collective operations after a peer has died; the error class depends on which worker detects it.
 _PEER = (
     "collective",
     "connection reset",
@@ -26,21 +26,21 @@ _PEER = (
 )
 
 
-# What surrounds the cause in an error of a graph.
+# Beginnings of lines around the cause in a graph error.
 _NOISE = ("[[{{", "Detected at", "File ", "Stack trace", "[Op:", "Graph execution error", "(0) ", "(1) ")
-# The CPU's kernel of the sparse losses; a GPU's makes NaN of such a label.
+# The message of the CPU kernel of the sparse losses; the GPU kernel returns NaN for such a label.
 _LABEL = "Received a label value of"
 
 
 def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0911 - a table, one row a kind
-    """The Problem behind `error`; one that nothing is known about counts as the program's."""
+    """Return the Problem for `error`; an unknown error counts as the program's."""
     found: BaseException | None = error
     while found is not None:
-        # A problem raised inside a generator of tf.data comes back as text inside TensorFlow's own error.
+        # A Problem may be the cause or context of another error.
         if isinstance(found, Problem):
             return found
         found = found.__cause__ or found.__context__
-    text = _last_line(error)
+    text = _cause_line(error)
     if job.processes > 1 and of_a_peer(error):
         return PeerLost(
             "",
@@ -84,7 +84,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
 
 
 def of_a_peer(error: BaseException) -> bool:
-    """A killed peer is seen as a reset connection at once, or after ten seconds by its missing heartbeat."""
+    """Return whether the error is that of a lost peer: a reset connection, or no heartbeat after 10 s."""
     if isinstance(error, RuntimeError):
         return any(word in str(error).lower() for word in _PEER)
     return isinstance(
@@ -106,8 +106,8 @@ def _in_trace(error: BaseException) -> bool:
     return "in user code" in str(error)
 
 
-def _last_line(error: BaseException) -> str:
-    """The line of the message that says what is wrong; graph errors begin with where and end with the cause."""
+def _cause_line(error: BaseException) -> str:
+    """Return the line of the message with the cause; graph errors begin with a location and end with the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -119,34 +119,34 @@ _SECONDS = 10.0
 
 
 class StorageWatch:
-    """Passes on what the storage's clients say of new tries, one line in ten seconds."""
+    """Reports retries of the storage clients, at most one line in ten seconds."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._said_at = -math.inf
-        self._unsaid = 0
+        self._reported_at = -math.inf
+        self._unreported = 0
         contact.on_retry = self.heard
 
     def heard(self, line: str) -> None:
-        """One new try; from any thread."""
+        """Report one retry; called from any thread."""
         now = self._telemetry.now()
-        if now - self._said_at < _SECONDS:
-            self._unsaid += 1
+        if now - self._reported_at < _SECONDS:
+            self._unreported += 1
             return
-        self._said_at = now
-        more = f" ({self._unsaid} new tries since the last line)" if self._unsaid else ""
-        self._unsaid = 0
-        # Not `notice`, which says a message once in a run.
+        self._reported_at = now
+        more = f" ({self._unreported} new tries since the last line)" if self._unreported else ""
+        self._unreported = 0
+        # `notice` would report the same message only once in a run.
         self._telemetry.say(Notice, level="Warning", topic="StorageRetried", message=line + more)
 
 
 def judged(problem: Problem, identity: WorkerIdentity) -> Problem:
-    """The problem, but InvalidData where storage that does not answer is a mistake in the job.
+    """Return the problem, or InvalidData if storage without any response points to a mistake in the job.
 
-    Every run asks its storage before the first step. If the service has not answered this first attempt once, an
-    address, a name server or a network policy is wrong, and no retry will mend it. Later it may heal.
+    Every run contacts its storage before the first step. If the service has never responded in the first attempt, an
+    address, a name server or a network policy is wrong, and no retry can fix it. In later attempts it may recover.
     """
-    # A field of the job may stand before the URI.
+    # A field of the job may precede the URI.
     remote = SCHEME in problem.where or SCHEME in problem.found
     if not isinstance(problem, StorageUnavailable) or not remote or contact.answered or identity.attempt > 1:
         return problem

@@ -1,7 +1,7 @@
-"""Worker 0 tells the operator how far training is, from a thread of its own: training never waits and never notices.
+"""Progress reports of worker 0 to the operator, from a background thread: training never blocks on them.
 
-The newest Event waits in a mailbox, is POSTed at most every few seconds, and is lost when the operator cannot be
-reached for so long that a newer one replaces it. Only the end is worth waiting for, and briefly.
+The newest Progress is POSTed at most once in `EVERY` seconds. If the operator cannot be reached, it is lost and a newer
+one follows. Only Finished is retried, and training's end waits for it a few seconds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import requests
 from mptraining_api import launch
 from mptraining_api.events import Event, Finished, Progress
 
-# Seconds between two reports, as the operator asks for; a validation or an end may come at any time.
+# Seconds between two reports, the operator's limit; the report of the last step may come at any time.
 EVERY = 5.0
-# Until there is a connection, and between two bytes of the answer.
+# Seconds to connect, and between two bytes of the response.
 _TIMEOUT = (3.0, 5.0)
-# At the end a machine that is taken away has 15 s in all.
+# A preempted machine has a grace period of 15 s in all.
 _LAST_TIMEOUT = (3.0, 3.0)
 _LAST_TRIES = 2
 _LAST_SECONDS = 7.0
 _LONGEST_WAIT = 60.0
 _LONGEST_TEXT = 300
 
-# A refusal that no repetition mends; for the first three another token may.
+# Final refusals. A new token may fix those of the first set, nothing those of the second.
 _REFUSED = frozenset({401, 403, 409})
 _UNWANTED = frozenset({400, 413})
 
@@ -41,16 +41,16 @@ TOPIC = "ProgressNotReported"
 
 
 class Voice(Protocol):
-    """As Telemetry.notice."""
+    """The signature of `Telemetry.notice`."""
 
     def __call__(self, topic: str, message: str, *, level: str = "Info") -> None: ...
 
 
 class Reporter:
-    """`hear` takes Events, from any thread, and returns at once; `close` sends the end and waits for it, briefly.
+    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
     The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
-    the authority that the operator's certificate is of. `every` in seconds.
+    the CA of the operator's certificate. `every` is in seconds.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Reporter:
         self._notice = notice
         self._every = every
         self._clock = clock
-        self._authority = _written(certificate)
+        self._authority = _written_to_file(certificate)
         self._session = requests.Session()
-        # Proxies, certificates and passwords from the environment are for the program's own requests.
+        # Proxies, certificates and passwords in the environment are meant for the program's own requests.
         self._session.trust_env = False
         self._changed = threading.Condition()
         self._progress: Progress | None = None
@@ -80,14 +80,14 @@ class Reporter:
         self._next = -math.inf
         self._failures = 0
         self._noticed: set[str] = set()
-        # The token that was refused; "" when no token will do any more.
+        # The refused token; "" after a refusal that no token can fix.
         self._refused_token: str | None = None
         self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
         self._thread.start()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], notice: Voice) -> Self | None:
-        """None where nobody listens."""
+        """Return the reporter, None if no operator has set a URL or the certificate cannot be written."""
         url = environment.get(launch.PROGRESS_URL)
         if not url:
             return None
@@ -95,11 +95,11 @@ class Reporter:
         try:
             return cls(url, token_file, environment.get(launch.PROGRESS_CERTIFICATE, ""), notice)
         except OSError as error:
-            notice(TOPIC, f"the operator is not told how far training is ({_short(error)})", level="Warning")
+            notice(TOPIC, f"progress is not reported to the operator ({_short(error)})", level="Warning")
             return None
 
     def hear(self, event: Event) -> None:
-        """Keeps the newest; other kinds than Progress and Finished are not for the operator."""
+        """Keep the newest Progress and Finished; ignore other events."""
         with self._changed:
             if isinstance(event, Finished):
                 self._finished = event
@@ -110,7 +110,7 @@ class Reporter:
             self._changed.notify_all()
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
-        """Sends what must not be lost; gives up after `seconds`."""
+        """Send the last reports; give up after `seconds`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -121,16 +121,16 @@ class Reporter:
                 self._authority.unlink()
 
     def _run(self) -> None:
-        while (report := self._taken()) is not None:
+        while (report := self._next_report()) is not None:
             self._try(report, _TIMEOUT)
-        # The last step's report has the figures that the end does not repeat.
-        for event in self._last_ones():
+        # The last step's Progress has figures that Finished does not have.
+        for event in self._last_events():
             for _ in range(_LAST_TRIES if isinstance(event, Finished) else 1):
                 if self._try(event, _LAST_TIMEOUT):
                     break
 
-    def _taken(self) -> Progress | None:
-        """The next report, once it is time for it; None at the end."""
+    def _next_report(self) -> Progress | None:
+        """Wait until the next report is due and return it; None at the end."""
         with self._changed:
             while not (self._closing or self._finished):
                 event, pause = self._progress, self._next - self._clock()
@@ -140,7 +140,7 @@ class Reporter:
                 self._changed.wait(None if event is None else max(0.0, pause))
             return None
 
-    def _last_ones(self) -> list[Event]:
+    def _last_events(self) -> list[Event]:
         with self._changed:
             while not self._closing and self._finished is None:
                 self._changed.wait()
@@ -148,7 +148,7 @@ class Reporter:
             return [event for event in (last, self._finished) if event is not None]
 
     def _try(self, event: Event, timeout: tuple[float, float]) -> bool:
-        """Sends the event; whether there is nothing left to try for it. Sets when the next may go."""
+        """Send the event and set the time of the next one; return False if a retry may succeed."""
         self._next = self._clock() + self._every
         try:
             token = self._token_file.read_text(encoding="ascii").strip()
@@ -157,13 +157,11 @@ class Reporter:
             if self._refused_token in ("", token):
                 return True
             response = self._post(event, token, timeout)
-        except Exception as error:  # noqa: BLE001 - no trouble of a report is the training's
-            self._later(None)
-            self._say(
-                "trouble", f"the operator cannot be told how far training is ({_short(error)}); tried again later"
-            )
+        except Exception as error:  # noqa: BLE001 - a failed report must not affect training
+            self._back_off(None)
+            self._warn("trouble", f"progress cannot be reported to the operator ({_short(error)}); tried again later")
             return False
-        return self._answered(response, token)
+        return self._handle_response(response, token)
 
     def _post(self, event: Event, token: str, timeout: tuple[float, float]) -> requests.Response:
         post = partial(
@@ -173,21 +171,21 @@ class Reporter:
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
             timeout=timeout,
             verify=str(self._authority),
-            # A redirection would carry the token elsewhere.
+            # A redirect would send the token to another server.
             allow_redirects=False,
         )
         known, self._connected = self._connected, False
         try:
             response = post()
         except requests.ConnectionError:
-            # The replica at the other end of an old connection may be gone; another one has taken its place.
+            # The operator's replica of an old connection may have stopped, and another one has replaced it.
             if not known:
                 raise
             response = post()
         self._connected = True
         return response
 
-    def _answered(self, response: requests.Response, token: str) -> bool:
+    def _handle_response(self, response: requests.Response, token: str) -> bool:
         status, wait = response.status_code, _seconds(response.headers.get("Retry-After"))
         if 200 <= status < 300:
             self._failures = 0
@@ -196,24 +194,24 @@ class Reporter:
         final = wait is None
         if status in _UNWANTED and final:
             self._refused_token = ""
-            self._say("refused", f"the operator takes no reports of progress ({cause}); no more are sent")
+            self._warn("refused", f"the operator takes no reports of progress ({cause}); no more are sent")
         elif status in _REFUSED and final:
             self._refused_token = token
-            self._say("refused", f"the operator refuses reports of progress ({cause}); none is sent with this token")
+            self._warn("refused", f"the operator refuses reports of progress ({cause}); none is sent with this token")
         else:
-            self._later(wait)
-            self._say("trouble", f"the operator cannot be told how far training is ({cause}); tried again later")
+            self._back_off(wait)
+            self._warn("trouble", f"progress cannot be reported to the operator ({cause}); tried again later")
             return False
         return True
 
-    def _later(self, wait: float | None) -> None:
-        """The next try after twice the time of the last one, or after what the operator asked for."""
+    def _back_off(self, wait: float | None) -> None:
+        """Set the time of the next try by exponential backoff, at least the operator's Retry-After."""
         self._failures += 1
         doubled = min(_LONGEST_WAIT, self._every * 2 ** min(self._failures - 1, 10))
         self._next = self._clock() + max(doubled, min(wait or 0.0, _LONGEST_WAIT))
 
-    def _say(self, what: str, message: str) -> None:
-        """Each sort of trouble once, and none after the last Event."""
+    def _warn(self, what: str, message: str) -> None:
+        """Warn once for each kind of failure, and not after the Finished event."""
         with self._changed:
             if what in self._noticed or self._finished is not None:
                 return
@@ -225,8 +223,8 @@ def _is_last(event: Progress) -> bool:
     return event.total_steps is not None and event.step >= event.total_steps
 
 
-def _written(certificate: str) -> Path:
-    """`requests` takes a file's name only."""
+def _written_to_file(certificate: str) -> Path:
+    """Write the certificate to a temporary file, because `requests` takes only a file name; return its path."""
     handle, name = tempfile.mkstemp(prefix="mptraining-authority-", suffix=".pem")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(certificate)
@@ -234,7 +232,7 @@ def _written(certificate: str) -> Path:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After as a number of seconds; a date, which the operator does not send, counts as 0."""
+    """Return Retry-After in seconds; a date, which the operator does not send, counts as 0."""
     if retry_after is None:
         return None
     return float(retry_after) if retry_after.isdecimal() else 0.0

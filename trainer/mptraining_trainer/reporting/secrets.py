@@ -1,8 +1,8 @@
-"""What a job was given as secrets, and is not to be repeated in Events: these go into the status, into Kubernetes'
-events and into the run folder, where others read than those who may read Secrets.
+"""Removal of secret values from Events, which appear in the status, in Kubernetes Events and in the run folder, and so
+are visible to users without access to Secrets.
 
-The operator says which variables and which mounted files come from Secrets. Values of fewer than 8 characters are not
-looked for: they are words of any text. What a program itself prints is in its log as it printed it.
+The operator passes the names of variables and mounted files that come from Secrets. Values of fewer than 8 characters
+are not replaced, since they occur in ordinary text. The program's own output is not changed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES
 
 SHORTEST = 8
-# So much of the beginning of a value is found, too: messages are cut off where they are long.
+# A value's first 16 characters are enough for a match, because long messages are truncated.
 _BEGINNING = 16
-# A Secret holds 1 MiB at most; keys and tokens are far below this.
+# A Secret has at most 1 MiB; keys and tokens are far below this limit.
 _LARGEST_FILE = 64 * 1024
 _MOST_FILES = 64
-# Variables of any process, which `*` does not mean.
-_NOT_MEANT = ("PATH", "HOME", "PWD", "HOSTNAME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH")
+# Variables of every process, which a pattern with `*` does not match.
+_NEVER_MATCHED = ("PATH", "HOME", "PWD", "HOSTNAME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH")
 _OWN = ("MPTRAINING_", "KUBERNETES_")
 
 
 class SecretValues:
-    """`variables`: values by name. `paths`: files, or folders of files, that are read when they are needed."""
+    """`variables`: values by name. `paths`: files, or folders of files, that are read at each use."""
 
     def __init__(self, variables: Mapping[str, str], paths: tuple[Path, ...] = ()) -> None:
         self._variables = dict(variables)
@@ -35,20 +35,20 @@ class SecretValues:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> SecretValues:
-        """As the launch says; none where it says nothing, as in a local run."""
+        """Return the values that the launch variables name; none in a local run."""
         named = [name for name in environment.get(SECRET_VARIABLES, "").split(",") if name]
         found = {
             name: value
             for name, value in environment.items()
-            if name != SECRET_VARIABLES and any(_means(pattern, name) for pattern in named)
+            if name != SECRET_VARIABLES and any(_matches(pattern, name) for pattern in named)
         }
         return cls(found, tuple(Path(each) for each in environment.get(SECRET_PATHS, "").split(":") if each))
 
     def hide(self, text: str) -> str:
-        """The text with the name of its source in the place of each value."""
+        """Return the text with each value replaced by the name of its source."""
         if not self._variables and not self._paths:
             return text
-        # Longer ones first: a value may be a part of another.
+        # Longer values come first, because a value may be part of another.
         for value, source in sorted(self._values(), key=lambda each: -len(each[0])):
             text = _without(text, value, f"(the value of {source})")
         return text
@@ -62,22 +62,22 @@ class SecretValues:
                 yield from ((each, str(file)) for each in _parts(_read(file)))
 
 
-def _means(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     if not pattern.endswith("*"):
         return pattern == name
-    return name.startswith(pattern[:-1]) and name not in _NOT_MEANT and not name.startswith(_OWN)
+    return name.startswith(pattern[:-1]) and name not in _NEVER_MATCHED and not name.startswith(_OWN)
 
 
 def _read(file: Path) -> str:
     try:
-        with file.open("rb") as datasets:
-            return datasets.read(_LARGEST_FILE).decode("utf-8", "replace")
+        with file.open("rb") as opened:
+            return opened.read(_LARGEST_FILE).decode("utf-8", "replace")
     except OSError:
         return ""
 
 
 def _parts(value: str) -> Iterator[str]:
-    """The value, its lines, and the texts in it where it is JSON, as far as they say more than a word."""
+    """Yield the value, its lines, and the strings in it if it is JSON, each above a minimum length."""
     value = value.strip()
     if len(value) >= SHORTEST:
         yield value
@@ -89,7 +89,7 @@ def _parts(value: str) -> Iterator[str]:
             document = json.loads(value)
         except (ValueError, RecursionError):
             return
-        # An address in a key file (an e-mail's, a server's) is what an error must name.
+        # Addresses in a key file (e-mail, server) are no secrets, and errors must name them.
         texts = (each for each in _texts(document) if "@" not in each and "://" not in each)
         for each in texts:
             yield from (part for part in (each, *each.splitlines()) if len(part) >= _BEGINNING)

@@ -1,6 +1,6 @@
-"""What this process says: Events to standard output and into the run folder, and the figures of the result.
+"""Events of this process on standard output and in the run folder; line-wise output of threads; peak memory.
 
-Every clock of the trainer is read here or handed in from here.
+Every clock of the trainer is read here or passed in from here.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from mptraining_api.run_folder import events_file
 from mptraining_records.storage import storage
 from mptraining_trainer.reporting.secrets import SecretValues
 
-# What a thread writes without a newline is passed on at this length, in characters.
+# Longest line without a newline, in characters, that is buffered for a thread.
 _LONGEST = 8192
 
 
 class WholeLines(io.TextIOBase):
-    """Writes to `out` what each thread has finished of its line; what is flushed before goes at once."""
+    """Stream that buffers each thread's output until its line ends or is flushed, then writes it to `out`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._lock = threading.RLock()
-        self._begun: dict[int, str] = {}
-        # Whether the last character that went out ended a line.
+        self._partial_lines: dict[int, str] = {}
+        # Whether the last written character ended a line.
         self._at_start = True
 
     def write(self, text: str) -> int:
-        """As of any text stream: the number of characters."""
+        """Write or buffer the text; return its number of characters."""
         with self._lock:
-            me = threading.get_ident()
-            whole, newline, begun = (self._begun.pop(me, "") + text).rpartition("\n")
+            thread_id = threading.get_ident()
+            complete, newline, partial = (self._partial_lines.pop(thread_id, "") + text).rpartition("\n")
             if newline:
-                self._pass_on(whole + newline)
-            if len(begun) > _LONGEST:
-                self._pass_on(begun)
-            elif begun:
-                self._begun[me] = begun
+                self._write_out(complete + newline)
+            if len(partial) > _LONGEST:
+                self._write_out(partial)
+            elif partial:
+                self._partial_lines[thread_id] = partial
         return len(text)
 
     def flush(self) -> None:
-        """Passes on what this thread has begun, a progress bar perhaps, and what threads left that are gone."""
+        """Write this thread's partial line, such as a progress bar, and those of threads that have ended."""
         with self._lock:
             others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
-            for thread in self._begun.keys() - others:
-                self._pass_on(self._begun.pop(thread))
+            for thread in self._partial_lines.keys() - others:
+                self._write_out(self._partial_lines.pop(thread))
             self._out.flush()
 
     def line(self, text: str) -> None:
-        """A line of its own, at once; a line that was flushed before its end is ended first."""
+        """Write a separate line immediately; end a partially flushed line first."""
         with self._lock:
             if not self._at_start:
-                self._pass_on("\n")
-            self._pass_on(text + "\n")
+                self._write_out("\n")
+            self._write_out(text + "\n")
             self._out.flush()
 
     def isatty(self) -> bool:
-        """Whether people look on."""
+        """Return whether the stream below is a terminal."""
         return self._out.isatty()
 
     def fileno(self) -> int:
-        """The file descriptor below."""
+        """Return the file descriptor of the stream below."""
         return self._out.fileno()
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     @property
@@ -84,30 +84,30 @@ class WholeLines(io.TextIOBase):
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """The bytes below, for those that ask a text stream for them."""
+        """The binary buffer of the stream below."""
         return self._out.buffer  # type: ignore[return-value]
 
-    def _pass_on(self, text: str) -> None:
+    def _write_out(self, text: str) -> None:
         self._out.write(text)
         self._at_start = text.endswith("\n")
 
 
 def of(out: TextIO | WholeLines) -> WholeLines:
-    """The stream itself if it is one already."""
+    """Return `out` as WholeLines; `out` itself if it is one already."""
     return out if isinstance(out, WholeLines) else WholeLines(out)
 
 
-# A bucket cannot be appended to: events gather this long and become the next part.
+# Objects in a bucket cannot be appended to: events are buffered for this time and uploaded as the next part.
 _PART_SECONDS = 30.0
-# The kubelet keeps this much of a termination log, and of JSON cut in two nobody could read the rest.
+# The kubelet truncates a termination log at this size, and truncated JSON cannot be parsed.
 _TERMINATION_LOG_BYTES = 4096
 
 
 class Telemetry:
-    """Says events for one worker. `output` is the run folder, or None when nothing is kept.
+    """Reports the Events of one worker. `output` is the run folder, None if events are not stored.
 
-    The last event is also written to the file `termination_log`, where there is one. No message repeats a value of
-    `secrets`.
+    The Finished event is also written to the file `termination_log`, if it is set. Values of `secrets` are removed from
+    all messages.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Telemetry:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seat = identity
+        self._identity = identity
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
@@ -132,46 +132,46 @@ class Telemetry:
         self._part = 0
         self._part_began = self._began
         self._lines: list[str] = []
-        # While lines are uploaded, the storage's client may have something to say: it goes into the next part.
+        # The storage client may report events during an upload: they go into the next part.
         self._uploading = False
         self._topics: set[str] = set()
-        # Checkpoints are announced by the thread that wrote them.
+        # Other threads report events too, such as the writer of checkpoints.
         self._lock = threading.RLock()
         self.warnings: list[str] = []
-        # Hears every event once it is said; must neither wait nor raise.
+        # Called with every event after it is reported; it must neither block nor raise.
         self.listener: Callable[[Event], None] | None = None
 
     def now(self) -> float:
-        """Seconds on a clock that only goes forward."""
+        """Return the seconds of the monotonic clock."""
         return self._monotonic()
 
     def seconds(self) -> float:
-        """Seconds since this process began to speak."""
+        """Return the seconds since this object was created."""
         return self._monotonic() - self._began
 
     def say(self, kind: type[Event], **fields: Any) -> None:
-        """One event: a line on standard output, a line in the run folder."""
+        """Report one event: a line on standard output and a line in the run folder."""
         if "message" in fields:
             fields["message"] = self.hide(fields["message"])
         event = kind(
             time=round(self._wall(), 3),
-            attempt=self._seat.attempt,
-            incarnation=self._seat.incarnation,
-            worker=self._seat.index,
+            attempt=self._identity.attempt,
+            incarnation=self._identity.incarnation,
+            worker=self._identity.index,
             **fields,
         )
         line = event.to_json()
         with self._lock:
             self._out.line(line)
-            # Before the run folder: whatever becomes of that one, the cause is known.
+            # The termination log comes before the run folder, whose write may fail.
             if self._termination_log and isinstance(event, Finished):
-                _write_last_words(self._termination_log, event)
+                _write_termination_log(self._termination_log, event)
             self._keep(line)
         if self.listener is not None:
             self.listener(event)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
-        """Says `message` once for each topic and message; `warnings` are kept for the result."""
+        """Report `message` once for each topic and message; `warnings` are stored for the result."""
         message = self.hide(message)
         if f"{topic}: {message}" in self._topics:
             return
@@ -181,17 +181,17 @@ class Telemetry:
         self.say(Notice, level=level, topic=topic, message=message)
 
     def hide(self, text: str) -> str:
-        """The text without values of Secrets."""
+        """Return the text without values of Secrets."""
         return self._secrets.hide(text)
 
     def close(self) -> None:
-        """Writes what is still held back."""
+        """Upload the buffered events."""
         with self._lock:
             if self._output is not None and self._lines and not self._upload():
                 print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
 
     def forget_output(self) -> None:
-        """Nothing more goes into the run folder: it turned out to be somebody else's."""
+        """Write no further events to the run folder, which belongs to another job or cannot be reached."""
         self._output = None
 
     def _keep(self, line: str) -> None:
@@ -208,17 +208,17 @@ class Telemetry:
             with Path(path).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            # What is wrong with the folder is said by whoever needs it; an account of the run is no reason to end it.
+            # Events that cannot be stored must not end the run; the next write to the folder reports its error.
             self._output = None
             self.notice("EventsNotKept", f"{path.parent}: {error.strerror or error}", level="Warning")
 
     def _upload(self) -> bool:
-        """Whether the lines are kept; if not, they go with the next part."""
+        """Upload the buffered lines; return False, and keep them for the next part, if that fails."""
         lines, self._uploading = len(self._lines), True
         try:
             storage.write(self._file(), ("\n".join(self._lines[:lines]) + "\n").encode())
         except Problem as problem:
-            # An account of the run is no reason to end it.
+            # Events that cannot be stored must not end the run.
             self._part_began = self._monotonic()
             self.notice("EventsNotKept", str(problem), level="Warning")
             return False
@@ -231,22 +231,22 @@ class Telemetry:
 
     def _file(self) -> str:
         assert self._output is not None
-        identity = self._seat
+        identity = self._identity
         return storage.join(
             self._output, events_file(identity.attempt, identity.incarnation, identity.index, self._part)
         )
 
 
-def _write_last_words(path: str, event: Finished) -> None:
+def _write_termination_log(path: str, event: Finished) -> None:
     try:
         Path(path).write_text(_short(event), encoding="utf-8")
     except OSError as error:
-        # The exit code still says most of it.
+        # The exit code still reports the outcome, so this is only a warning.
         print(f"warning: {path}: {error.strerror or error}", file=sys.stderr)
 
 
 def _short(event: Finished) -> str:
-    """The event in at most `_TERMINATION_LOG_BYTES`: without metrics, then with as much of the message as fits."""
+    """Return the event in `_TERMINATION_LOG_BYTES`: without metrics, then with a truncated message, if it is longer."""
     line = event.to_json()
     if _fits(line):
         return line
@@ -258,7 +258,7 @@ def _short(event: Finished) -> str:
     def cut(length: int) -> str:
         return event.model_copy(update={"message": f"{event.message[:length]}…"}).to_json()
 
-    # How long a character becomes in JSON differs: the longest beginning that fits, by halving.
+    # Characters have different lengths in JSON, so the longest beginning that fits is found by bisection.
     beginnings = range(min(len(event.message), _TERMINATION_LOG_BYTES))
     return cut(max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits(cut(length))) - 1))
 
@@ -268,7 +268,7 @@ def _fits(line: str) -> bool:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has had resident, as the kernel counts it (ru_maxrss is in KiB on Linux)."""
+    """Return the peak resident set size of this process in bytes (ru_maxrss is in KiB on Linux)."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

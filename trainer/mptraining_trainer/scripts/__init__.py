@@ -1,1 +1,1 @@
-"""Programs that call `fit` themselves: our policy, strategy, telemetry and checkpoints around them."""
+"""Script programs, which call `fit` themselves, under the job's policy, strategy, telemetry and checkpoints."""

@@ -1,4 +1,4 @@
-"""The next step for an error of a script, by what its message says: the lines or the field to change."""
+"""Next steps for a script's errors, by their messages: the lines of the script or the field of the job to change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mptraining_trainer.scripts import old_names
 
-# How a message of TensorFlow or Keras repeats where it was raised.
+# Beginnings of lines in which a TensorFlow or Keras message repeats its traceback.
 _NOISE = (
     'File "',
     "in user code:",
@@ -23,14 +23,14 @@ _COLOURS = re.compile(r"\x1b\[\d+m")
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the script ran under: the policy of its layers, and what set it; replicas; the generation of Keras."""
+    """The settings of the script's run: the policy of its layers and of the job, replicas, generation of Keras."""
 
     policy: str
     policy_of_job: str
     replicas: int
     in_job_scope: bool
     legacy: bool
-    # The script imports `keras` itself, which is Keras 3 whatever the job says.
+    # The script imports `keras`, which is Keras 3 under any setting of the job.
     bare: bool = False
 
     @property
@@ -38,7 +38,7 @@ class Circumstances:
         return "keras: Legacy, and import tf_keras in place of keras" if self.bare else "keras: Legacy"
 
 
-# TensorFlow's words for variables of a strategy that are used outside of `strategy.run`.
+# TensorFlow's messages for a strategy's variables that are used outside `strategy.run`.
 _CUSTOM_LOOP = (
     "not available outside the replica context",
     "Please use `tf.keras.losses.Reduction.SUM` or",
@@ -57,7 +57,7 @@ _SIZES = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _HALF = re.compile(r"\b(float16|bfloat16|half)\b", re.IGNORECASE)
-# TensorFlow's words for two dtypes that meet, or one that an operation does not take; each names the dtypes.
+# TensorFlow's messages, with dtypes, for mixed dtypes or for a dtype that an operation does not support.
 _MISMATCH = re.compile(
     r"has type \S+ that does not match (?:expected )?type (?:of )?\S+"
     r"|have types \[[^\]]*\] that don't all match"
@@ -76,11 +76,11 @@ _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|i
 
 
 def one_line(error: BaseException) -> str:
-    """The error's class and what it says, without the frames of a traced function that TensorFlow repeats in it."""
+    """Return the error's class and message without the frames of a traced function that TensorFlow adds to it."""
     said, frame = [], False
     for line in _COLOURS.sub("", str(error)).splitlines():
         text = line.strip()
-        # The line of code, or an empty one, follows the line of its file.
+        # The line after a frame's file is its source code, or empty.
         if not frame and text and not text.startswith(_NOISE):
             said.append(text)
         frame = text.startswith('File "')
@@ -88,7 +88,7 @@ def one_line(error: BaseException) -> str:
 
 
 def next_step(error: BaseException, under: Circumstances) -> str | None:
-    """What to change in the script or the job, in one line; None for an error that nothing is known about."""
+    """Return the change to the script or the job, in one line; None for an unknown error."""
     text = f"{type(error).__name__}: {error}"
     found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _unbuilt(text, under))
     last = (_keras_2(error, text, under), _policy(text, under))
@@ -157,7 +157,7 @@ def _keras_2(error: BaseException, text: str, under: Circumstances) -> str | Non
 
 
 def _assigns_a_callback_s_model(error: BaseException) -> bool:
-    """Whether the error's last frame is a method of a Keras callback whose property `model` has no setter."""
+    """Return whether the error is an assignment of `model` in a Keras callback, whose property has no setter."""
     if "property 'model' of" not in str(error) or "has no setter" not in str(error):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -166,7 +166,7 @@ def _assigns_a_callback_s_model(error: BaseException) -> bool:
 
 
 def _policy(text: str, under: Circumstances) -> str | None:
-    if not under.policy.startswith("mixed_") or not _is_of_policy(text):
+    if not under.policy.startswith("mixed_") or not _is_dtype_error(text):
         return None
     if under.policy == under.policy_of_job:
         whose, change = "the job's", "set precision: {policy: float32}"
@@ -178,6 +178,6 @@ def _policy(text: str, under: Circumstances) -> str | None:
     )
 
 
-def _is_of_policy(text: str) -> bool:
-    # The arguments of a call, which Keras adds to every message, have the policy's dtype whatever went wrong.
+def _is_dtype_error(text: str) -> bool:
+    # Only these patterns count: Keras adds the call's arguments, which have the policy's dtype, to every message.
     return bool(_INDEX.search(text)) or any(_HALF.search(found[0]) for found in _MISMATCH.finditer(text))

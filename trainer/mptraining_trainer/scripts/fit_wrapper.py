@@ -1,8 +1,8 @@
-"""Runs an unmodified training script: policy, strategy, telemetry and epoch checkpoints are set up around it.
+"""Run of an unmodified training script, with policy, strategy, telemetry and epoch checkpoints around its `fit`.
 
-The script's own `model.fit` trains. For the time of the run `fit` is wrapped: it gets one more callback, and after a
-restart begins at the epoch that was reached, its History filled with the epochs before. That is resuming by epoch, not
-bit for bit.
+The script's own `model.fit` trains. During the run `fit` is wrapped: it gets an additional callback, and after a
+restart it begins at the epoch that was reached, its History filled with the earlier epochs. So a script resumes by
+epoch, not bit for bit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from mptraining_trainer.scripts.own_step_scaling import scale_own_train_step, un
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Puts both states back at the end; Keras 3 draws the seed of its global generator from Python's."""
+    """Restore the random states of Python, from which Keras 3 seeds its global generator, and of NumPy at the end."""
     python, of_numpy = random.getstate(), np.random.get_state()
     try:
         yield
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class Added(Enum):
-    """What the trainer adds to a script; the topic of its failure, and the failure in words."""
+    """Functions that the trainer adds to a script, each with the topic and the message of its failure."""
 
     READ = ("NotRestored", "the checkpoint could not be read")
     BUILD = ("NotBuilt", "the model could not be built from the first batch")
@@ -73,51 +73,51 @@ class Added(Enum):
 
 
 class Context(Protocol):
-    """What the trainer lends a script. Steps and epochs count over all of its fits; an epoch from 1 when it is done."""
+    """The trainer's callbacks for a script. Steps and epochs count over all of its fits; epochs count from 1."""
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
-        """Told about once a second, with the epoch under way, and at its end, then with validation's metrics."""
+        """Called about once a second with the current epoch, and at its end with validation's metrics too."""
 
     def before_batch(self, step: int) -> None:
-        """Told before every batch, after `step` steps."""
+        """Called before every batch, after `step` steps."""
 
     def after_batch(self, step: int) -> None:
-        """Told after every batch, of which `step` are done."""
+        """Called after every batch; `step` batches are complete."""
 
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
-        """Saves a checkpoint after an epoch of the last of these fits; every worker calls it."""
+        """Save a checkpoint after an epoch of the last of these fits; every worker calls it."""
 
     def earlier(self, model: Any) -> Sequence[FitState]:
-        """The fits of earlier attempts up to their checkpoint; asked once, before the first fit, which is `model`'s."""
+        """Return the fits of earlier attempts up to their checkpoint; called once, before the first fit, of `model`."""
 
     def restore(self, model: Any, *, whole: bool) -> bool:
-        """Restores what `earlier` spoke of: model and optimizer when `whole`, else the model alone, if it is in it.
+        """Restore from the checkpoint of `earlier`: model and optimizer if `whole`, else only the model, if saved.
 
-        Returns whether it did.
+        Return whether it was restored.
         """
 
     def fitted(self, model: Any, policy: str, replicas: int) -> None:
-        """Told before each fit: the precision policy that the model's layers have, and the replicas it trains on."""
+        """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
     def failed(self, what: Added, error: Exception) -> None:
-        """Told of an error of the trainer's own that the script must not see. Raises what ends the run in spite."""
+        """Report an error of the trainer that the script must not see. Raise an error that must end the run."""
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
-        """As Telemetry.notice."""
+        """See `Telemetry.notice`."""
 
     def stop_requested(self) -> bool:
-        """Whether the machine is being taken away: training stops after the batch at hand."""
+        """Return whether the worker is being preempted: training then stops after the current batch."""
 
 
 class Fits:
-    """What happened in the script's fits so far, in this attempt or an earlier one."""
+    """State of the script's fits so far, in this attempt and earlier ones."""
 
     def __init__(self, strategy: Any, context: Context) -> None:
         self.strategy = strategy
         self.context = context
         self.model: Any = None
         self.steps = 0
-        # Of the last fit's model; None before the first one.
+        # The policy of the last fit's model; None before the first fit.
         self.policy: str | None = None
         self.done: list[FitState] = []
         self._earlier: Sequence[FitState] | None = None
@@ -127,12 +127,12 @@ class Fits:
         return sum(fit.epochs for fit in self.done)
 
     def begin(self, model: Any, planned: int, build: Callable[[], None]) -> tuple[int, FitState]:
-        """Of the next fit: how many of its planned epochs to skip, and what an earlier attempt did in their place.
+        """Return how many planned epochs of the next fit to skip, and the state of the same fit in an earlier attempt.
 
-        Fits are known by their order. All before the last one of an earlier attempt are over, whether or not they did
-        all they planned; their models get what the checkpoint has of them. The last one goes on with its own optimizer;
-        where its model cannot be restored, it begins again. `build` makes the variables of a model that has none yet;
-        it is called only where there is something to restore.
+        Fits are identified by their order. All fits before the last one of an earlier attempt count as complete, even
+        if they stopped early; their models are restored as far as the checkpoint has them. The last fit resumes with
+        its own optimizer; if its model cannot be restored, it begins again. `build` creates the variables of a model
+        that has none yet; it is called only if there is something to restore.
         """
         self.model = model
         if self._earlier is None:
@@ -152,14 +152,14 @@ class Fits:
         return skipped, before
 
     def follow(self, what: Added, call: Callable[[], None]) -> None:
-        """Does what the trainer adds to a fit; an error of that ends no script that trains without it."""
+        """Call a function that the trainer adds to a fit; its error must not end a script that trains without it."""
         self._guarded(what, call, None)
 
     def _guarded(self, what: Added, call: Callable[[], T], otherwise: T) -> T:
         try:
             with random_states_kept():
                 return call()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script has no part in it
+        except Exception as error:  # noqa: BLE001 - the error is the trainer's and not the script's
             self.context.failed(what, error)
             return otherwise
 
@@ -174,13 +174,13 @@ _SECONDS_BETWEEN_PROGRESS = 1.0
 
 
 def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, folder: Path | None = None) -> Any:
-    """Runs the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
+    """Run the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
 
-    `strategy` is None for one device or a script that makes its own. What the trainer adds to a fit (checkpoints,
-    progress, building a model) ends no script by an error: `context.failed` hears of it. Returns the model that its
-    last `fit` trained, None when there was none. Raises InvalidProgram for a script that cannot work here,
-    Preempted when `context` asked to stop, and Problem (reason ProgramFailed) for an error of the script's own,
-    whose traceback is on stderr then.
+    `strategy` is None for one device or a script that creates its own. Errors in the trainer's additions to a fit
+    (checkpoints, progress, building a model) do not end the script: they go to `context.failed`. Return the model that
+    the last `fit` trained, None if there was none. Raise InvalidProgram for a script that cannot work here, Preempted
+    if `context` requested a stop, and Problem (reason ProgramFailed) for the script's own error, whose traceback is
+    written to stderr.
     """
     script = job.program.script
     assert script is not None
@@ -210,14 +210,14 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
             raise
         except Exception as error:
             if job.processes > 1 and of_a_peer(error):
-                # No mistake of the script's: `failures` says what it means.
+                # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
             raise _failed(script, folder, error, _circumstances(job, keras, fits, path)) from error
     return fits.model
 
 
 class _Stop(BaseException):
-    """Leaves the script at once; no `except Exception` of its own may keep it."""
+    """Ends the script at once; a BaseException, so that the script's own `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
@@ -236,7 +236,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         try:
             call = signature.bind(model, *args, **kwargs)
         except TypeError:
-            # Keras' own message names its own function.
+            # Keras' own error message names `fit` and not this wrapper.
             return original(model, *args, **kwargs)
         call.apply_defaults()
         given = call.arguments
@@ -250,11 +250,11 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
-        # A progress bar in a pod's log is one line of many kilobytes.
+        # A progress bar would be one line of many kilobytes in a pod's log.
         if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
             given["verbose"] = 2
         history = original(*call.args, **call.kwargs)
-        # What follows may look at all epochs: where to go on, which one was best, what to draw.
+        # The script may read the History of all epochs, for the next epoch, the best one or a plot.
         history.epoch = [*range(first, first + before.epochs), *history.epoch]
         for name, values in before.history.items():
             history.history[name] = [*values, *history.history.get(name, [])]
@@ -264,11 +264,11 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
 
     @functools.wraps(make_train_function)
     def scaled(model: Any, *args: Any, **kwargs: Any) -> Any:
-        # Here, because `train_on_batch` trains without a `fit`.
+        # The step is scaled here, because `train_on_batch` trains without `fit`.
         fits.follow(Added.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
         return make_train_function(model, *args, **kwargs)
 
-    # On the class that defines it: `load_model` compiles no class whose `compile` is another than that one's.
+    # `compile` is replaced on its defining class: `load_model` does not compile a class that overrides it.
     owner = next(each for each in keras.module.Model.__mro__ if "compile" in vars(each))
     compile_model = owner.compile
 
@@ -294,19 +294,19 @@ def _with(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
         return callbacks
-    # After the user's own, so that what they add to the logs is reported too.
+    # Our callback comes after the user's own, so that it reports the logs that they add.
     return [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []), ours]
 
 
 def _callback(keras: Keras, fits: Fits) -> Any:
     class Telemetry(keras.module.callbacks.Callback):  # type: ignore[name-defined, misc]
-        # tf_keras then leaves the logs on the device, and only what is reported is waited for.
+        # With this attribute tf_keras keeps the logs on the device until they are reported.
         _supports_tf_logs = True
 
         def __init__(self) -> None:
             super().__init__()
             self.batches = 0
-            self.told = 0.0
+            self.reported_at = 0.0
 
         def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
             self.batches = 0
@@ -320,8 +320,8 @@ def _callback(keras: Keras, fits: Fits) -> Any:
             fits.follow(Added.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
                 raise _Stop
-            if time.monotonic() - self.told >= _SECONDS_BETWEEN_PROGRESS:
-                self.told = time.monotonic()
+            if time.monotonic() - self.reported_at >= _SECONDS_BETWEEN_PROGRESS:
+                self.reported_at = time.monotonic()
                 fits.follow(Added.PROGRESS, lambda: self._progress(fits.epochs + 1, logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
@@ -340,7 +340,7 @@ def _callback(keras: Keras, fits: Fits) -> Any:
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     found = {}
     for name, value in (logs or {}).items():
-        # A train_step or a callback of the script's own may return text, vectors or dicts.
+        # The script's own train_step or callback may return strings, vectors or dicts.
         with contextlib.suppress(TypeError, ValueError):
             number = float(np.asarray(value)[()])
             if math.isfinite(number):
@@ -349,14 +349,14 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _built_by_its_parts(model: Any, keras: Keras) -> None:
-    """Marks a model as built whose layers all are: under a strategy Keras 3 would call it, which may have no `call`."""
+    """Mark a model as built if its layers are: under a strategy Keras 3 would call it, and it may have no `call`."""
     layers = [layer for layer in keras.layers(model) if layer is not model]
     if not keras.legacy and not model.built and layers and all(layer.built for layer in layers):
         model.built = True
 
 
 def _build_from(model: Any, data: Any) -> None:
-    """Builds a model that has no input layer, so that a checkpoint can be restored into it."""
+    """Build a model without an input layer, so that a checkpoint can be restored into it."""
     if model.built and model.variables:
         return
     if isinstance(data, tf.data.Dataset):
@@ -370,7 +370,7 @@ def _build_from(model: Any, data: Any) -> None:
 def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
     before = list(sys.argv), list(sys.path), Path.cwd()
     real = sys.modules.get("tensorflow_cloud")
-    # A program that submits itself by tensorflow_cloud must not do so once more from inside the job.
+    # A program that submits itself by tensorflow_cloud must not submit again from inside the job.
     sys.modules["tensorflow_cloud"] = inside_job
     os.environ[inside_job.RUNNING_REMOTELY] = "1"
     sys.argv = [str(path), *(script.arguments or ())]
@@ -389,7 +389,7 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
 
 
 def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Circumstances:
-    # Of the model that was fitted, or what the script has set so far.
+    # The policy is that of the last fitted model, or the global one that the script has set.
     policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
     return Circumstances(
         policy=str(policy),
@@ -410,7 +410,7 @@ def _failed(script: Script, folder: Path, error: Exception, under: Circumstances
         )
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-    said = "Traceback (most recent call last):\n" + "".join(lines)
-    print(SecretValues.from_environment(os.environ).hide(said), file=sys.stderr, end="", flush=True)
+    text = "Traceback (most recent call last):\n" + "".join(lines)
+    print(SecretValues.from_environment(os.environ).hide(text), file=sys.stderr, end="", flush=True)
     place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
     return Problem(place, one_line(error), next_step=next_step(error, under) or "")

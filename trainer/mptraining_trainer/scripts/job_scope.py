@@ -1,8 +1,8 @@
-"""The job's precision policy and strategy scope around a script, both kept over `clear_session()`.
+"""The job's precision policy and strategy scope around a script, both restored after `clear_session()`.
 
-Keras' `clear_session` resets TensorFlow's default graph, which holds the stack of strategy scopes, and Keras 3 forgets
-the global policy with it. Without care every model built afterwards trains on one of the job's devices, in float32, and
-the scope cannot be left at the end (IndexError: pop from empty list).
+Keras' `clear_session` resets TensorFlow's default graph, which has the stack of strategy scopes; Keras 3 also resets
+the global policy. Without this module every model built afterwards trains on one of the job's devices, in float32, and
+closing the scope at the end fails (IndexError: pop from empty list).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NAME = "clear_session"
 
 @contextmanager
 def job_scope(generations: Sequence[Keras], policy: str, strategy: Any) -> Iterator[None]:
-    """Sets `policy` for these generations of Keras and opens the scope of `strategy`; None opens none.
+    """Set `policy` for these generations of Keras and open the scope of `strategy`; None opens none.
 
-    The policy that the script finds after `clear_session` is that of the job under Keras 3, which forgets a policy of
-    the script's own as it does without this project; tf_keras keeps that one.
+    After `clear_session`, Keras 3 has the job's policy again, and a policy that the script had set is lost, as it is
+    without this project; tf_keras keeps the script's policy.
     """
     scope = _Scope(strategy)
     for generation in generations:
@@ -40,7 +40,7 @@ def job_scope(generations: Sequence[Keras], policy: str, strategy: Any) -> Itera
 
 
 class _Scope:
-    """A scope of `strategy` that can be left and entered again."""
+    """A scope of `strategy` that can be closed and opened again."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -54,7 +54,7 @@ class _Scope:
     def leave(self) -> None:
         found, self._open = self._open, None
         if found is not None:
-            # The script may have reset the default graph by TensorFlow's own function; then no scope is open.
+            # The script may have reset the default graph with TensorFlow's own function; then no scope is open.
             with contextlib.suppress(IndexError, RuntimeError):
                 found.__exit__(None, None, None)
 
@@ -81,7 +81,7 @@ def _kept_by_clear_session(keras: Keras, policy: str, scope: _Scope) -> Iterator
 
 
 def _replace(keras: Keras, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """Everywhere that Keras exports it: `backend`, `utils`, and what `tf.keras` is."""
+    """Replace the function in every module of Keras that exports it: `backend`, `utils`, and those of `tf.keras`."""
     package = keras.module.__name__
     for name, module in list(sys.modules.items()):
         if name.split(".", 1)[0] == package and vars(module).get(_NAME) is old:

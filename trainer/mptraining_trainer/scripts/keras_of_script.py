@@ -1,8 +1,7 @@
-"""The generation of Keras that a script's text asks for, decided where the text is at hand: beside the trainer.
+"""Generation of Keras for a script, read from its text before Keras is imported.
 
-The client writes `keras: Legacy` into jobs that it submits. A job of `kubectl apply` is resolved by the operator, which
-has no code: there `keras: Auto` may have become Keras 3 for a script that tf_keras alone runs. Nothing of Keras is
-loaded yet when this is asked.
+The client writes `keras: Legacy` into jobs that it submits. The operator, which resolves a job of `kubectl apply`, has
+no access to the code: there `keras: Auto` may have become Keras 3 for a script that only tf_keras can run.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 
 def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Notify) -> ResolvedJob:
-    """The job with `keras: Legacy` for a script of Keras 2 code under Auto; else the job as it is.
+    """Return the job with `keras: Legacy` for a script of Keras 2 code under Auto; else the job unchanged.
 
-    `notice` hears of that, and of lines that turn on mixed precision by names of the past.
+    `notice` reports the change, and lines that enable mixed precision by obsolete names.
     """
     script = job.program.script
     if script is None:
@@ -30,7 +29,7 @@ def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notic
     try:
         text = (Path(environment.get(SOURCE_FOLDER, ".")) / script.path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        # `run_script` says what is wrong with it.
+        # `run_script` reports the error.
         return job
     for old in old_mixed_precision(text):
         notice("OldMixedPrecision", f"{script.path}:{old.line}: {old.found}. {old.change}", level="Warning")

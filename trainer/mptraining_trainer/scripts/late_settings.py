@@ -1,7 +1,7 @@
-"""TensorFlow's settings that must precede its start, such as numbers of threads, as a script calls them here.
+"""TensorFlow settings that a script makes after TensorFlow was initialized, such as numbers of threads.
 
-The job has chosen the devices and started TensorFlow before the script's first line, so that these calls would raise
-where they succeed in a fresh process.
+The job selects the devices and initializes TensorFlow before the script's first line, so these calls would raise here
+although they succeed in a fresh process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOO_LATE = ("after initialization", "after being initialized", "have been initi
 
 @contextmanager
 def late_settings_ignored(notice: Notify) -> Iterator[None]:
-    """Turns the refusal of such a setting into a notice; any other error is raised as it is."""
+    """Replace the error of such a setting by a notice; other errors propagate."""
     places = [
         (tf.config.threading, "set_intra_op_parallelism_threads"),
         (tf.config.threading, "set_inter_op_parallelism_threads"),

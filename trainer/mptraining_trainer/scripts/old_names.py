@@ -1,7 +1,7 @@
-"""Old names of mixed precision in a program's text, and Keras 2 code in the messages of Keras 3.
+"""Obsolete mixed-precision APIs in a program's text, and Keras 3's error messages for Keras 2 code.
 
-`keras_2_code` reads Keras 2 code in the text; what it does not see ends in one of these messages. The text is parsed,
-never executed. Standard library alone, so that client, operator and trainer can ask.
+`mptraining_api.keras_2.source_code` detects Keras 2 code in the text; code that it does not detect ends in one of these
+messages. The text is parsed, never executed. This module uses only the standard library and `mptraining_api`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from mptraining_api.keras_2.names import REMOVED
 
 _SET_POLICY = "Write tf.keras.mixed_precision.set_global_policy('mixed_float16'), or leave it to the job's precision."
-# Old names of mixed precision, each with what replaces it.
+# Obsolete names of mixed-precision APIs, each with its replacement.
 OLD_MIXED_PRECISION = MappingProxyType(
     {
         "enable_mixed_precision_graph_rewrite": "The graph rewrite is gone: leave the line out and set precision: "
@@ -26,7 +26,7 @@ OLD_MIXED_PRECISION = MappingProxyType(
     }
 )
 
-# What Keras 3 says to code of Keras 2.
+# Keras 3's error messages for Keras 2 code.
 _MESSAGES = re.compile(
     r"object has no attribute 'lr'"
     r"|Argument\(s\) not recognized: \{.*'(?:lr|decay)'"
@@ -40,7 +40,7 @@ _MESSAGES = re.compile(
     r"|No module named 'tensorflow\.python\.keras"
     r"|Unrecognized keyword arguments passed to \w+: \{'weights'"
     r"|unexpected keyword argument '(?:save_format|period|workers|use_multiprocessing)'"
-    # tf_keras gives `call` the `training` that it has no default for; these are the words of `Signature.bind`.
+    # tf_keras passes `training` to a `call` without a default for it; the message is that of `Signature.bind`.
     r"|missing a required argument: 'training'"
     r"|A KerasTensor cannot be used as input to a TensorFlow function"
     r"|has no attribute '(?:" + "|".join(sorted(name.rpartition(".")[2] for name in REMOVED)) + ")'"
@@ -49,7 +49,7 @@ _MESSAGES = re.compile(
 
 @dataclass(frozen=True)
 class OldLine:
-    """A line (counted from 1) that uses the name `found` of the past, and what to write today."""
+    """A line (counted from 1) that uses the obsolete name `found`, and its replacement."""
 
     line: int
     found: str
@@ -57,7 +57,7 @@ class OldLine:
 
 
 def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
-    """The lines that turn on mixed precision by names of the past; none in a text that is no Python."""
+    """Return the lines that enable mixed precision by obsolete names; none if the text is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -77,5 +77,5 @@ def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
 
 
 def speaks_keras_2(message: str) -> bool:
-    """Whether an error's message is what Keras 3 says to code that tf_keras runs."""
+    """Return whether the message is one of Keras 3 for code that tf_keras can run."""
     return _MESSAGES.search(message) is not None

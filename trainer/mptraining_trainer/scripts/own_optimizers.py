@@ -1,4 +1,4 @@
-"""Optimizers that a script keeps beside the compiled one, as GANs do, on several replicas under Keras 3."""
+"""Optimizers that a script creates beside the compiled one, as GANs do, on several replicas under Keras 3."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mptraining_trainer.keras_backend import Keras
 
 @contextmanager
 def built_before_their_first_step(keras: Keras) -> Iterator[None]:
-    """Makes the variables of an optimizer that Keras 3 has not built outside of the function that is being traced.
+    """Create the variables of an unbuilt Keras 3 optimizer outside the function that is being traced.
 
-    There TensorFlow would have to start them within it: with a replica's batch shape it ends in `You must feed a value
-    for placeholder tensor`. tf_keras makes them outside by itself, and so does Keras 3 for the compiled optimizer.
+    Inside it TensorFlow would have to initialize them there: with a replica's batch shape that fails with `You must
+    feed a value for placeholder tensor`. tf_keras creates them outside, and so does Keras 3 for the compiled optimizer.
     """
     optimizers = keras.module.optimizers
     classes = [] if keras.legacy else [optimizers.Optimizer, getattr(optimizers, "LossScaleOptimizer", None)]

@@ -1,14 +1,14 @@
-"""Loss scaling of a Keras 3 model's own `train_step`, which `compile` prepares under mixed_float16 and no code applies.
+"""Loss scaling for a Keras 3 model with its own `train_step`, or with a custom loop, under mixed_float16.
 
-`compile` puts a LossScaleOptimizer around the optimizer. Its `apply` divides the gradients by the scale, 32768 at
-first, because Keras' own `train_step` has multiplied the loss by it. A `train_step` of the user's does not call
-`optimizer.scale_loss`, since the same program needs none under float32: its gradients shrink to nothing, and SGD stops
-learning (tf_keras scales in `optimizer.minimize` or is called with `get_scaled_loss`, and has no such fault).
+`compile` wraps a LossScaleOptimizer around the optimizer. Its `apply` divides the gradients by the scale, 32768 at
+first, because Keras' own `train_step` multiplies the loss by it. A user's `train_step` does not call
+`optimizer.scale_loss`, since the same program needs no scale under float32: its gradients become almost zero, and SGD
+does not learn (tf_keras scales in `optimizer.minimize` or is called with `get_scaled_loss`, and has no such fault).
 
-Here the backward pass of such a step is scaled inside `tf.GradientTape.gradient`, and what it returns is unscaled
-again. So the program sees the gradients of its loss, which it may clip or add up as under float32, and float16 has the
-range that it needs. An Inf of the backward pass stays one: LossScaleOptimizer skips that step and halves the scale.
-A step that calls `scale_loss` itself is left alone.
+This module scales the backward pass of such a step inside `tf.GradientTape.gradient` and unscales its result. So the
+program gets the gradients of its loss, which it may clip or add up as under float32, and float16 has enough range. An
+Inf in the backward pass is preserved: LossScaleOptimizer skips that step and halves the scale. A step that calls
+`scale_loss` itself is not changed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.reporting.telemetry import Notify
 
 TOPIC = "LossScaled"
-_as_it_is = tf.autograph.experimental.do_not_convert
+_not_converted = tf.autograph.experimental.do_not_convert
 _LARGEST_IN_FLOAT16 = 32768.0
 
 
 def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
-    """Scales the loss of `model`'s own `train_step` where Keras divides by a scale; does nothing for other models.
+    """Scale the loss of `model`'s own `train_step` if Keras divides by a scale; do nothing for other models.
 
-    Call it before Keras makes the model's train function. It may be called again, after another `compile` too.
+    Call it before Keras creates the model's train function. It may be called again, also after another `compile`.
     """
     if keras.legacy or "train_step" not in keras.own_steps(model):
         return
@@ -40,7 +40,7 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
     own = known.own if isinstance(known, _ScaledStep) else model.train_step
     optimizer = model.optimizer
     if not isinstance(optimizer, keras.module.optimizers.LossScaleOptimizer):
-        _say_what_is_not_scaled(model, keras, notice)
+        _warn_about_unscaled(model, keras, notice)
         if isinstance(known, _ScaledStep):
             model.train_step = own
         return
@@ -50,10 +50,10 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
 
 
 def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
-    """Lets a custom loop apply its own gradients by the optimizer that `compile` has put a scale around.
+    """Apply the gradients of a custom loop undivided if `compile` wrapped its optimizer in a LossScaleOptimizer.
 
-    `optimizer` is what `compile` was given. One that the program wrapped itself is left alone, and so is one by whose
-    scale a loss was ever multiplied, as Keras' own `train_step` does.
+    `optimizer` is the argument of `compile`. An optimizer that the program wrapped itself is not changed, nor one whose
+    `scale_loss` was ever called, as Keras' own `train_step` does.
     """
     if keras.legacy:
         return
@@ -68,9 +68,9 @@ class _Undivided:
         self._scale_loss = optimizer.scale_loss
         self._notice = notice
         self._scaled = False
-        # A loop that is a tf.function calls them, and AutoGraph would rewrite the notice too.
-        optimizer.apply = _as_it_is(self._applied)
-        optimizer.scale_loss = _as_it_is(self._noted)
+        # A tf.function may call these methods, and AutoGraph must not convert them.
+        optimizer.apply = _not_converted(self._applied)
+        optimizer.scale_loss = _not_converted(self._noted)
 
     def _noted(self, loss: Any) -> Any:
         self._scaled = True
@@ -90,7 +90,7 @@ class _Undivided:
         return self._apply([_times(gradient, scale) for gradient in grads], trainable_variables)
 
 
-def _say_what_is_not_scaled(model: Any, keras: Keras, notice: Notify) -> None:
+def _warn_about_unscaled(model: Any, keras: Keras, notice: Notify) -> None:
     half = any(getattr(layer, "compute_dtype", "") == "float16" for layer in keras.layers(model))
     names = [name for name, value in vars(model).items() if isinstance(value, keras.module.optimizers.Optimizer)]
     if half and names:
@@ -104,7 +104,7 @@ def _say_what_is_not_scaled(model: Any, keras: Keras, notice: Notify) -> None:
 
 
 class _ScaledStep:
-    """A model's `train_step` with scaled backward passes. `own` is the method, `optimizer` its LossScaleOptimizer."""
+    """A model's `train_step` with scaled backward passes. `own` is the method, `optimizer` the LossScaleOptimizer."""
 
     def __init__(self, own: Callable[[Any], Any], optimizer: Any, notice: Notify) -> None:
         self.own = own
@@ -113,15 +113,15 @@ class _ScaledStep:
         self._outside = optimizer.apply, optimizer.scale_loss
         self._apply = functools.partial(type(optimizer).apply, optimizer)
         self._scale_loss = functools.partial(type(optimizer).scale_loss, optimizer)
-        # Of the step that is being traced: whether it runs, and whether the program scales by itself.
+        # Whether the step is being traced, and whether the program itself scales in it.
         self._active = False
         self._by_program = False
-        optimizer.apply = _as_it_is(self._applied)
-        optimizer.scale_loss = _as_it_is(self._scaled_by_program)
+        optimizer.apply = _not_converted(self._applied)
+        optimizer.scale_loss = _not_converted(self._scaled_by_program)
 
     def __call__(self, data: Any) -> Any:
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            # LossScaleOptimizer itself is wrong there, about which the fit warns.
+            # LossScaleOptimizer is wrong on several replicas; `fit` warns about it.
             return self.own(data)
         self._active, self._by_program = True, False
         try:
@@ -148,7 +148,7 @@ class _ScaledStep:
             "without a scale",
             level="Warning",
         )
-        # `apply` divides by the same number; both are exact, because a scale is a power of two.
+        # `apply` divides by the same scale; both operations are exact, because the scale is a power of two.
         scale = self._scale()
         return self._apply([_times(gradient, scale) for gradient in grads], trainable_variables)
 
@@ -175,7 +175,7 @@ class _ScaledStep:
 
 @contextmanager
 def _gradients_by(replacement: Callable[..., Any]) -> Iterator[None]:
-    """Lets `replacement` compute what tapes of this thread are asked for."""
+    """Replace `tf.GradientTape.gradient` in this thread by `replacement`."""
     original = tf.GradientTape.gradient
     thread = threading.get_ident()
 

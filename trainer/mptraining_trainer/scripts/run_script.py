@@ -1,4 +1,4 @@
-"""A script program's run: its own `model.fit` trains, with our policy, strategy, telemetry and epoch checkpoints."""
+"""Run of a script program: telemetry, epoch checkpoints, profiles and export around its own `model.fit`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST_ERROR = 500
 
 
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
-    """Runs the script to its end and exports the model that its last `fit` trained. Raises Problem."""
+    """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
     telemetry.say(events.Started, **started_fields(job, keras, strategy))
     context = _Script(worker, keras, strategy)
@@ -48,7 +48,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             Path(environment.get(SOURCE_FOLDER, ".")),
         )
     finally:
-        # The last epoch's checkpoint, of a script that is taken away or fails too.
+        # A script that is preempted or fails needs its last epoch's checkpoint too.
         seconds = telemetry.now() - began
         context.finish()
     steps = context.step - context.first_step
@@ -72,11 +72,11 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
 
 
 def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
-    """The exported model's path in the run folder; None where it could not be exported, and of other workers."""
+    """Export the model; return its path in the run folder, None if the export failed and on other workers."""
     try:
-        # Reading variables that are kept per replica takes every worker: afterwards no worker may read them.
+        # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.
         weights = model.get_weights()
-    except Exception as error:  # noqa: BLE001 - a model of the script's own may have any
+    except Exception as error:  # noqa: BLE001 - the script's model may raise any error
         context.failed(Added.EXPORT, error)
         exit_barrier(worker.identity)
         return None
@@ -91,17 +91,17 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
         trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))
         try:
             found = publish(trained, program, keras, None, context.step, context.metrics, weights)
-            _say_what_is_missing(worker, found)
+            _warn_about_export(worker, found)
             return found
         except StorageUnavailable:
-            # The next attempt has nothing left to train and exports the model.
+            # The next attempt has no steps left and only exports the model.
             raise
         except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
             context.failed(Added.EXPORT, error)
     return None
 
 
-def _say_what_is_missing(worker: Worker, model: str) -> None:
+def _warn_about_export(worker: Worker, model: str) -> None:
     about = json.loads(storage.read(storage.join(worker.folder, model, "model.json")))
     if about["policy"] != "float32":
         worker.telemetry.notice(
@@ -119,32 +119,32 @@ def _say_what_is_missing(worker: Worker, model: str) -> None:
 
 
 class _Script:
-    """What the script's fits tell us and ask of us; see `script.Context`."""
+    """The context of the script's fits; see `fit_wrapper.Context`."""
 
     def __init__(self, worker: Worker, keras: Keras, strategy: Any) -> None:
         self._worker = worker
         self._keras = keras
         self._strategy = strategy
         self._checkpointer: Checkpointer | None = None
-        # Which model and optimizer it is of: a script may have several, one after the other.
-        self._of: tuple[Any, Any] = (None, None)
+        # Model and optimizer of `_checkpointer`: a script may have several, one after the other.
+        self._checkpointer_of: tuple[Any, Any] = (None, None)
         self._loaded: Loaded | None = None
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
-        self._said_at = -math.inf
-        # Steps of earlier attempts; a script counts from 0 again, a checkpoint's number must only grow.
+        self._reported_at = -math.inf
+        # Steps of earlier attempts: a script counts from 0 again, but a checkpoint's number must only grow.
         self.first_step = 0
         self.step = 0
         self.metrics: dict[str, float] = {}
-        # Of the layers of the model that was fitted last.
+        # The policy of the last fitted model's layers.
         self.policy: str | None = None
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
         self.step, self.metrics = self.first_step + step, dict(metrics)
-        if not epoch_ended and telemetry.now() - self._said_at < self._worker.progress_seconds:
+        if not epoch_ended and telemetry.now() - self._reported_at < self._worker.progress_seconds:
             return
-        self._said_at = telemetry.now()
+        self._reported_at = telemetry.now()
         telemetry.say(
             events.Progress,
             step=self.step,
@@ -183,7 +183,7 @@ class _Script:
         self._loaded = self._checkpoints(model).load()
         if self._loaded is None:
             return ()
-        # A checkpoint's number must only grow, whether or not this one can be restored.
+        # The number must grow even if this checkpoint cannot be restored.
         self.first_step = self.step = self._loaded.state.step
         return self._loaded.state.fits
 
@@ -192,7 +192,7 @@ class _Script:
         if not model.variables:
             self.notice(
                 "NotResumable",
-                "the model has no variables before its first fit, so this restart begins anew; give it a keras.Input",
+                "the model has no variables before its first fit, so training starts again; give it a keras.Input",
                 level="Warning",
             )
             return False
@@ -200,12 +200,12 @@ class _Script:
         try:
             if whole:
                 if model.optimizer is not None:
-                    # A strategy of the script's own is not in force here.
+                    # The script's own strategy is not the current one here.
                     with (getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()).scope():
                         model.optimizer.build(list(model.trainable_variables))
                 self._checkpoints(model).assign(self._loaded)
                 self._loaded = None
-                self.notice("Resumed", f"going on after epoch {epoch}; scripts resume by epoch")
+                self.notice("Resumed", f"resuming after epoch {epoch}; scripts resume by epoch")
             else:
                 self._checkpoints(model).assign(self._loaded, only="model")
         except ResumeRefused as refused:
@@ -248,7 +248,7 @@ class _Script:
         if isinstance(error, Superseded | Preempted):
             raise error
         if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
-            # To begin again would lose what the next attempt can read; and all workers must begin alike.
+            # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.
             raise error
         if self._worker.job.processes > 1 and of_a_peer(error):
             raise error
@@ -261,36 +261,36 @@ class _Script:
         self._worker.telemetry.notice(topic, message, level=level)
 
     def keras_of(self, model: Any) -> Keras:
-        """The generation of Keras that the model is of: under Legacy a script may still use Keras 3."""
+        """Return the model's generation of Keras: under Legacy a script may still use Keras 3."""
         return self._keras if isinstance(model, self._keras.module.Model) else load("Keras3")
 
     def stop_requested(self) -> bool:
         return self._worker.preemption.asked()
 
     def finish(self) -> None:
-        """Waits for the last checkpoint and the profile to be published."""
+        """Wait until the last checkpoint and the profile are published."""
         try:
             self._profiling.finish(self.step)
             if self._checkpointer is not None:
                 self._checkpointer.wait()
-        except Exception as error:  # noqa: BLE001 - the script has ended well
+        except Exception as error:  # noqa: BLE001 - the script itself has succeeded
             self.failed(Added.SAVE, error)
 
     def _checkpoints(self, model: Any) -> Checkpointer:
-        if self._of[0] is not model or self._of[1] is not model.optimizer:
+        if self._checkpointer_of[0] is not model or self._checkpointer_of[1] is not model.optimizer:
             if self._checkpointer is not None:
                 self._checkpointer.wait()
-            self._of = model, model.optimizer
+            self._checkpointer_of = model, model.optimizer
             worker, telemetry = self._worker, self._worker.telemetry
             self._checkpointer = Checkpointer(
                 storage.join(worker.folder, run_folder.CHECKPOINTS),
-                # Callbacks such as ReduceLROnPlateau change a script's rate as it goes.
+                # Callbacks such as ReduceLROnPlateau change a script's learning rate during training.
                 Contents(self.keras_of(model), model, model.optimizer, [], rate_from_job=False),
                 max_to_keep=worker.job.checkpoint.max_to_keep,
                 chief=worker.identity.is_chief,
                 telemetry=telemetry,
                 fence=worker.fence,
-                # The job's, or one that the script opened itself.
+                # The strategy is the job's, or one that the script created.
                 strategy=getattr(model, "distribute_strategy", None) or self._strategy,
             )
         assert self._checkpointer is not None

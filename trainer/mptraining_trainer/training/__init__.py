@@ -1,1 +1,1 @@
-"""The fit loop on the host: build, callbacks, non-finite values, profiling."""
+"""The fit loop on the host: build, fit, callbacks, best weights, non-finite values, bad rows, profiling."""

@@ -1,9 +1,9 @@
-"""Records that make a step infinite or NaN by themselves: found after a step was skipped, and left out from then on.
+"""Detection and exclusion of records that make a step's numbers infinite or NaN.
 
-Under mixed_float16 a skipped step is ordinary: the loss scale was too high. So its batch is tried once more without
-scaling. If it is bad then too, the rows that do it are searched for (`isolation`) and become holes, as damaged records
-do under `badRecords: Skip`: the order of the others does not change. Every worker tries the same batches and comes to
-the same answer.
+Under mixed_float16 a skipped step is normal: the loss scale was too high. So the batch of a skipped step is tried once
+more without loss scaling. If it is bad then too, `isolated` searches for the rows that cause it. Their records are
+skipped from then on, as damaged records are under `badRecords: Skip`: the order of the other records does not change.
+Every worker tries the same batches and gets the same result.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from mptraining_trainer.training.build import BuildResult, RunContext
 from mptraining_trainer.training.non_finite import NOT_FINITE
 
 Keep = NDArray[np.bool_]
-# See `isolated`.
+# `is_good` of `isolated`.
 Tried = Callable[[Keep, int], bool]
 
-# Rows of a replica's batch that are tried as the one that takes the places of the others.
+# Number of rows of a replica's batch that are tried as the filler.
 _FILLERS = 4
 
 
 def isolated(rows: int, is_good: Tried, *, replicas: int, workers: int, most: int) -> list[int] | None:
-    """The rows, at most `most` of `rows`, of which each makes a batch bad, and without which this one is good.
+    """Return the rows, at most `most` of `rows`, each of which makes a batch bad and without which this one is good.
 
-    `is_good(keep, filler)` tries the batch with the rows that are not kept replaced by row `filler` of the same
-    replica's batch. A row is tried among good ones and not alone, since a moving variance is that of a whole batch.
-    Worker r of n has the rows that are r modulo n and deals them to its replicas in equal pieces.
+    `is_good(keep, filler)` tries the batch with each row that is not kept replaced by row `filler` of the same
+    replica's batch. A row is tried among good rows and not alone, because a moving variance depends on the whole batch.
+    Worker r of n has the rows that are r modulo n, and splits them over its replicas in equal pieces.
 
-    None when there are no such rows: the batch is bad as a whole, or more than `most` rows are. Tries at most about
-    8 * most * log2(rows) batches.
+    Return None if there are no such rows: the batch is bad as a whole, or more than `most` rows are bad. At most about
+    8 * most * log2(rows) batches are tried.
     """
     if rows == 1:
         return [0]
@@ -49,23 +49,23 @@ def isolated(rows: int, is_good: Tried, *, replicas: int, workers: int, most: in
     for filler in sorted({size * part // _FILLERS for part in range(_FILLERS)}):
 
         def only(kept: Sequence[int], filler: int = filler) -> bool:
-            return is_good(_only(rows, kept), filler)
+            return is_good(_mask(rows, kept), filler)
 
         if not only(()):
-            # One of the rows that would take the others' places is bad itself.
+            # One of the filler rows is bad itself.
             continue
         found = _search(np.arange(rows), only, most)
-        if found and is_good(~_only(rows, found), filler):
+        if found and is_good(~_mask(rows, found), filler):
             owners = [(row % workers, row // workers // size) for row in found]
-            # The odd one of a replica's batch is the bad one, unless it is bad without any other too.
+            # Only a minority of a replica's batch can be bad, unless each of the rows is bad without any other too.
             few = all(2 * count < size for count in Counter(owners).values())
-            if few or not any(is_good(_only(rows, ()), row // workers % size) for row in found):
+            if few or not any(is_good(_mask(rows, ()), row // workers % size) for row in found):
                 return found
     return None
 
 
 def _search(rows: NDArray[np.int64], is_good: Callable[[Sequence[int]], bool], most: int) -> list[int] | None:
-    """Every row that is bad among good ones; None when a part is bad and no half of it, or when there are too many."""
+    """Return each row that is bad among good rows; None if a part is bad but no half of it, or for more than `most`."""
     found: list[int] = []
     left = [rows]
     while left:
@@ -82,30 +82,30 @@ def _search(rows: NDArray[np.int64], is_good: Callable[[Sequence[int]], bool], m
     return sorted(found)
 
 
-def _only(rows: int, kept: Sequence[int]) -> Keep:
+def _mask(rows: int, kept: Sequence[int]) -> Keep:
     keep = np.zeros(rows, np.bool_)
     keep[list(kept)] = True
     return keep
 
 
-# Of one step's rows. More than an eighth of a batch is no outlier.
+# Limit of bad rows in a step, beside an eighth of the batch: more than that are not outliers.
 _MOST_OF_A_STEP = 8
-# Of all records: more is a matter of the data or of the model, and no record's.
+# Limit of excluded records, as a share of all records: more point to the data set or the model.
 _MOST_SHARE = 0.01
 _MOST_AT_LEAST = 10
-# Skipped steps that are looked into without finding a record; one more after each so many steps.
-_LOOKS = 32
-_STEPS_A_LOOK = GROWTH_STEPS
+# Budget of searches that find no record; one more is allowed after each so many steps.
+_SEARCHES = 32
+_STEPS_PER_SEARCH = GROWTH_STEPS
 
 CAUSE = "loss, gradients or moving statistics are infinite or NaN with it, and finite without"
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """What trying a skipped step's batch once more came to.
+    """Result of trying a skipped step's batch once more.
 
-    `bad` says whether it is bad without loss scaling too; `records` are the numbers of those which make it so, empty
-    when no few records do.
+    `bad`: the batch is bad without loss scaling too. `records`: the numbers of the records that cause it, empty if no
+    small set of records does.
     """
 
     bad: bool
@@ -113,7 +113,7 @@ class Suspects:
 
 
 def suspects(built: BuildResult, position: Position) -> Suspects:
-    """Tries the batch of the step that begins at `position`; nothing changes. Every worker must call it."""
+    """Try the batch of the step at `position` without changing any state. Every worker must call it."""
     context, loop = built.context, built.loop
     rows = context.batching.examples_per_step
     batch = loop.take(built.feed(position, 1))
@@ -134,7 +134,7 @@ def suspects(built: BuildResult, position: Position) -> Suspects:
 
 
 def located(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
-    """File, number and byte of each of these training records."""
+    """Return the file, number and byte offset of each of these training records."""
     dataset = context.datasets.training.dataset
     shards, rows = dataset.locate(np.array(records, np.int64))
     places = zip(shards.tolist(), rows.tolist(), strict=True)
@@ -142,13 +142,13 @@ def located(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> 
 
 
 def described(records: Sequence[BadRecord]) -> str:
-    """Such as "record 37 of gs://bucket/train-00000.tfrecord"; further ones are counted."""
+    """Return text such as "record 37 of gs://bucket/train-00000.tfrecord"; further records are only counted."""
     first = f"record {records[0].record} of {records[0].uri}"
     return first if len(records) == 1 else f"{first} and {len(records) - 1} more of the same step"
 
 
 class RecordExclusion:
-    """One session's, in which bad steps are skipped; `built` and `numbers` hold now, with the excluded records."""
+    """Record exclusion of one session that skips bad steps; `built` and `numbers` include the excluded records."""
 
     def __init__(
         self,
@@ -159,25 +159,25 @@ class RecordExclusion:
         *,
         fails: bool,
     ) -> None:
-        """With `fails` a record that makes a step bad ends the session: the job wants no step left out."""
+        """With `fails`, a step that is bad without loss scaling ends the session: the job allows no skipped batch."""
         self.built = built
         self.numbers = numbers
         self._skipped = skipped
         self._notice = notice
         self._fails = fails
-        self._looks = float(_LOOKS)
-        self._said: set[str] = set()
+        self._searches_left = float(_SEARCHES)
+        self._noticed: set[str] = set()
         skipped.exclude(located(built.context, [each.record for each in numbers.excluded]))
 
     def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> bool:
-        """Whether a step of this execution was skipped for records that are left out from now on, by `built.feed`.
+        """Return whether a step was skipped because of records that `built.feed` now excludes.
 
-        The arguments are those of `NonFiniteMonitor.look`. Raises NonFinite with `fails`.
+        The arguments are those of `NonFiniteMonitor.look`. Raise NonFinite with `fails`.
         """
-        self._looks = min(_LOOKS, self._looks + steps / _STEPS_A_LOOK)
-        if execution.applied_steps == steps or self._looks < 1:
+        self._searches_left = min(_SEARCHES, self._searches_left + steps / _STEPS_PER_SEARCH)
+        if execution.applied_steps == steps or self._searches_left < 1:
             return False
-        self._looks -= 1
+        self._searches_left -= 1
         done = min(execution.finite_steps, steps - 1)
         step, begin = before + done + 1, position(done)
         found = suspects(self.built, begin)
@@ -187,21 +187,21 @@ class RecordExclusion:
             raise NonFinite(step, NOT_FINITE, position=begin)
         if not found.records:
             text = (
-                "no few records explain a batch whose numbers are infinite or NaN: such batches are left out whole "
+                "no few records explain a batch whose numbers are infinite or NaN: such batches are skipped whole "
                 f"(first seen at step {step})"
             )
-            self._say_once("CauseNotFound", text)
+            self._notice_once("CauseNotFound", text)
             return False
         context = self.built.context
         known = {each.record for each in self.numbers.excluded}
         new = [record for record in found.records if record not in known]
         most = max(_MOST_AT_LEAST, int(_MOST_SHARE * context.batching.count))
         if len(known) + len(new) > most:
-            text = f"more than {most} records make numbers infinite or NaN: batches of further ones are left out whole"
-            self._say_once("TooManyExcluded", text)
+            text = f"more than {most} records make numbers infinite or NaN: batches of further ones are skipped whole"
+            self._notice_once("TooManyExcluded", text)
             return False
         self._exclude(step, new)
-        self._looks += 1
+        self._searches_left += 1
         return True
 
     def _exclude(self, step: int, records: Sequence[int]) -> None:
@@ -217,7 +217,7 @@ class RecordExclusion:
         text = f"step {step}: {described(bad)} is left out from here on: {CAUSE}; see {self._skipped.manifest}"
         self._notice("RecordExcluded", text, level="Warning")
 
-    def _say_once(self, topic: str, text: str) -> None:
-        if topic not in self._said:
-            self._said.add(topic)
+    def _notice_once(self, topic: str, text: str) -> None:
+        if topic not in self._noticed:
+            self._noticed.add(topic)
             self._notice(topic, text, level="Warning")

@@ -1,7 +1,7 @@
-"""`export.checkpoint: Best`: the weights with the best value of the monitored metric, kept in every checkpoint.
+"""`export.checkpoint: Best`: the weights with the best value of the monitored metric, saved in every checkpoint.
 
-They are a part of the checkpoint, not a file beside it: so a training that goes on from any checkpoint, and from an
-older one when the newest is damaged, exports the very weights that it would have exported undisturbed.
+They are part of the checkpoint and not a separate file. So a training that resumes from any checkpoint, also from an
+older one when the newest is damaged, exports the same weights as an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALIDATION = "val_"
 
 @dataclass(frozen=True)
 class Monitor:
-    """`metric` as the logs name it, validation's with `val_`; `sure` when something says that `mode` is right."""
+    """`metric` is its name in the logs, `val_` included; `sure` is False if `mode` is only a default."""
 
     metric: str
     mode: Mode
@@ -32,11 +32,11 @@ class Monitor:
 
     @property
     def best(self) -> str:
-        """The word for the best value: highest or lowest."""
+        """Return the word for the best value: highest or lowest."""
         return "highest" if self.mode == "max" else "lowest"
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` is better; no number is better than nothing, NaN never is, an equal value is not."""
+        """Return whether `value` is better; NaN and infinity never are, nor an equal value. None is the worst."""
         if not math.isfinite(value):
             return False
         if than is None:
@@ -45,9 +45,9 @@ class Monitor:
 
 
 def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
-    """Which way is better for `metric` (with or without `val_`), None when nothing says it.
+    """Return the mode of `metric` (with or without `val_`), None if it is unknown.
 
-    `directions` is what Keras says of each metric, by name: "up", "down" or None. The loss goes down.
+    `directions` is Keras' `_direction` of each metric, by name: "up", "down" or None. The loss goes down.
     """
     name = metric.removeprefix(VALIDATION)
     if name == "loss":
@@ -57,9 +57,9 @@ def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
 
 
 def monitor(metric: str, directions: Mapping[str, str | None], *, validated: bool, where: str) -> Monitor:
-    """The monitor of a metric that this training has; `directions` as in `mode_of`, one entry a metric.
+    """Return the monitor of a metric; `directions` as in `mode_of`, one entry per metric of this training.
 
-    Raises InvalidSpec naming `where` for a metric that no log of this training will hold.
+    Raise InvalidSpec with the field `where` for a metric that no log of this training will contain.
     """
     names = known(list(directions), validated=validated)
     if metric not in names:
@@ -72,7 +72,7 @@ def monitor(metric: str, directions: Mapping[str, str | None], *, validated: boo
 
 
 def known(metrics: Sequence[str], *, validated: bool) -> list[str]:
-    """The names that logs have: the loss, the metrics, and validation's."""
+    """Return the names in the logs: the loss, the metrics, and their `val_` names if `validated`."""
     training = list(dict.fromkeys(["loss", *metrics]))
     return training + ([f"{VALIDATION}{name}" for name in training] if validated else [])
 
@@ -81,8 +81,8 @@ FIELD = "spec.export.monitor"
 
 
 class BestWeights:
-    """The best so far: `best` says which step and value, `metrics` what else was measured there, `weights` are host
-    arrays in the order of `model.get_weights()`.
+    """The best weights so far: `best` is their step and value, `metrics` the other metrics of that step, `weights` the
+    host arrays in the order of `model.get_weights()`.
     """
 
     def __init__(self, model: Any, watched: Monitor) -> None:
@@ -93,7 +93,7 @@ class BestWeights:
         self.weights: list[np.ndarray] = []
 
     def offer(self, step: int, metrics: Mapping[str, float]) -> None:
-        """After validation, or at the end of an epoch; every worker calls it with the same metrics."""
+        """Keep the weights if the metrics are better. Every worker calls it with the same metrics."""
         value = metrics.get(self._watched.metric)
         if value is None or not self._watched.better(value, self.best.value if self.best else None):
             return
@@ -102,13 +102,13 @@ class BestWeights:
         self.weights = [np.array(array, copy=True) for array in self._model.get_weights()]
 
     def state(self) -> JsonValue:
-        """What goes into a checkpoint beside the weights; None before the first value."""
+        """Return the state that a checkpoint saves beside the weights; None before the first value."""
         if self.best is None:
             return None
         return {"best": self.best.model_dump(mode="json", by_alias=False), "metrics": dict(self.metrics)}
 
     def restore(self, state: JsonValue, weights: Sequence[np.ndarray]) -> None:
-        """Goes on from a checkpoint; one that was made for another monitor is forgotten."""
+        """Restore from a checkpoint; ignore the state of another monitor."""
         if not isinstance(state, Mapping) or not weights:
             return
         best = Best.model_validate(state["best"])
@@ -120,16 +120,16 @@ class BestWeights:
 def best_weights(
     export: ResolvedExport, model: Any, metrics: Sequence[Any], *, validated: bool, notice: Callable[..., None]
 ) -> BestWeights | None:
-    """What keeps the best weights, None when the last are exported; says what it takes for better.
+    """Return the keeper of the best weights, None if the last are exported. Report the monitor and its mode.
 
-    Raises InvalidSpec for a monitor that this training does not have.
+    Raise InvalidSpec for a monitor that this training does not have.
     """
     if export.checkpoint != "Best" or export.monitor is None:
         return None
     directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
-    text = f"the weights with the {watched.best} {watched.metric} are exported, looked at after each {when}"
+    text = f"the weights with the {watched.best} {watched.metric} are exported, compared after each {when}"
     if not watched.sure:
         text += "; nothing says that lower is better: name the metric ..._accuracy or the like where higher is"
     notice("Best", text, level="Info" if watched.sure else "Warning")

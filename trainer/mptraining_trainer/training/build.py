@@ -1,6 +1,8 @@
-"""The model with its loop and input, built under one precision policy; built anew where another one is tried or taken.
+"""Build of model, loop and input pipeline under one precision policy, again for each policy that is tried or chosen.
 
-Whatever was built before, the same job under the same policy begins with the same weights, seeds and order.
+The same job under the same policy begins with the same weights, seeds and order, whatever was built before. `compiles`,
+`sums_over_replicas` and `leave_out` decide whether XLA compiles the step; `assemble` builds a BuildResult for a
+RunContext.
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*i
 
 
 def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
-    """Whether to compile. Raises InvalidProgram when the job says Always and the model has what XLA cannot take.
+    """Return whether XLA compiles the step. Raise InvalidProgram if the job says Always and XLA cannot.
 
-    Synchronized BatchNormalization talks to the other replicas in mid-pass, which a compiled function cannot.
+    Synchronized BatchNormalization communicates with the other replicas during the forward pass, which a compiled
+    function cannot do.
     """
     if job.jit_compile == "Never":
         return False
-    talking = [layer.name for layer in keras.layers(model) if getattr(layer, "synchronized", False)]
-    if not talking or job.replicas == 1:
+    synchronized = [layer.name for layer in keras.layers(model) if getattr(layer, "synchronized", False)]
+    if not synchronized or job.replicas == 1:
         return True
-    layer = f"synchronized BatchNormalization ({talking[0]})"
+    layer = f"synchronized BatchNormalization ({synchronized[0]})"
     _refuse_always(
         job, f"{layer} on {job.replicas} replicas", "Set jitCompile: Auto, or BatchNormalization(synchronized=False)."
     )
@@ -60,9 +63,9 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
 
 
 def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
-    """Reports that a loss which counts over the replicas (a mask, a sum of weights) cannot be compiled.
+    """Report that a loss with a count over the replicas (a mask, a sum of weights) cannot be compiled.
 
-    Raises InvalidProgram when the job says Always.
+    Raise InvalidProgram if the job says Always.
     """
     what = f"a loss that divides by a count over {job.replicas} replicas (a mask, or a sum of sample weights)"
     _refuse_always(job, what, "Set jitCompile: Auto.")
@@ -70,10 +73,10 @@ def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> 
 
 
 def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
-    """Whether XLA has to be left out for an operation of the model's that it has no kernel for.
+    """Return whether XLA must be disabled because it has no kernel for an operation of the model.
 
-    `said` is what XLA said against the step, None for nothing. What is not about operations is left to the first step,
-    which meets it again. Raises InvalidProgram when the job says Always.
+    `said` is XLA's error message for the step, None if there is none. Errors that are not about operations are ignored
+    here: the first step raises them again. Raise InvalidProgram if the job says Always.
     """
     if said is None or "unsupported operations" not in said:
         return False
@@ -95,7 +98,7 @@ def _refuse_always(job: ResolvedJob, what: str, next_step: str) -> None:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What holds for the whole run, whatever the policy: devices, data, and how it is cut into steps."""
+    """Context of the whole run under any policy: devices, data, and its division into steps."""
 
     job: ResolvedJob
     strategy: Any
@@ -105,7 +108,7 @@ class RunContext:
     batching: Batching
     origin: Origin
     notice: Callable[..., None]
-    # Numbers of records that are left out, see `training.exclusion`.
+    # Numbers of excluded records, see `training.bad_rows`.
     excluded: frozenset[int] = frozenset()
 
     @property
@@ -124,24 +127,24 @@ class RunContext:
 
     @property
     def example(self) -> ExampleSpec:
-        """One example after the job's own preprocessing."""
+        """The spec of one example after the job's preprocessing."""
         return self.datasets.preprocess.example_after(self.datasets.training.columns.example_spec())
 
     def order(self, seed: int) -> Order:
-        """The training records' order; a pass that was begun with one seed goes on with it."""
+        """Return the order of the training records; a pass that began with one seed continues with it."""
         size = self.data.shuffle_buffer_size
         return Order(count=self.datasets.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
 
     @property
     def first(self) -> Position:
-        """Where the data begins."""
+        """The position of the first example."""
         fingerprint = self.datasets.training.dataset.fingerprint
         return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """`job` is the job under the policy that this was built for; `findings` are worth a warning."""
+    """Model, loop and input under one policy. `job` has that policy; each of `findings` is reported as a warning."""
 
     context: RunContext
     job: ResolvedJob
@@ -153,12 +156,12 @@ class BuildResult:
     findings: tuple[Finding, ...]
 
     def feed(self, position: Position, steps: int) -> Any:
-        """An iterator for the loop over `steps` steps from there."""
+        """Return an iterator for the loop over `steps` steps from `position`."""
         return feed(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
 
 
 def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
-    """Builds everything. Every worker must call it. Raises Problem for what can never train."""
+    """Build model, loop and input. Every worker must call it. Raise Problem for a program that cannot train."""
     job, keras = job_under(context.job, policy), context.keras
     keras.forget()
     keras.set_policy(policy)
@@ -167,7 +170,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     with context.strategy.scope():
         built = program.build(job, keras, context.example, context.notice)
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
-        # Made here if it is not there yet, so that every replica has one.
+        # This call creates Keras 3's global generator under the strategy if it does not exist, so every replica has it.
         keras.random_states(built.model)
         compiled = built.compiled
         assert compiled is not None
@@ -176,10 +179,10 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     if own and policy == "mixed_float16":
         return assemble(context, _unscaled(context, type(compiled.model).__name__), checked=checked)
     with context.strategy.scope():
-        # Nothing can be scaled or skipped inside a step of the user's.
+        # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else scaler_for(job.precision, checked=checked)
         with _explained(job), suppress(Exception) if own else nullcontext():
-            # Of a model with steps of its own Keras may be unable to; what these make themselves is traced later.
+            # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
         jit = not own and compiles(job, keras, built.model, context.notice)
         loop = Loop(
@@ -201,31 +204,32 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     if preprocess.per_example is None and built.preprocess is not None:
         per_batch = job.program.application is not None
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
-    # What cannot work is refused before the first step.
+    # Invalid data is refused before the first step.
     with pipeline.explaining(data):
         steps = math.ceil(LOOKED_AT / context.batching.examples_per_step)
         examples = first_examples(_pipeline(context, preprocess, context.first, steps))
-    # A TPU takes the whole step to XLA by itself, and says at the first one what it cannot take.
-    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    sums, facts = _looked_at(context, job, built, loop, examples)
+    # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    sums, facts = _traced(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
         loop.separable()
     if jit and sums and job.replicas > 1:
         sums_over_replicas(job, context.notice)
         loop.interpret()
-    elif jit and eager and leave_out(job, loop.not_compilable(few), context.notice):
+    elif jit and eager and leave_out(job, loop.not_compilable(tensors), context.notice):
         loop.interpret()
     findings = tuple(preflight.warnings(facts)) if facts else ()
     return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
-def _looked_at(
+def _traced(
     context: RunContext, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
 ) -> tuple[bool, Facts | None]:
-    """Whether the loss needs sums over the replicas, and the facts for `preflight`; own steps are traced.
+    """Trace the step; return whether the loss needs sums over the replicas, and the facts for `preflight`.
 
-    Leaves the model as it was, also what its layers move. Raises InvalidProgram for what cannot train.
+    The model's variables are unchanged afterwards, moving statistics included. Raise InvalidProgram for a program that
+    cannot train.
     """
     keras, compiled = context.keras, built.compiled
     assert compiled is not None
@@ -237,17 +241,17 @@ def _looked_at(
             expected="batches in which every row counts",
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
-    few = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
     with _explained(job), context.strategy.scope():
-        loop.prepare(few)
-        loop.evaluation.prepare(few)
+        loop.prepare(tensors)
+        loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
     moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
     sums = False
     if parts > 1 and job.accelerator.kind != "tpu":
-        # An own step need not call the compiled loss, nor the model itself.
+        # The model's own step may call neither the compiled loss nor the model.
         with _ignoring_all_but_problems() if own else nullcontext():
             sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
     facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
@@ -256,7 +260,7 @@ def _looked_at(
 
 
 def _unscaled(context: RunContext, name: str) -> str:
-    """The policy in place of mixed_float16 for a model whose own `train_step` gets no loss scaling; reported."""
+    """Return and report the policy in place of mixed_float16 for a `train_step` that gets no loss scaling."""
     policy = safer("mixed_float16", policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
     text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
     context.notice("LossNotScaled", text, level="Warning")
@@ -275,11 +279,11 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
         excluded=context.excluded,
         preprocess=preprocess,
         steps=steps,
-        weigh=_weigh(context),
+        weigh=_class_weights(context),
     )
 
 
-def _weigh(context: RunContext) -> Callable[..., Any] | None:
+def _class_weights(context: RunContext) -> Callable[..., Any] | None:
     weights = context.training.class_weight
     return context.keras.class_weights(weights) if weights else None
 
@@ -292,13 +296,13 @@ def _ignoring_all_but_problems() -> Iterator[None]:
         if "no loss to compute" in str(problem):
             return
         raise
-    except Exception:  # noqa: BLE001 - what the user's code does with a loss of its own is not known
+    except Exception:  # noqa: BLE001 - the user's own loss may raise any error
         return
 
 
 @contextmanager
 def _explained(job: ResolvedJob) -> Iterator[None]:
-    """Raises what Keras or the program's own code raises as InvalidProgram, with the program's file and line."""
+    """Convert errors of Keras or of the program to InvalidProgram, with the program's file and line."""
     try:
         yield
     except Problem:
@@ -306,7 +310,7 @@ def _explained(job: ResolvedJob) -> Iterator[None]:
     except Exception as error:
         chain: list[BaseException] = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-            # AutoGraph raises an error of its own in place of one whose class it cannot construct.
+            # AutoGraph raises its own error in place of one whose class it cannot construct.
             if isinstance(cause, Problem):
                 raise cause from None
             chain.append(cause)
@@ -316,7 +320,7 @@ def _explained(job: ResolvedJob) -> Iterator[None]:
 
 
 def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
-    """Specs of a batch (inputs, labels, weights) of the model; any size serves where an example's size varies."""
+    """Return the specs of a batch (inputs, labels, weights); an unknown dimension of an example becomes 32."""
     seen = program.example_of(built, example)
 
     def specs(tensors: Sequence[TensorSpec]) -> Any:

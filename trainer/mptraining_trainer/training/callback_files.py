@@ -1,9 +1,9 @@
-"""The files that callbacks write: locally, then published into the run folder, whatever storage that is.
+"""Files of callbacks: written to a local scratch folder, then published into the run folder on any storage.
 
-TensorFlow's own writers know neither the emulator nor every kind of credentials, and several workers must not write
-one file. So each worker's callbacks write into a scratch folder of its own, and the chief publishes what changed:
-TensorBoard's event files to `tensorboard/`, all others to `callbacks/`, and what was given as a whole path or gs://
-to that place.
+TensorFlow's own writers support neither the GCS emulator nor every kind of credentials, and several workers must not
+write one file. So each worker's callbacks write into a scratch folder, and the chief publishes the changed files:
+TensorBoard's event files to `tensorboard/`, all others to `callbacks/`, and files with an absolute path or a gs:// URI
+to that location.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBo
 
 @dataclass(frozen=True)
 class Place:
-    """Where a callback's files are published: everything below `scratch` goes below the URI `published`."""
+    """Destination of a callback's files: everything below `scratch` is published below the URI `published`."""
 
     scratch: Path
     published: str
 
 
 def split(path: str) -> tuple[str | None, str]:
-    """The folder of a whole path or a gs:// URI (None for a relative path), and what stands below it.
+    """Return the folder of an absolute path or gs:// URI (None for a relative path), and the path below it.
 
-    Elements with a placeholder, such as `{epoch}`, stand below. Raises ValueError for a relative path that leads out
-    of its folder.
+    Elements with a placeholder, such as `{epoch}`, belong to the path below. Raise ValueError for a relative path that
+    leads out of its folder.
     """
     if "://" not in path and not path.startswith("/"):
         below = posixpath.normpath(path)
@@ -48,13 +48,13 @@ def split(path: str) -> tuple[str | None, str]:
     scheme, _, rest = path.rpartition("://")
     elements = rest.rstrip("/").split("/")
     fixed = next((number for number, element in enumerate(elements) if "{" in element), len(elements) - 1)
-    # A bucket, or the root, is no file.
+    # The bucket or the root cannot be the file itself.
     fixed = max(1, min(fixed, len(elements) - 1))
     return (f"{scheme}://" if scheme else "") + "/".join(elements[:fixed]), "/".join(elements[fixed:])
 
 
 def kept_rows(content: str, separator: str, epochs: int) -> str:
-    """The header and the rows of a CSVLogger's file that are of the first `epochs` epochs."""
+    """Return the header of a CSVLogger's file and its rows of the first `epochs` epochs."""
     rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
     kept = rows[:1] + [row for row in rows[1:] if row and row[0].isdigit() and int(row[0]) < epochs]
     text = io.StringIO(newline="")
@@ -63,10 +63,10 @@ def kept_rows(content: str, separator: str, epochs: int) -> str:
 
 
 class CallbackFiles:
-    """Redirects the callbacks' paths into `scratch`, and publishes from there in a thread of its own.
+    """Redirects the callbacks' paths into `scratch`, and publishes from there in a background thread.
 
-    `notice` is told what could not be published. `check` is to be set to what raises Superseded when a newer attempt
-    has the run folder.
+    `notice` reports files that could not be published. `check` must be set to a function that raises Superseded if a
+    newer attempt has claimed the run folder.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CallbackFiles:
         self._pending: Future[None] | None = None
 
     def redirect(self, callbacks: Sequence[Any]) -> None:
-        """Lets every callback that writes write into the scratch folder. Raises InvalidProgram for a path outside."""
+        """Redirect each callback that writes files to the scratch folder. Raise InvalidProgram for a path outside."""
         boards = 0
         for number, callback in enumerate(callbacks):
             kind = callback_kind(callback)
@@ -104,7 +104,7 @@ class CallbackFiles:
                     next_step="Give a path below it, a whole path or a gs:// URI.",
                 ) from None
             if folder is None and kind == "TensorBoard":
-                # Whatever it is called, a date more often than not: one folder, the same after a restart.
+                # The given name is ignored, since it often has a date: the folder must be the same after a restart.
                 boards += 1
                 below = "" if boards == 1 else str(boards)
                 folder = storage.join(self._folder, run_folder.TENSORBOARD)
@@ -117,9 +117,9 @@ class CallbackFiles:
             self._places.append(Place(scratch, folder))
 
     def bring_back(self, callback: Any, epochs: int | None) -> None:
-        """Fetches what a CSVLogger wrote before and lets it go on behind the first `epochs` epochs.
+        """Fetch the published file of a CSVLogger, so that the logger appends after the first `epochs` epochs.
 
-        With None a new training begins: only a logger that says `append` goes on with what is there.
+        None means a new training, in which only a logger with `append` continues the published file.
         """
         if callback_kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
             return
@@ -136,13 +136,13 @@ class CallbackFiles:
         callback.append = True
 
     def publish(self) -> None:
-        """Begins to publish what changed since the last time; returns at once. Raises what the time before met."""
+        """Start to publish the changed files and return at once. Raise the error of the previous publication."""
         self.settle()
         if self._chief and self._places:
             self._pending = self._writer.submit(self._publish)
 
     def settle(self) -> None:
-        """Waits until nothing is being published: the callbacks may write again. Raises Superseded."""
+        """Wait until the publication ends, after which callbacks may write again. Raise Superseded."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -162,14 +162,14 @@ class CallbackFiles:
                 except Superseded:
                     raise
                 except (Problem, OSError) as error:
-                    # Tried again with the next ones. What a callback writes down is no reason to end a training.
+                    # The next publication retries. A failed upload of a callback's file must not end the training.
                     self._notice("CallbackFileNotPublished", f"{uri}: {error}", level="Warning")
                     continue
                 self._published[path] = state
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """Every file below the folder, with what changes when it is written."""
+    """Yield every file below the folder, with its modification time (ns) and size (bytes)."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             found = path.stat()

@@ -1,4 +1,4 @@
-"""From a position in the data to the last step: everything that happens between two executions of the loop."""
+"""The fit loop from a position in the data to the last step, with the work between two executions, and its speed."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.worker import Worker
 
-# Executions that the time of a step is taken from.
+# Number of executions in the median time of a step.
 _RECENT = 1000
 
 
 class Speed:
-    """Told of every execution. The first one traces and compiles; what it took says nothing about a step."""
+    """Speed of the steps, by the time of every execution except the first one, which traces and compiles."""
 
     def __init__(self, meter: InputMeter, now: Callable[[], float]) -> None:
         self._meter = meter
         self._now = now
         self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-        # When and at which step the first execution was over.
+        # Time and step of the end of the first execution.
         self._warm_since: tuple[float, int] | None = None
-        # Since the last Progress; since the first execution.
+        # `recent` counts since the last Progress, `_steady` since the first execution.
         self.recent = InputSince()
         self._steady = InputSince()
         self._advised = False
 
     def add(self, took: float, waited: float | None, steps: int, step: int) -> float | None:
-        """An execution of `steps` steps that ended with step `step`: the seconds of one, None for the first execution.
+        """Add an execution that ended with step `step`; return the seconds per step, None for the first execution.
 
-        `took` and `waited` (for data, None where nobody measured it) are in seconds.
+        `took` and `waited` (for data, None if it was not measured) are in seconds.
         """
         if self._warm_since is None:
             self._warm_since = self._now(), step
@@ -63,7 +63,7 @@ class Speed:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median over the last executions, weighted by their steps."""
+        """Median seconds per step over the last executions, weighted by their steps."""
         ordered = sorted(self._step_seconds)
         half = sum(steps for _, steps in ordered) / 2
         for seconds, steps in ordered:
@@ -74,15 +74,15 @@ class Speed:
 
     @property
     def input_bound_percent(self) -> float | None:
-        """The share of the time in which the device waited for data."""
+        """The percentage of the time in which the device waited for data."""
         return self._steady.bound_percent
 
     def said(self) -> None:
-        """A Progress was said: `recent` begins anew."""
+        """Reset `recent` after a Progress event."""
         self.recent = InputSince.begin(self._meter)
 
     def advice(self) -> str | None:
-        """What to do about waiting for data, once, when it is worth saying."""
+        """Return advice against waiting for data, once, if the wait is long enough; else None."""
         percent = self._steady.bound_percent
         if self._advised or percent is None or self._steady.seconds <= STEADY or percent < WORTH_SAYING:
             return None
@@ -90,19 +90,19 @@ class Speed:
         return advice(self._steady, self._meter)
 
     def remaining_seconds(self, step: int, total_steps: int) -> float | None:
-        """At the pace so far, validation and saving included, which a step's own time leaves out."""
+        """Return the estimate by the time per step so far, validation and saving included."""
         if self._warm_since is None or step <= self._warm_since[1]:
             return None
         began, first = self._warm_since
         return round((self._now() - began) / (step - first) * (total_steps - step), 1)
 
 
-# An iterator for the loop, from a position on, over so many steps.
+# Returns an iterator for the loop from a position on, over a number of steps.
 Feed = Callable[[Position, int], Any]
 
 
 class FitLoop:
-    """The steps from a position to the end, with everything that happens between two executions."""
+    """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions."""
 
     def __init__(
         self,
@@ -122,11 +122,12 @@ class FitLoop:
         exclusion: RecordExclusion | None = None,
         validation: tuple[Any, int] | None = None,
     ) -> None:
-        """`numbers` is how training computes, `watch` sees to it that they stay finite.
+        """`numbers` is the precision state, `watch` the check for infinite and NaN values.
 
-        `exclusion` leaves out records that make them infinite or NaN, where bad steps are skipped.
+        `exclusion` excludes records that cause such values, where bad steps are skipped.
 
-        `validation` is an endless iterator over masked batches, with the steps that count every example once.
+        `validation` is an endless iterator over masked batches, with the number of steps that covers every example
+        once.
         """
         self._worker = worker
         self._hooks = hooks
@@ -143,7 +144,7 @@ class FitLoop:
         self._validation = validation
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
-        self._said_at = -math.inf
+        self._reported_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0.0
         self.training_seconds = 0.0
         self._meter = meter
@@ -160,14 +161,14 @@ class FitLoop:
         return self._speed.step_seconds
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
-        """Trains to the last step, `last_step`, or until a callback stops it; returns the last metrics, validation's
-        with `val_`. Raises Preempted, NonFinite.
+        """Train to the last step or until a callback stops training; set `last_step`; return the last metrics,
+        validation's with `val_`. Raise Preempted, NonFinite.
         """
         metrics: dict[str, float] = {}
         now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
         if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
-            metrics = self._caught_up(iterator, step, position)
+            metrics = self._finish_pending_step(iterator, step, position)
         over = hooks.stopped
         while step < ends.total_steps and not over:
             if ends.epoch_begins(step):
@@ -182,12 +183,12 @@ class FitLoop:
                 execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
-            feed = self._judged(execution, step, steps, position)
+            feed = self._checked(execution, step, steps, position)
             step += steps
             self._profiling.after(step)
             position = self._batching.advance(position, steps)
             iterator = iterator if feed is None else feed(position, max(0, ends.total_steps - step))
-            self._account(execution)
+            self._record(execution)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
             hooks.execution_ends(step, trained)
@@ -196,34 +197,39 @@ class FitLoop:
                 recent = one_step
                 if steps == self._pace.steps:
                     self._pace = self._pace.after(execution.step_seconds)
-            leave = execution.asked_to_stop > 0
-            # Before validation, which may take longer than a machine that is taken away has left.
-            if ends.saves(step) or leave:
+            stopping = execution.asked_to_stop > 0
+            # The save comes before validation, which may take longer than the grace period of a preempted machine.
+            if ends.saves(step) or stopping:
                 self._keep(step, position)
                 self._skipped.publish()
-            if leave and step < ends.total_steps:
-                raise self._taken_away(step)
+            if stopping and step < ends.total_steps:
+                raise self._preempted(step)
             validated = self._validated(step, position) if ends.validates(step) or hooks.cut else {}
             metrics |= validated
             over = hooks.turn(step, trained, validated)
             if over and not ends.saves(step):
                 self._keep(step, position)
-            if validated or over or step == ends.total_steps or now() - self._said_at >= self._worker.progress_seconds:
-                self._say(step, metrics, execution, now)
+            if (
+                validated
+                or over
+                or step == ends.total_steps
+                or now() - self._reported_at >= self._worker.progress_seconds
+            ):
+                self._report(step, metrics, execution, now)
         self._profiling.finish(step)
         self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    def _judged(self, execution: Execution, before: int, steps: int, position: Position) -> Feed | None:
-        """What feeds the loop from now on, where further records are left out. Raises NonFinite."""
+    def _checked(self, execution: Execution, before: int, steps: int, position: Position) -> Feed | None:
+        """Return the loop's new feed if further records were excluded, else None. Raise NonFinite."""
         after, feed = partial(self._batching.advance, position), None
         if self._exclusion is not None and self._exclusion.look(execution, before, steps, after):
             self.numbers, feed = self._exclusion.numbers, self._exclusion.built.feed
         self._watch.look(execution, before, steps, after, explained=feed is not None)
         return feed
 
-    def _caught_up(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
-        """What came of the steps before, which an earlier attempt may not have lived to say, nor hooks to hear."""
+    def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
+        """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""
         over = step >= self._boundaries.total_steps or self._hooks.stopped
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
@@ -233,27 +239,27 @@ class FitLoop:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.turn(step, trained, validated)
         if not over:
-            self._say(step, trained | validated, execution, self._worker.telemetry.now)
+            self._report(step, trained | validated, execution, self._worker.telemetry.now)
         return trained | validated
 
     def _keep(self, step: int, position: Position) -> None:
-        with self._told_to_all():
+        with self._broken_on_non_finite():
             self._checkpointer.save(self._state(step, position))
 
     def abandon(self) -> None:
-        """Another course goes on from an earlier step."""
+        """Stop profiling; another fit loop resumes from an earlier step."""
         self._profiling.abandon()
 
     def settle(self) -> bool:
-        """Waits for the last save; whether all is well. Raises NonFinite where this worker is the only one."""
-        with self._told_to_all():
+        """Wait for the last save; return whether the weights are finite. Raise NonFinite on a single worker."""
+        with self._broken_on_non_finite():
             self._checkpointer.wait()
         return not self._broken
 
     @contextmanager
-    def _told_to_all(self) -> Iterator[None]:
-        """The chief alone learns that weights are not finite, as it writes them: the next execution tells the others,
-        so that all of them stop after the same step.
+    def _broken_on_non_finite(self) -> Iterator[None]:
+        """Record NonFinite in `_broken` if there are several workers. Only the chief writes weights and finds that they
+        are not finite: the next execution tells the other workers, so that all stop after the same step.
         """
         try:
             yield
@@ -263,7 +269,7 @@ class FitLoop:
             self._broken = True
 
     def _validated(self, step: int, position: Position) -> dict[str, float]:
-        """Validation's metrics. Raises Preempted when a worker is told to leave: the next attempt validates anew."""
+        """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:
             return {}
         self._hooks.validation_begins()
@@ -280,18 +286,18 @@ class FitLoop:
             if self._checkpointer.last_step != step:
                 self._keep(step, position)
                 self._skipped.publish()
-            raise self._taken_away(step)
+            raise self._preempted(step)
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def _taken_away(self, step: int) -> Preempted:
+    def _preempted(self, step: int) -> Preempted:
         exit_barrier(self._worker.identity)
         self.settle()
         return Preempted(
             f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
         )
 
-    def _account(self, execution: Execution) -> None:
+    def _record(self, execution: Execution) -> None:
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self.gradient_norm = execution.gradient_norm if math.isfinite(execution.gradient_norm) else None
         if execution.applied_steps:
@@ -299,15 +305,15 @@ class FitLoop:
             self._loss_steps += execution.loss_weight
 
     def _epoch_loss(self) -> dict[str, float]:
-        """The mean over the epoch's steps so far, as `fit` reports it."""
+        """Return the mean loss over the epoch's steps so far, as `fit` reports it."""
         return {"loss": self._loss_sum / self._loss_steps} if self._loss_steps else {}
 
     def resume(self, state: CheckpointState) -> None:
-        """Goes on from a checkpoint, in the middle of an epoch perhaps; the loop's own sums are restored already."""
+        """Resume from a checkpoint, which may be in mid-epoch; the loop's own sums are already restored."""
         self._loss_steps = state.loss_steps
 
-    def _say(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
-        self._said_at = now()
+    def _report(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
+        self._reported_at = now()
         figures = self._meter.figures
         speed = self.step_seconds
         examples = None if speed is None else self._batching.examples_per_step / speed
@@ -340,7 +346,7 @@ class FitLoop:
 
     @property
     def input_bound_percent(self) -> float | None:
-        """The share of the time in which the device waited for data, without the first execution."""
+        """The percentage of the time in which the device waited for data, without the first execution."""
         return self._speed.input_bound_percent
 
     def _state(self, step: int, position: Position) -> CheckpointState:

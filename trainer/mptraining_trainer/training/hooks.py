@@ -1,7 +1,8 @@
-"""What happens beside training where epochs begin, executions end and validation is done: callbacks and best weights.
+"""Hooks of the fit loop at the ends of epochs, executions and validation: callbacks and best weights.
 
-A checkpoint is written before the end of its epoch is gone through, since a machine may be about to be taken away.
-So each says which step was gone through last, and a training that goes on from one first does what is left of it.
+A checkpoint is written before the hooks of its epoch's end run, because the machine may be about to be preempted. So
+each checkpoint records the last step whose hooks have run, and a training that resumes from it first runs those that
+are pending.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ _TRAINING = "training"
 
 
 class Hooks:
-    """The course calls each method at its place; without callbacks and best weights they do nothing."""
+    """Methods that the fit loop calls; without callbacks and best weights they do nothing."""
 
     def __init__(self, callbacks: Callbacks | None = None, best: BestWeights | None = None) -> None:
         self._callbacks = callbacks
         self.best = best
         self._ends = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
-        # The step up to which everything was gone through, and the epochs that ended on the way there.
-        self._turned = 0
+        # The last step whose hooks have run, and the number of epochs that have ended by then.
+        self._done_step = 0
         self._epochs = 0
         self._stopped = False
-        # A callback wants training to end after this batch: the epoch ends here.
+        # A callback stopped training after a batch: the epoch ends at this step.
         self._cut = False
 
     @property
     def cut(self) -> bool:
-        """Whether a callback ended the epoch in its middle, so that it is validated and ends here."""
+        """Whether a callback ended the epoch early, so that validation and the end of the epoch follow here."""
         return self._cut
 
     @property
@@ -55,7 +56,7 @@ class Hooks:
 
     @property
     def chosen(self) -> Best | None:
-        """Whose weights are exported; None for the last."""
+        """The step whose weights are exported; None for the last."""
         return self.best.best if self.best is not None else None
 
     def begin(
@@ -66,19 +67,19 @@ class Hooks:
         *,
         fence: Fence | None,
     ) -> None:
-        """Before the first step. `weights` are those that the checkpoint holds which training is `resumed` from.
+        """Restore the state before the first step. `weights` are arrays of the `resumed` checkpoint.
 
-        `fence` is the chief's, in whose folder the callbacks' files are published.
+        `fence` is the chief's; it guards the publication of the callbacks' files.
         """
         step, state = (resumed.step, resumed.callbacks) if resumed else (0, {})
         self._ends = ends = boundaries
         kept: Any = state.get(_TRAINING)
         if kept:
-            self._turned, self._epochs = int(kept["turned"]), int(kept["epochs"])
+            self._done_step, self._epochs = int(kept["turned"]), int(kept["epochs"])
             self._stopped, self._cut = bool(kept["stopped"]), bool(kept.get("cut"))
         elif resumed:
-            # Of an older version, which kept this for callbacks alone: what is over is over.
-            self._turned, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
+            # An older version saved this state only with callbacks: count the hooks of all earlier steps as done.
+            self._done_step, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
         if self.best is not None:
             self.best.restore(state.get(_BEST), weights.get(_BEST, ()))
         if self._callbacks is not None:
@@ -95,16 +96,16 @@ class Hooks:
             )
 
     def pending(self, step: int) -> bool:
-        """Whether the end of this step has not been gone through, though its checkpoint was written."""
-        if self.stopped or step in (0, self._turned):
+        """Return whether the hooks of this step's end have not run although its checkpoint was written."""
+        if self.stopped or step in (0, self._done_step):
             return False
         if self._cut:
             return True
-        heard = self._callbacks is not None or self.best is not None
-        return self._ends.validates(step) or (heard and self._ends.epoch_begins(step))
+        has_hooks = self._callbacks is not None or self.best is not None
+        return self._ends.validates(step) or (has_hooks and self._ends.epoch_begins(step))
 
     def execution_begins(self, step: int) -> None:
-        """Before an execution, with `step` steps done."""
+        """Call the hooks before an execution, after `step` steps."""
         if self._callbacks is None:
             return
         done_before, index = divmod(step - self._ends.offset, self._ends.steps_per_epoch)
@@ -126,25 +127,25 @@ class Hooks:
             self._callbacks.test_batches_begin(first)
 
     def test_batches_end(self, last: int, metrics: Mapping[str, float]) -> None:
-        """`metrics` so far, without `val_`."""
+        """`metrics` are those so far, without `val_`."""
         if self._callbacks is not None:
             self._callbacks.test_batches_end(last, metrics)
 
     def validation_ends(self, metrics: Mapping[str, float]) -> None:
-        """`metrics` without `val_`."""
+        """`metrics` have no `val_`."""
         if self._callbacks is not None:
             self._callbacks.validation_ends(metrics)
 
     def turn(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
-        """At the end of a step, when validation is done: `trained` since the epoch began, `validated` with `val_`.
+        """Call the hooks of a step's end, after validation; return whether a callback has ended the training.
 
-        Returns whether a callback has ended the training.
+        `trained` are the metrics since the epoch began, `validated` those of validation with `val_`.
         """
-        if self._turned == step or self._stopped:
+        if self._done_step == step or self._stopped:
             return self._stopped
         epoch_ends = step > 0 and (self._ends.epoch_begins(step) or self._cut)
         if self.best is not None:
-            # In the middle of an epoch its means say little; at the very end there is nothing better.
+            # The means of a partial epoch are not comparable; they count only at the last step of the job.
             whole = (epoch_ends and not self._cut) or step >= self._ends.total_steps
             self.best.offer(step, {**(trained if whole else {}), **validated})
         if epoch_ends:
@@ -154,7 +155,7 @@ class Hooks:
                 self._stopped = self._callbacks.stopping
             self._epochs = epoch
         if epoch_ends or validated:
-            self._turned = step
+            self._done_step = step
         return self._stopped
 
     def end(self, metrics: Mapping[str, float]) -> None:
@@ -162,14 +163,14 @@ class Hooks:
             self._callbacks.end(metrics)
 
     def abandon(self) -> None:
-        """Training goes back to an earlier step, with hooks of its own: no callback hears more. Raises Superseded."""
+        """Stop all callbacks; training resumes from an earlier step with new hooks. Raise Superseded."""
         if self._callbacks is not None:
             self._callbacks.abandon()
 
     def exported(
         self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
     ) -> tuple[int, Mapping[str, float], Sequence[Any]]:
-        """Step, metrics and weights to export: the best where the job wants them, else these, the last; says which."""
+        """Return and report step, metrics and weights to export: the best if the job wants them, else the last."""
         if self.best is None:
             return step, metrics, weights
         best = self.best.best
@@ -182,7 +183,7 @@ class Hooks:
         return best.step, self.best.metrics, self.best.weights
 
     def ended(self, *, first_step: int, last_step: int) -> str:
-        """How training ended, in words."""
+        """Return how training ended, as text."""
         ends, which = self._ends, ""
         if self.best is not None and self.best.best is not None:
             best = self.best.best
@@ -193,15 +194,20 @@ class Hooks:
         return f"{already}trained to the last step{which}"
 
     def state(self) -> dict[str, JsonValue]:
-        """What goes into a checkpoint beside the numbers of the loop."""
+        """Return the hooks' state for a checkpoint."""
         found: dict[str, JsonValue] = self._callbacks.state() if self._callbacks is not None else {}
         if self.best is not None:
             found[_BEST] = self.best.state()
-        found[_TRAINING] = {"turned": self._turned, "epochs": self._epochs, "stopped": self.stopped, "cut": self._cut}
+        found[_TRAINING] = {
+            "turned": self._done_step,
+            "epochs": self._epochs,
+            "stopped": self.stopped,
+            "cut": self._cut,
+        }
         return found
 
     def weights(self) -> dict[str, list[Any]]:
-        """The arrays that go into a checkpoint, by file."""
+        """Return the arrays for a checkpoint, by file."""
         found = dict(self._callbacks.weights()) if self._callbacks is not None else {}
         if self.best is not None and self.best.weights:
             found[_BEST] = self.best.weights
@@ -209,9 +215,9 @@ class Hooks:
 
 
 def hooks_of(worker: Worker, built: BuildResult) -> Hooks:
-    """The hooks of a built model: its program's callbacks, and the best weights where the job exports them.
+    """Return the hooks of a built model: its program's callbacks, and the best weights if the job exports them.
 
-    Call it before anything is written. Raises InvalidProgram and InvalidSpec for what cannot work.
+    Call it before any write to the run folder. Raise InvalidProgram and InvalidSpec for invalid callbacks or monitors.
     """
     notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.context.keras
     validated = built.context.datasets.validation is not None

@@ -1,15 +1,16 @@
-"""Keras' callbacks of a function program, called by the loop as `fit` would call them.
+"""Keras callbacks of a function program, called by the fit loop as `fit` would call them.
 
-As under `fit`: `on_train_begin`, at every epoch `on_epoch_begin` and `on_epoch_end` with its metrics, validation's with
+As under `fit`: `on_train_begin`; in every epoch `on_epoch_begin` and `on_epoch_end` with its metrics, validation's with
 `val_`; `on_train_batch_begin` and `_end` around each execution of K fused steps, with the number of its first and last
 batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation, `on_test_batch_begin` and
-`_end` around the calls that it takes. `self.model` is the model that is trained and `self.model.optimizer` its
-optimizer; `stop_training` is looked at when an epoch ends, and after batches that a callback was called for: the epoch
-then ends there, with its validation. An epoch that the last step of the job cuts short does not end.
+`_end` around each of its calls. `self.model` is the trained model and `self.model.optimizer` its optimizer.
+`stop_training` is read at the end of an epoch, and after batches for which a callback was called: the epoch then ends
+there, with validation. An epoch that the job's last step truncates does not end.
 
-Every worker calls them, as under `fit`, since reading or setting a variable may take all workers; Keras' own write into
-folders of their own (`callback_files`), and all agree whether to stop. What they remember goes into each checkpoint: of
-Keras' own by an explicit list of attributes (`callback_kinds`), of the user's what they declare (`callback_state`).
+Every worker calls the callbacks, as under `fit`, because reading or setting a variable may be a collective operation.
+Keras' own callbacks write into a separate folder per worker (`callback_files`), and all workers agree whether to stop.
+Each checkpoint has the callbacks' state: of Keras' own by an explicit list of attributes (`model.supported_callbacks`),
+of the user's what they declare (`methods`, `packed`).
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from mptraining_trainer.training.best_weights import known, mode_of
 from mptraining_trainer.training.callback_files import CallbackFiles
 
 _PAIRS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
-# Objects with one of these keys stand for what JSON has no value for.
+# Objects with one of these keys encode values that JSON does not have.
 _ARRAY, _NUMBER = "$array", "$number"
-# What safetensors stores: booleans, integers, floating numbers.
+# NumPy kinds that safetensors stores: booleans, integers, floating-point numbers.
 _KINDS = "biuf"
 
 
 def methods(callback: Any) -> tuple[str, str] | None:
-    """The names of the methods by which it declares its state; None when it declares none."""
+    """Return the names of the callback's methods that get and set its state; None if it has none."""
     for pair in _PAIRS:
         if all(callable(getattr(callback, name, None)) for name in pair):
             return pair
@@ -48,13 +49,13 @@ def methods(callback: Any) -> tuple[str, str] | None:
 
 
 def packed(state: Any) -> tuple[JsonValue, list[np.ndarray]]:
-    """The state as a JSON value, and the arrays in it. Raises TypeError that names the place of anything else."""
+    """Return the state as a JSON value, and its arrays. Raise TypeError with the path of any other value."""
     arrays: list[np.ndarray] = []
     return _packed(state, "state", arrays), arrays
 
 
 def unpacked(value: JsonValue, arrays: Sequence[np.ndarray]) -> Any:
-    """The inverse of `packed`; tuples come back as lists, tensors as arrays."""
+    """Return the inverse of `packed`; tuples become lists, tensors become arrays."""
     if isinstance(value, list):
         return [unpacked(each, arrays) for each in value]
     if not isinstance(value, Mapping):
@@ -86,9 +87,9 @@ def _packed(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
 
 
 _RATE = "learning_rate"
-# Behind a callback's name: what it declares.
+# Suffix of a callback's name, for the state that it declares.
 _DECLARED = ".state"
-# Files of batches are published this often, in seconds; those of an epoch when it ends.
+# Seconds between publications of files that are written after batches; those of an epoch are published at its end.
 _PUBLISH_EVERY = 30.0
 
 
@@ -110,7 +111,7 @@ class Callbacks:
         now: Callable[[], float],
         agree: Callable[[float], float],
     ) -> None:
-        """Raises InvalidProgram for what cannot work."""
+        """Raise InvalidProgram for callbacks that cannot work in this training."""
         for callback in callbacks:
             if (instead := kinds.superseded(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
@@ -125,7 +126,7 @@ class Callbacks:
         self._notice = notice
         self._now = now
         self._agree = agree
-        self._batchwise = [one for one in self._callbacks if kinds.calls_batches(one)]
+        self._batch_callbacks = [one for one in self._callbacks if kinds.calls_batches(one)]
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = now()
@@ -143,29 +144,32 @@ class Callbacks:
         epoch: int | None,
         step: int,
     ) -> None:
-        """Before the first step. `state` and `weights` are those of the checkpoint that training goes on from.
+        """Start the callbacks before the first step; `state` and `weights` are those of the restored checkpoint.
 
-        `epochs_done` have ended in it, None in a new training; `epoch` (from 0) is under way in it, None between two.
+        `epochs_done` is its number of completed epochs, None in a new training; `epoch` (from 0) is its partial epoch,
+        None between two epochs.
         """
-        # Closures of the program know the model, not the callback: what they look at stands on it.
+        # Closures of the program know the model and not the callback, so these attributes are set on the model.
         self._model.optimizer = self._optimizer
         self._model.stop_training = False
-        saves = _Saves(self._model, self._keras, self._rebuild)
+        saving_model = _Float32SavingModel(self._model, self._keras, self._rebuild)
         for callback in self._callbacks:
-            # Each of them gets what came before a restart, before it opens its files.
+            # A CSVLogger's earlier file must be in place before `set_model` or `on_train_begin` opens it.
             self._files.bring_back(callback, epochs_done)
             self._call("set_params", {"verbose": 0, "epochs": epochs, "steps": steps_per_epoch}, only=[callback])
-            self._call("set_model", saves if _kind(callback) == "ModelCheckpoint" else self._model, only=[callback])
+            self._call(
+                "set_model", saving_model if _kind(callback) == "ModelCheckpoint" else self._model, only=[callback]
+            )
         self._call("on_train_begin", {})
         for name, callback in zip(self._names, self._callbacks, strict=True):
             attribute = kinds.WEIGHTS.get(_kind(callback))
             if attribute and name in weights:
                 setattr(callback, attribute, list(weights[name]))
         if epoch is not None:
-            # Those that note where they are when an epoch begins; the user's own may be such.
+            # Only callbacks that record the epoch's number at its begin; the user's own may do so.
             only = [one for one in self._callbacks if kinds.kind(one) is None or _kind(one) in kinds.NOTE_THE_EPOCH]
             self._call("on_epoch_begin", epoch, {}, only=only)
-        # Last, so that what was done since overwrites nothing of it.
+        # The state is restored last, so that the hooks above do not overwrite it.
         for name, callback in zip(self._names, self._callbacks, strict=True):
             kept = state.get(name)
             if isinstance(kept, Mapping):
@@ -175,17 +179,17 @@ class Callbacks:
         self._count_steps(step)
 
     def publish_only(self, fence: Fence | None) -> None:
-        """Files are published while this attempt has the run folder."""
+        """Publish files only while this attempt owns the run folder."""
         if fence is not None:
             self._files.check = fence.check
 
     @property
     def stopping(self) -> bool:
-        """Whether a callback, on any worker, wants training to end; every worker must ask."""
+        """Whether a callback on any worker stopped training; a collective operation that every worker must call."""
         return self._agree(float(bool(self._model.stop_training))) > 0
 
     def state(self) -> dict[str, JsonValue]:
-        """What goes into a checkpoint, by name."""
+        """Return the state for a checkpoint, by callback name."""
         found: dict[str, JsonValue] = {
             name: dict(kinds.remembered(callback)) for name, callback in zip(self._names, self._callbacks, strict=True)
         }
@@ -199,8 +203,8 @@ class Callbacks:
         return found
 
     def weights(self) -> dict[str, list[np.ndarray]]:
-        """The arrays that go into a checkpoint, by file: the best weights of each EarlyStopping that restores them, and
-        those of the last `state()`.
+        """Return the arrays for a checkpoint, by file: the best weights of each EarlyStopping that restores them, and
+        the arrays of the last `state()`.
         """
         found = {name: arrays for name, arrays in self._declared.items() if arrays}
         for name, callback in zip(self._names, self._callbacks, strict=True):
@@ -213,17 +217,17 @@ class Callbacks:
         self._call("on_epoch_begin", epoch, {})
 
     def batches_begin(self, first: int, step: int) -> None:
-        """Before an execution whose first batch of the epoch has this number; `step` are done."""
-        if self._batchwise:
+        """Call the hooks before an execution with batch `first` of the epoch, after `step` steps."""
+        if self._batch_callbacks:
             self._count_steps(step)
             self._files.settle()
-            self._call("on_train_batch_begin", first, {}, only=self._batchwise)
+            self._call("on_train_batch_begin", first, {}, only=self._batch_callbacks)
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
-        """Whether training is to end after this batch, as one of them says."""
-        if not self._batchwise:
+        """Call the hooks after an execution; return whether a callback stopped training."""
+        if not self._batch_callbacks:
             return False
-        self._call("on_train_batch_end", last, dict(logs), only=self._batchwise)
+        self._call("on_train_batch_end", last, dict(logs), only=self._batch_callbacks)
         if self._now() - self._published_at >= _PUBLISH_EVERY:
             self._publish()
         return self.stopping
@@ -233,7 +237,7 @@ class Callbacks:
         self._call("on_test_begin", {})
 
     def test_batches_begin(self, first: int) -> None:
-        """Before a call of validation, whose first batch has this number."""
+        """Call the hooks before a call of validation that begins with batch `first`."""
         self._call("on_test_batch_begin", first, {})
 
     def test_batches_end(self, last: int, logs: Mapping[str, float]) -> None:
@@ -244,19 +248,19 @@ class Callbacks:
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
         self._files.settle()
-        # One dict for all: ReduceLROnPlateau adds the learning rate, which a CSVLogger behind it writes down.
+        # All callbacks share one dict: ReduceLROnPlateau adds the learning rate, which a later CSVLogger writes.
         self._call("on_epoch_end", epoch, dict(logs))
         self._publish()
 
     def end(self, logs: Mapping[str, float]) -> None:
-        """After the last step; EarlyStopping may restore its best weights now."""
+        """Call the hooks after the last step; EarlyStopping may restore its best weights."""
         self._files.settle()
         self._call("on_train_end", dict(logs))
         self._publish()
         self._files.settle()
 
     def abandon(self) -> None:
-        """Others like these go on from an earlier step: what is written from now on is theirs alone."""
+        """Stop publishing and close the callbacks; other instances resume from an earlier step and write the files."""
         self._files.settle()
         self._files.close()
         for callback in self._callbacks:
@@ -283,7 +287,7 @@ class Callbacks:
                 self._call(declared[1], found, only=[callback])
         elif kinds.own(callback) and kinds.keeps_something(callback):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
-            self._notice("CallbackState", f"{text}: what it keeps begins again after a restart", level="Warning")
+            self._notice("CallbackState", f"{text}: its attributes are reset by a restart", level="Warning")
 
     def _publish(self) -> None:
         self._published_at = self._now()
@@ -295,7 +299,7 @@ class Callbacks:
         self._files.publish()
 
     def _call(self, hook: str, *arguments: Any, only: Sequence[Any] | None = None) -> Any:
-        """Returns what the last of them returned."""
+        """Call a method of the callbacks and return the last one's result."""
         returned = None
         for callback in self._callbacks if only is None else only:
             try:
@@ -326,7 +330,7 @@ class Callbacks:
                 text = f"{kind} monitors {callback.monitor!r}, which is none of {', '.join(names)}"
                 self._notice("Monitor", text, level="Warning")
             elif not self._keras.legacy and callback.mode == "auto":
-                # Keras 3 asks the metrics that `compile` was given, and there may be none.
+                # Keras 3 infers the mode from the metrics passed to `compile`, which may be none.
                 mode = mode_of(callback.monitor, self._directions)
                 if mode is None:
                     raise InvalidProgram(
@@ -335,8 +339,8 @@ class Callbacks:
                         next_step="Give it mode='max' or mode='min'.",
                     )
                 callback.mode = mode
-        if self._batchwise:
-            kind = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batchwise))
+        if self._batch_callbacks:
+            kind = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
             self._notice(
                 "BatchCallbacks",
                 f"{kind}: called after each execution of several fused steps, with the number of the last batch; "
@@ -346,14 +350,14 @@ class Callbacks:
     def _count_steps(self, step: int) -> None:
         for callback in self._callbacks:
             if _kind(callback) == "TensorBoard":
-                # Keras 3 counts calls, tf_keras asks the model.
+                # Keras 3 counts its own calls, tf_keras reads the model's counter.
                 callback._global_train_batch = step
                 counter = getattr(self._model, "_train_counter", None)
                 if counter is not None and hasattr(counter, "assign"):
                     counter.assign(step)
 
     def _rate(self) -> float | None:
-        """The learning rate as it is now, None when it is a schedule."""
+        """Return the current learning rate, None if it is a schedule."""
         if callable(getattr(self._optimizer, "_learning_rate", None)):
             return None
         return float(np.asarray(self._keras.variables_of([self._optimizer.learning_rate])[0]))
@@ -371,11 +375,11 @@ class Callbacks:
         self._optimizer.learning_rate = kept["now"]
 
 
-class _Saves:
-    """The model as a ModelCheckpoint sees it: `save` writes it under float32, whatever it is trained under.
+class _Float32SavingModel:
+    """Proxy of the model for ModelCheckpoint: `save` writes a float32 copy under any training policy.
 
-    A file of a mixed model opens only where that policy makes sense, and other versions of Keras do not read it at
-    all; see `export`.
+    A file of a mixed-precision model opens only where that policy works, and other versions of Keras cannot read it;
+    see `export.float32_model`.
     """
 
     def __init__(self, model: Any, keras: Keras, rebuild: Mapping[str, Any]) -> None:

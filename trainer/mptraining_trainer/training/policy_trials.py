@@ -1,7 +1,7 @@
-"""`precision.policy: Measure`: a few steps of every policy the device has, on the real model and data, decide.
+"""Trials for `precision.policy: Measure`: a few steps of every policy of the device, on the real model and data.
 
-Each trial begins with the same weights, seeds and batches, and is thrown away: training then begins as if the policy
-had been written in the job.
+Each trial begins with the same weights, seeds and batches, and its result is discarded: training then begins as if the
+chosen policy had been written in the job.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from mptraining_trainer.numerics.recovery import PrecisionState
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
 
-# The mean loss of the first steps may differ from float32's by this share: bfloat16 rounds each product to 0.4%, and
-# ten steps of a training that works differ by 1% at most (measured: MLP, CNN, ResNet; see docs/precision.md).
+# Relative tolerance of the mean loss of the first steps against float32: bfloat16 rounds each product to 0.4%, and the
+# losses of ten steps of a sound training differ by 1% at most (measured: MLP, CNN, ResNet; see docs/precision.md).
 TOLERANCE = 0.05
 _LOSS_STEPS = 10
-# A policy that is less than this much faster is not worth 16 bits, nor a difference that another run would show.
+# A smaller speedup is not worth 16 bits, and another run might not reproduce it.
 _MARGIN = 0.03
 _ROUNDS = 7
-# Long enough that the call itself does not count.
+# A round is long enough that the overhead of the call is negligible.
 _ROUND_SECONDS = 0.1
 _MOST_STEPS = 64
 
 
 def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry) -> PrecisionState:
-    """Tries `available`, the safest first, and says what it saw. Every worker must call it; all come to the same."""
+    """Try the policies `available`, the safest first, and report the result. Every worker must call it; all agree."""
     trials = []
     if len(available) > 1:
         expected: list[float] = []
         for policy in available:
-            seconds, losses = _tried(assemble(context, policy), telemetry.now)
+            seconds, losses = _run_trial(assemble(context, policy), telemetry.now)
             (seconds,) = mean_over_workers(context.strategy, [seconds])
             expected = expected or losses
             trials.append(judged(policy, seconds, losses, expected))
@@ -44,9 +44,9 @@ def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry
 
 
 def judged(policy: str, seconds: float, losses: Sequence[float], expected: Sequence[float]) -> Trial:
-    """What a trial of `seconds` a step is worth. `losses` are those of its applied steps, `expected` float32's.
+    """Return the trial of `seconds` per step. `losses` are those of its applied steps, `expected` float32's.
 
-    A step that loss scaling left out moved no weight, so that the n-th applied step is compared with float32's n-th.
+    A step that loss scaling skipped changed no weight, so the n-th applied step is compared with float32's n-th.
     """
     both = min(len(losses), len(expected))
     loss = statistics.fmean(losses) if losses else math.nan
@@ -56,7 +56,7 @@ def judged(policy: str, seconds: float, losses: Sequence[float], expected: Seque
 
 
 def chosen(trials: Sequence[Trial]) -> str:
-    """The fastest policy that agrees; the first of the trials, float32, unless another is faster by the margin."""
+    """Return the fastest policy that agrees; float32, the first trial, unless another is faster by the margin."""
     safest = trials[0]
     limit = safest.step_seconds * (1 - _MARGIN)
     faster = [trial for trial in trials[1:] if trial.agrees and trial.step_seconds < limit]
@@ -74,8 +74,8 @@ def in_words(trials: Sequence[Trial]) -> str:
     )
 
 
-def _tried(built: BuildResult, now: Callable[[], float]) -> tuple[float, list[float]]:
-    """Seconds a step, without waiting for data, and the losses of the first steps that were applied."""
+def _run_trial(built: BuildResult, now: Callable[[], float]) -> tuple[float, list[float]]:
+    """Return the seconds per step, without waiting for data, and the losses of the first applied steps."""
     iterator = built.feed(built.context.first, _LOSS_STEPS + (_ROUNDS + 1) * _MOST_STEPS)
     first = [built.loop.execute(iterator, 1) for _ in range(_LOSS_STEPS)]
     losses = [execution.loss for execution in first if execution.applied_steps]
@@ -85,7 +85,7 @@ def _tried(built: BuildResult, now: Callable[[], float]) -> tuple[float, list[fl
         execution = built.loop.execute(iterator, steps)
         return (now() - before - (execution.waited_seconds or 0.0)) / steps
 
-    # As many steps on every worker, or a collective operation would wait for ever.
+    # Every worker must run the same number of steps; otherwise a collective operation would wait forever.
     (one,) = mean_over_workers(built.context.strategy, [timed(1)])
     steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / max(one, 1e-9))))
     return statistics.median(timed(steps) for _ in range(_ROUNDS)), losses

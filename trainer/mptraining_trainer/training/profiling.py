@@ -1,9 +1,9 @@
-"""A range of steps recorded for TensorBoard's profiler, on every worker, and published in the run folder.
+"""TensorBoard profiles of a range of steps on every worker, published in the run folder, and device metrics.
 
     tensorboard/plugins/profile/<attempt>-steps-<first>-<last>/worker-<index>.xplane.pb
 
-One folder a recording with a file a host is how TensorBoard's profiler shows several workers beside each other. A
-profile is an account of training: whatever goes wrong with it is said, and training goes on.
+TensorBoard's profiler shows several workers side by side if a recording is one folder with one file per host. A failed
+profile is reported and does not stop training.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mptraining_api.resolved_job import ProfileSteps, ResolvedJob
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer.worker import Worker
 
-# What TensorFlow writes: <folder>/plugins/profile/<time>/<host>.xplane.pb, beside files that only name the folder.
+# TensorFlow writes <folder>/plugins/profile/<time>/<host>.xplane.pb, beside files that only name the folder.
 _RECORDED = "plugins/profile/*/*.xplane.pb"
 
 
 class Profiling:
-    """Records the steps of `job.profile`, or nothing when there is none. Steps count from 1, both ends included.
+    """Records the steps of `job.profile`, if it is set. Steps count from 1, and both ends are included.
 
-    Call `before` and `after` every execution, and `finish` when training is over. `profiler` is
+    Call `before` and `after` around every execution, and `finish` when training is over. `profiler` is
     `tf.profiler.experimental`.
     """
 
@@ -41,7 +41,7 @@ class Profiling:
         self._worker = worker
         self._profiler = profiler
         self._first, self._last = _range(worker.job.profile)
-        # The step before the first one recorded, while recording.
+        # While recording: the step before the first recorded one.
         self._since: int | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
@@ -49,9 +49,9 @@ class Profiling:
         worker.ends.callback(self.abandon)
 
     def before(self, step: int) -> None:
-        """After `step` steps: begins to record when the next one belongs to the range."""
+        """Start recording if the step after `step` steps is in the range."""
         if step >= self._last and self._since is None:
-            # After a resume: what an earlier attempt came through is not missing.
+            # An earlier attempt passed the range before this resume, so its profile is not missing.
             self._last = 0
         if self._since is not None or self._published is not None or not self._first - 1 <= step < self._last:
             return
@@ -59,20 +59,20 @@ class Profiling:
         try:
             self._profiler.start(self._scratch.name)
         except tf.errors.OpError as error:
-            # A program's own TensorBoard callback may record, and there is one profiler in a process.
+            # A process has one profiler, and the program's own TensorBoard callback may be using it.
             self._give_up(error.message)
             return
         self._since = step
 
     def step(self, step: int) -> AbstractContextManager[Any]:
-        """Around an execution that begins after `step` steps: marks it in the profile as a step of training."""
+        """Return a context that marks an execution after `step` steps as a training step in the profile."""
         if self._since is None:
             return contextlib.nullcontext()
         mark: AbstractContextManager[Any] = self._profiler.Trace("train", step_num=step + 1, _r=1)
         return mark
 
     def after(self, step: int) -> None:
-        """After `step` steps: ends the recording when the last one of the range is done, and publishes it."""
+        """Stop and publish the recording if `step` completes the range."""
         if self._since is None or step < self._last:
             return
         first, self._since = self._since + 1, None
@@ -81,13 +81,13 @@ class Profiling:
         except tf.errors.OpError as error:
             self._give_up(error.message)
             return
-        # Training does not wait for a bucket.
+        # The upload runs in a thread, so that training does not wait for it.
         self._published = self._writer.submit(self._publish, first, step)
 
     def finish(self, step: int) -> None:
-        """Training is over after `step` steps: waits for the recording to be published; says so when there is none."""
+        """Wait for the publication after the last step, `step`; report if there is no recording."""
         if self._since is not None:
-            # It ended in mid-range.
+            # Training ended within the range.
             self._last = step
             self.after(step)
         if self._published is not None:
@@ -121,7 +121,7 @@ class Profiling:
         self._worker.telemetry.notice("NotProfiled", f"no step is recorded: {why}", level="Warning")
 
     def abandon(self) -> None:
-        """Training ends, or goes back, in mid-range: nobody waits for what is half recorded."""
+        """Discard an unfinished recording when training ends or rolls back within the range."""
         if self._since is not None:
             self._since = None
             with contextlib.suppress(tf.errors.OpError):
@@ -132,20 +132,20 @@ class Profiling:
 
 
 def pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
-    """The steps after which executions must end, so that a recording holds its range and nothing else."""
+    """Return the steps after which executions must end, so that a recording has exactly its range."""
     return () if steps is None else (max(1, steps.first_step) - 1, max(1, steps.last_step))
 
 
 def _range(steps: ProfileSteps | None) -> tuple[int, int]:
-    """First and last step; (1, 0) for none. Steps count from 1, and 0 is taken for the first."""
+    """Return the first and last step; (1, 0) for none. Steps count from 1, and 0 is taken as 1."""
     return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
 
 
 class DeviceMeter:
-    """Reads what TensorFlow's allocator and, for GPUs, NVIDIA's library say; nothing on a CPU.
+    """Reads device metrics from TensorFlow's allocator and, for GPUs, from NVML; none on a CPU.
 
-    `memory_info` is `tf.config.experimental.get_memory_info`; `nvml` loads NVIDIA's package, which is asked for only
-    when the job computes on GPUs. Figures that cannot be had are left out: they are no reason to end a run.
+    `memory_info` is `tf.config.experimental.get_memory_info`; `nvml` imports NVIDIA's package and is called only if the
+    job uses GPUs. Unavailable metrics are omitted and never end a run.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class DeviceMeter:
             self._open(nvml, environment.get("CUDA_VISIBLE_DEVICES"))
 
     def read(self) -> dict[str, int | float]:
-        """Fields of Progress: bytes of the fullest device, percent on average over the devices."""
+        """Return fields of Progress: bytes of the fullest device, utilization in percent, averaged over the devices."""
         found: dict[str, int | float] = {}
         with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):
             peaks = [self._memory_info(name)["peak"] for name in self._names]
@@ -177,7 +177,7 @@ class DeviceMeter:
                 fullest = max((self._nvml.nvmlDeviceGetMemoryInfo(handle) for handle in self._handles), key=_used)
                 found["device_memory_used_bytes"] = fullest.used
                 found["device_memory_total_bytes"] = fullest.total
-            # Some virtual GPUs tell of memory alone.
+            # Some virtual GPUs report memory only.
             with contextlib.suppress(self._nvml.NVMLError):
                 busy = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
                 found["device_utilization_percent"] = round(sum(busy) / len(busy), 1)
@@ -193,7 +193,7 @@ class DeviceMeter:
             self._handles = [self._handle(name) for name in self._visible(visible)[: len(self._names)]]
 
     def _visible(self, visible: str | None) -> list[str]:
-        """NVML counts all GPUs of the machine; CUDA those of this variable, by number or uuid, in its order."""
+        """Return the GPUs that CUDA uses, by index or UUID; NVML itself counts all GPUs of the machine."""
         if visible is None:
             return [str(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         return [name.strip() for name in visible.split(",") if name.strip()]
