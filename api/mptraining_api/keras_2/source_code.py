@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mptraining_api.keras_2.names import (
@@ -475,8 +475,3 @@ def _prefixes(name: str) -> Iterator[str]:
 def _short(node: ast.AST) -> str:
     text = ast.unparse(node).partition("\n")[0]
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def together(codes: Iterable[KerasCode]) -> KerasCode:
-    """What several texts of one program show."""
-    return sum(codes, KerasCode())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mptraining_api.keras_2.source_code import KerasCode, of_image, of_requirements, read, together
+from mptraining_api.keras_2.source_code import KerasCode, of_image, of_requirements, read
 
 TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden" / "keras_2_code.yaml").read_text())
 
@@ -33,7 +33,7 @@ def test_code_of_both_generations_has_none(code: str) -> None:
 
 @pytest.mark.parametrize("code", TABLE["keras_3"])
 def test_keras_3_code_is_never_legacy(code: str) -> None:
-    found = together([seen(code), read("model.fit_generator(x)")])
+    found = seen(code) + read("model.fit_generator(x)")
     assert found.keras_3
     assert not found.needs_legacy
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.problems import InvalidData
-from mptraining_records.reading.order import Order, Position, worker_positions
+from mptraining_records.reading.order import Order
 
 orders = st.builds(
     Order,
@@ -41,8 +40,8 @@ def test_the_order_is_the_same_for_any_number_of_workers(order: Order, epoch: in
     together: dict[int, int] = {}
     for start in range(0, order.count, batch):
         for worker in range(workers):
-            positions = worker_positions(start, min(batch, order.count - start), worker, workers)
-            assert (positions % workers == worker).all()
+            end = min(start + batch, order.count)
+            positions = np.arange(start + (worker - start) % workers, end, workers)
             records = order.records(epoch, positions)
             together |= dict(zip(positions.tolist(), records.tolist(), strict=True))
     assert [together[position] for position in range(order.count)] == _all(order, epoch)
@@ -113,18 +112,3 @@ def test_positions_outside_the_epoch_are_refused(position: int) -> None:
 def test_sizes_below_one_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Order(**{"count": 10, "seed": 0} | wrong)
-
-
-class Test_Position:
-    def test_survives_json(self) -> None:
-        position = Position(seed=7, epoch=2, examples=12_345, fingerprint="ab12")
-        assert Position.from_json(position.to_json()) == position
-
-    def test_ignores_what_a_newer_version_added(self) -> None:
-        text = '{"seed": 1, "epoch": 0, "examples": 5, "fingerprint": "f", "later": true}'
-        assert Position.from_json(text) == Position(1, 0, 5, "f")
-
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": "x"}'])
-    def test_what_is_no_position_is_refused(self, text: str) -> None:
-        with pytest.raises(InvalidData, match="unreadable"):
-            Position.from_json(text)

@@ -14,13 +14,10 @@ resumed job must continue in the same order.
 from __future__ import annotations
 
 import functools
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mptraining_api.problems import InvalidData
 
 UInt64s = NDArray[np.uint64]
 # splitmix64 adds this odd constant (2^64 divided by the golden ratio) once per number drawn.
@@ -71,19 +68,6 @@ class Position:
     epoch: int
     examples: int
     fingerprint: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Position:
-        """Parse the result of `to_json`; other fields are ignored. Raises InvalidData if one is missing."""
-        try:
-            fields = json.loads(text)
-            numbers = {name: int(fields[name]) for name in ("seed", "epoch", "examples")}
-            return Position(**numbers, fingerprint=str(fields["fingerprint"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidData("position", f"unreadable: {text[:80]!r}") from error
 
 
 @dataclass(frozen=True)
@@ -170,12 +154,6 @@ class Order:
         shift = np.where(sequence >= last_end, size - last_size, 0)
         block, offset = np.divmod(sequence + shift, size)
         return blocks[block] * size + offset
-
-
-def worker_positions(start: int, count: int, worker: int, workers: int) -> Int64s:
-    """Return a worker's share of the positions start … start + count - 1: those equal to `worker` mod `workers`."""
-    first = start + (worker - start) % workers
-    return np.arange(first, start + count, workers, dtype=np.int64)
 
 
 @functools.lru_cache(maxsize=4)

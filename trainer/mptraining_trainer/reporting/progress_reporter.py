@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import requests
 
 from mptraining_api import launch
 from mptraining_api.events import Event, Finished, Progress
+
+if TYPE_CHECKING:
+    from mptraining_trainer.reporting.telemetry import Notify
 
 # Seconds between two reports, the operator's limit; the report of the last step may come at any time.
 EVERY = 5.0
@@ -40,12 +43,6 @@ _UNWANTED = frozenset({400, 413})
 TOPIC = "ProgressNotReported"
 
 
-class Voice(Protocol):
-    """The signature of `Telemetry.notice`."""
-
-    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None: ...
-
-
 class Reporter:
     """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
@@ -58,7 +55,7 @@ class Reporter:
         url: str,
         token_file: Path,
         certificate: str,
-        notice: Voice,
+        notice: Notify,
         *,
         every: float = EVERY,
         clock: Callable[[], float] = time.monotonic,
@@ -86,7 +83,7 @@ class Reporter:
         self._thread.start()
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str], notice: Voice) -> Self | None:
+    def from_environment(cls, environment: Mapping[str, str], notice: Notify) -> Self | None:
         """Return the reporter, None if no operator has set a URL or the certificate cannot be written."""
         url = environment.get(launch.PROGRESS_URL)
         if not url:
