@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ def _full(text: str) -> None:
 
 def state(examples: int) -> bytes:
     """What is kept to resume after so many examples."""
-    return Position(SEED, 0, examples, "0" * 64).to_json().encode()
+    return json.dumps(asdict(Position(SEED, 0, examples, "0" * 64))).encode()
 
 
 def reread_bound(count: int, shuffle: int, record_bytes: float) -> float:
