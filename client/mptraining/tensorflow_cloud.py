@@ -4,8 +4,8 @@
 
     job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
 
-`run` has tensorflow-cloud's arguments, defaults and messages. Where it is another, the guide says so ("Moving from
-tensorflow-cloud"). Nothing is built: the program is shipped as text and runs in the trainer's image.
+`run` has tensorflow-cloud's arguments, defaults and messages. Where it differs, docs/guide/migrate.md says so ("Moving
+from tensorflow-cloud"). Nothing is built: the program is shipped as text and runs in the trainer's image.
 """
 
 from __future__ import annotations
