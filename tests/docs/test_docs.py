@@ -323,7 +323,7 @@ def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
     code = "".join(each.read_text(encoding="utf-8") for each in files)
     # A message stands in several strings, one a line of the source.
     code = re.sub(r'"\s*\n\s*f?"', "", code)
-    named = [row[0] for row in _table("docs/guide/notebooks.md", "### What a notebook prints beside the progress")]
+    named = [row[0] for row in _table("docs/guide/notebooks.md", "### Messages in a notebook")]
     others = ("Note: you may need", "All log messages before")
     ours = [each.strip("`").removeprefix("advice: ") for each in named if not each.strip("`").startswith(others)]
     assert len(ours) > 10
