@@ -41,17 +41,22 @@ from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
 
 ROOT = Path(__file__).parents[2]
-EXECUTED = ("README.md", "docs/guide.md", "docs/cluster.md")
+# Every page of the guide: a new one is checked from the day it is written.
+GUIDE = tuple(sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")))
+EXECUTED = ("README.md", *GUIDE, "docs/cluster.md")
 DOCUMENTS = (
     *EXECUTED,
+    "docs/guide.md",
     "docs/architecture.md",
     "docs/keras-io.md",
+    "docs/measured.md",
     "docs/precision.md",
     "docs/reliability.md",
     "docs/security.md",
     "docs/tensorflow-cloud.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "charts/mptraining/README.md",
 )
 LANGUAGES = ("text", "yaml", "python", "bash")
 
@@ -282,24 +287,26 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
         Budget.BACKOFF_LIMIT: "`backoffLimit`",
         Budget.INFRASTRUCTURE_RETRIES: "`infrastructureRetries`",
     }
-    told = {row[0].strip("`"): row[2] for row in _table("docs/guide.md", "## Reasons")}
+    told = {row[0].strip("`"): row[2] for row in _table("docs/guide/reference.md", "## Reasons")}
     assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
 
 
 def test_the_guide_names_every_reason_to_wait() -> None:
     source = (ROOT / "operator" / "mptraining_operator" / "plan" / "waiting.py").read_text(encoding="utf-8")
     known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source), NAMESPACE_FULL}
-    told = {row[0].strip("`") for row in _table("docs/guide.md", "## Reasons", 1)}
+    told = {row[0].strip("`") for row in _table("docs/guide/reference.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
 
 
 def test_the_guide_names_every_phase() -> None:
-    told = {name for row in _table("docs/guide.md", "### Phases and conditions") for name in row[0].split(", ")}
+    told = {
+        name for row in _table("docs/guide/kubernetes.md", "### Phases and conditions") for name in row[0].split(", ")
+    }
     assert told == {phase.value for phase in Phase}
 
 
 def test_the_guide_names_every_condition_with_its_reasons() -> None:
-    rows = {row[0].strip("`"): row for row in _table("docs/guide.md", "### Phases and conditions", 1)}
+    rows = {row[0].strip("`"): row for row in _table("docs/guide/kubernetes.md", "### Phases and conditions", 1)}
     assert rows.keys() == set(get_args(Condition.model_fields["type"].annotation))
     source = (ROOT / "operator" / "mptraining_operator" / "plan" / "conditions.py").read_text(encoding="utf-8")
     written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
@@ -316,7 +323,7 @@ def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
     code = "".join(each.read_text(encoding="utf-8") for each in files)
     # A message stands in several strings, one a line of the source.
     code = re.sub(r'"\s*\n\s*f?"', "", code)
-    named = [row[0] for row in _table("docs/guide.md", "### What a notebook prints beside the progress")]
+    named = [row[0] for row in _table("docs/guide/notebooks.md", "### Messages in a notebook")]
     others = ("Note: you may need", "All log messages before")
     ours = [each.strip("`").removeprefix("advice: ") for each in named if not each.strip("`").startswith(others)]
     assert len(ours) > 10
@@ -336,7 +343,7 @@ def test_the_guide_names_every_field_of_tfjob() -> None:
         "status": "completionTime conditions lastReconcileTime replicaStatuses startTime",
     }
     told: dict[str, set[str]] = {}
-    for row in _table("docs/guide.md", "## Moving from Kubeflow's TFJob"):
+    for row in _table("docs/guide/migrate.md", "## Moving from Kubeflow's TFJob"):
         first, *more = re.findall(r"`([\w.*/]+)`", row[0].partition(" (")[0])
         if row[0].startswith("…"):
             continue
@@ -347,7 +354,7 @@ def test_the_guide_names_every_field_of_tfjob() -> None:
 
 def test_the_guide_has_the_defaults_of_settings() -> None:
     defaults = OperatorSettings().to_document()
-    for name, default, _ in _table("docs/guide.md", "### Settings"):
+    for name, default, _ in _table("docs/guide/operate.md", "### Settings"):
         value: Any = defaults
         for part in name.strip("`").split("."):
             value = value.get(part) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""docs/guide.md has a row for each argument of `model.fit` of both generations, and each row's fields exist."""
+"""docs/guide/train.md has a row for each argument of `model.fit` of both generations, and each row's fields exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptraining_api.spec import JobSpec, MPTrainingJob
 
 pytestmark = pytest.mark.training
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "train.md").read_text(encoding="utf-8")
 _SECTION = re.search(r"#### The arguments of `fit`\n(.*?)\n#", GUIDE, re.DOTALL)
 _ROW = re.compile(r"^\| (`.+?`) \| (supported|refused|meaningless here) \| (.+) \|$", re.MULTILINE)
 

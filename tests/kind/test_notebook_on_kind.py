@@ -1,4 +1,4 @@
-"""The README's notebook: a real Jupyter kernel submits to a real cluster, watches, and predicts with the model."""
+"""The notebook of docs/guide/notebooks.md: a real Jupyter kernel submits to a real cluster and uses the model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import yaml
 from tests.kind import notebooks
 
 ROOT = Path(__file__).parents[2]
-HEADING = "\n## From a notebook\n"
+DOCUMENT = ROOT / "docs" / "guide" / "notebooks.md"
+HEADING = "\n## A first job from a notebook\n"
 COLAB = ROOT / "tests" / "requirements-colab.lock"
 
 
-def readme() -> tuple[str, str, str]:
-    """The name of the program in the README's section, its text, and the cell."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
+def first_job() -> tuple[str, str, str]:
+    """The name of the program in the guide's section, its text, and the cell."""
+    section = DOCUMENT.read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
     program, cell = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     name = program.splitlines()[0].removeprefix("# ")
     assert name.endswith(".py")
@@ -47,8 +48,8 @@ def surroundings(kind: Any, folder: Path) -> dict[str, str]:
 def executed(
     kind: Any, folder: Path, cell: str, *, python: Path = Path(sys.executable), more: dict[str, str] | None = None
 ) -> notebooks.Ran:
-    """The program written by a cell, then the README's cell; what both left is looked at."""
-    name, program, _ = readme()
+    """The program written by a cell, then the guide's cell; what both left is looked at."""
+    name, program, _ = first_job()
     work = folder / "work"
     work.mkdir()
     (folder / "home").mkdir()
@@ -68,14 +69,14 @@ def executed(
     return ran
 
 
-def test_the_readmes_cell_trains_on_the_cluster_and_predicts(kind: Any, tmp_path: Path) -> None:
-    _, _, cell = readme()
+def test_the_guides_cell_trains_on_the_cluster_and_predicts(kind: Any, tmp_path: Path) -> None:
+    _, _, cell = first_job()
     executed(kind, tmp_path, cell)
 
 
 @pytest.mark.soak
 def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_path: Path) -> None:
-    _, _, cell = readme()
+    _, _, cell = first_job()
     ours = "import mptraining.tensorflow_cloud as tfc"
     assert ours in cell
     executed(kind, tmp_path, cell.replace(ours, "import mptraining.colab\nimport tensorflow_cloud as tfc"))
@@ -83,8 +84,8 @@ def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_pa
 
 @pytest.mark.soak
 def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path: Path) -> None:
-    """An environment of Colab's versions, into which the README's own `%pip install` brings the wheel."""
-    _, _, cell = readme()
+    """An environment of Colab's versions, into which the guide's own `%pip install` brings the wheel."""
+    _, _, cell = first_job()
     assert cell.startswith("%pip install")
     python = colab(tmp_path / "colab")
     before = packages(python)

@@ -31,7 +31,9 @@ AUDIENCE = f"//{POOL}/providers/kind"
 USER = "roles/storage.objectUser"
 
 # The YAML of the guide's section, by the name of the file or the heading's word.
-GUIDE = [block for block in blocks("docs/guide.md") if block.section == "Storage" and block.language == "yaml"]
+GUIDE = [
+    block for block in blocks("docs/guide/kubernetes.md") if block.section == "Storage" and block.language == "yaml"
+]
 FILES = {block.file: yaml.safe_load(block.text) for block in GUIDE if block.file}
 
 
