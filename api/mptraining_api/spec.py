@@ -220,7 +220,7 @@ class Precision(Model):
 
     policy: Literal["Auto", "Measure", "float32", "mixed_float16", "mixed_bfloat16"] | None = Field(
         None,
-        description="Auto follows the accelerator; Measure measures the policies with the job's model and device.",
+        description="Auto follows the accelerator; Measure compares the policies on the job's model and device.",
     )
     loss_scale: LossScale | None = Field(None, description="Loss scaling under mixed_float16.")
 
@@ -311,7 +311,7 @@ class RunPolicy(Model):
         None, description="The job is restarted after this time without a step."
     )
     ttl_seconds_after_finished: NonNegative | None = Field(
-        None, description="The job is deleted this time after it has ended."
+        None, description="Time from the end of the job to its deletion."
     )
     suspend: bool | None = Field(None, description="Stop at a checkpoint and release the machines.")
 
