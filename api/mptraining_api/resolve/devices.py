@@ -121,8 +121,8 @@ def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
         return devices
     cpu = accelerators.lookup("cpu")
     processes = devices.processes if before.kind == "gpu" else 1
-    # Two logical devices give the strategy several replicas, as accelerators do; MultiWorkerMirroredStrategy would use one
-    # of them only.
+    # Two logical devices give the strategy several replicas, as accelerators do; MultiWorkerMirroredStrategy would use
+    # only one of them.
     count = 2 if processes == 1 and splits_in_two else 1
     accelerator = ResolvedAccelerator(
         type=cpu.name, kind="cpu", title=cpu.title, count_per_node=count, asked_for=before.type
