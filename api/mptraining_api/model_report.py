@@ -111,9 +111,10 @@ class Memory(Model):
 
 
 class Report(Model):
-    """`kept_float32` are layers that compute in float32 under a mixed policy; the other lists contain problems.
+    """`kept_float32` are layers that compute in float32 under a mixed policy.
 
-    `padding_cost` is that of the whole model. `memory` begins with float32.
+    `softmax_not_float32` and `output_not_float32` name what to change. `padding_cost` is that of the whole model.
+    `memory` begins with float32.
     """
 
     model: str

@@ -3,7 +3,7 @@
 Problem                     base class: where, found, expected, next step
 ├── InvalidSpec             the job can never work as it is written
 ├── OutsideLimits           the administrator's limits do not allow what the job asks for
-├── InvalidData             records, folders or objects that cannot be read as the job says
+├── InvalidData             records, folders or objects that cannot be read as the job specifies
 ├── InvalidProgram          the model or script that the job names cannot be imported or trained
 ├── ResumeRefused           the run folder or its checkpoint belongs to other work
 ├── StorageUnavailable      a bucket or a file system that does not answer; the error may be transient

@@ -54,7 +54,7 @@ class KerasCode:
 
     @property
     def needs_legacy(self) -> bool:
-        """Whether the source has signs of Keras 2 and none of Keras 3."""
+        """Return whether the source has signs of Keras 2 and none of Keras 3, and does not import `keras`."""
         return bool(self.keras_2) and not self.keras_3 and not self.bare
 
     def __add__(self, other: KerasCode) -> KerasCode:

@@ -49,7 +49,7 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
             )
         return
     if script:
-        yield "A script goes on from the last complete epoch, not from the step: keep epochs short."
+        yield "A script resumes from the last complete epoch, not from the step: keep epochs short."
     elif spot and job.checkpoint.every_steps is None:
         yield (
             "Spot leaves pods 15 s: what was trained since the last checkpoint (now the end of each "
@@ -72,7 +72,7 @@ def _precision(job: ResolvedJob) -> Iterator[str]:
     capability = accelerator.compute_capability or 0.0
     if policy == "mixed_float16" and accelerator.kind == "gpu":
         if job.precision.loss_scale_mode == "Fixed":
-            yield ("A fixed loss scale does not give way to overflow: steps are skipped for as long as it is too high.")
+            yield ("A fixed loss scale is not reduced on overflow: steps are skipped for as long as it is too high.")
         elif "mixed_bfloat16" not in accelerator.policies:
             yield f"{title} has no bfloat16. Under mixed_float16 a few skipped steps at the start are normal."
     if policy == "mixed_float16" and accelerator.kind == "cpu":
@@ -137,7 +137,7 @@ def _shapes(job: ResolvedJob) -> Iterator[str]:
 
 def _metrics(job: ResolvedJob) -> Iterator[str]:
     if job.data is not None and not job.data.validation:
-        yield "No data.validation: the metrics tell how well the training data is remembered, not more."
+        yield "No data.validation: the metrics are those of the training data only."
     if job.data is not None and job.data.shuffle_buffer_size == 0:
         yield "shuffle.bufferSize 0: records are seen in the order in which they are stored."
     if job.accelerator.asked_for is not None:

@@ -138,5 +138,5 @@ def suggestion(
     warmup = "" if now < base else f", warmupSteps: {steps if steps is not None else '<five epochs>'}"
     written = f"{{rule: {rule or 'Linear'}, baseBatchSize: {base}{warmup}}}"
     if rule is None:
-        return f"learningRateScaling: {written} for SGD, rule: SquareRoot for Adam and its kin"
+        return f"learningRateScaling: {written} for SGD, rule: SquareRoot for Adam and similar optimizers"
     return f"learningRateScaling: {written} multiplies it by {factor(rule, base, now):.3g}, as fits {optimizer}"

@@ -28,7 +28,7 @@ _SELECTORS = (
     "cloud.google.com/gke-tpu-topology",
 )
 _OWN_PREFIX = "mptraining.dev/"
-# Deprecated forms of fields of the security context; the API server still applies the first.
+# Deprecated forms of fields of the security context; the API server still applies the AppArmor one.
 _SECURITY_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
