@@ -1,6 +1,6 @@
-"""The MPTrainingJob resource and every contract between operator, trainer and client, as pure values.
+"""The MPTrainingJob resource and every contract between operator, trainer and client, as immutable values.
 
 `spec` is the resource as a user writes it; `rules` validate it; `resolve` decides every default and returns a
 `resolved_job`. `launch` defines the worker processes, `events` what they report, `run_folder` the files that they
-write, `outcomes` their exit codes, and `status` the resource's status. This package imports pydantic and no more.
+write, `outcomes` their exit codes, and `status` the resource's status. The package depends on pydantic and PyYAML only.
 """

@@ -1,7 +1,6 @@
-"""The catalogue of accelerators: what a user may ask for, and what each needs of Kubernetes and of a program.
+"""Catalogue of accelerators: types and topologies, Kubernetes labels and resources, supported precision policies.
 
-Everything that differs between accelerators is data in `accelerators.toml`; the file is read once, when first
-asked.
+All differences between accelerators are data in `accelerators.toml`; the file is read once, on first use.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ TYPE = "spec.accelerator.type"
 TOPOLOGY = "spec.accelerator.topology"
 COUNT = "spec.accelerator.countPerNode"
 
-# GKE: slices of up to 64 chips have sides of 2 or 4; only the smallest, one machine's 2x2x1, breaks that.
+# GKE: slices of up to 64 chips have sides of 2 or 4, except for the smallest, 2x2x1 on one machine.
 _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 
 
 @dataclass(frozen=True, slots=True)
 class Cuboid:
-    """Slices of which GKE gives a rule instead of a list.
+    """TPU slices whose topologies GKE defines by a rule instead of a list.
 
-    To 64 chips sides of 2 or 4 with A<=B<=C, above that multiples of 4 (GKE, "Plan TPUs on GKE").
+    Up to 64 chips, sides of 2 or 4 with A<=B<=C; above that, multiples of 4 (GKE, "Plan TPUs on GKE").
     """
 
     chips_per_pod: int
     most_chips: int
 
     def topologies(self) -> Mapping[str, tuple[int, ...]]:
-        """Every topology by size -> chips per pod."""
+        """Return the chips per pod of every topology, ordered by size."""
         most = self.most_chips // 64
         large = [
             (4 * a, 4 * b, 4 * c)
@@ -51,8 +50,9 @@ class Cuboid:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """One accelerator. `memory_gib` is of one device; batch, width and channels should be multiples "
-    "of `multiple`."""
+    """One accelerator. `memory_gib` is that of one device. Batch size, layer widths and channels should be multiples
+    of `multiple`.
+    """
 
     name: str
     title: str
@@ -60,9 +60,9 @@ class AcceleratorType:
     aliases: tuple[str, ...]
     policies: tuple[str, ...]
     multiple: int
-    # Devices that one machine is offered with; empty for cpu and for TPUs, whose topologies say it.
+    # Possible numbers of devices per machine; empty for cpu, and for TPUs, where the topology determines the number.
     counts: tuple[int, ...]
-    # Topology -> chips per pod, the usual one first; empty for cpu and GPUs.
+    # Topology -> chips per pod, the default first; empty for cpu and GPUs.
     topologies: Mapping[str, tuple[int, ...]]
     replicas_per_device: int
     compute_capability: float | None
@@ -76,7 +76,7 @@ class AcceleratorType:
 
 @cache
 def catalogue() -> Mapping[str, AcceleratorType]:
-    """Canonical name -> accelerator, in the order of the file."""
+    """Return the accelerators by canonical name, in the order of the file."""
     import tomllib
 
     document = tomllib.loads(Path(__file__).with_name("accelerators.toml").read_text(encoding="utf-8"))
@@ -113,9 +113,9 @@ def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
 
 
 def canonical(alias: str) -> str:
-    """The catalogue's name for what people say (`t4` -> `nvidia-tesla-t4`); a canonical name stays as it is.
+    """Return the canonical name for an alias (`t4` -> `nvidia-tesla-t4`) or a canonical name, in any case.
 
-    Raises InvalidSpec naming the nearest one.
+    Raises InvalidSpec with the nearest name.
     """
     word = alias.strip().lower()
     for accelerator in catalogue().values():
@@ -125,7 +125,7 @@ def canonical(alias: str) -> str:
 
 
 def lookup(type: str) -> AcceleratorType:
-    """The accelerator with this canonical name. Raises InvalidSpec naming the nearest one."""
+    """Return the accelerator with this canonical name. Raises InvalidSpec with the nearest name."""
     accelerator = catalogue().get(type)
     if accelerator is None:
         raise _unknown(type)
@@ -136,26 +136,26 @@ def _unknown(word: str) -> InvalidSpec:
     spellings = {name: name for name in catalogue()}
     for name, accelerator in catalogue().items():
         spellings |= dict.fromkeys(accelerator.aliases, name)
-    said = word.strip().lower()
-    if said in spellings:
-        why = "is not in small letters" if said in catalogue() else "is a short name of the command line"
-        return InvalidSpec(TYPE, f"{word!r} {why}; write {spellings[said]!r}")
-    meant = next((spellings[part] for part in said.split("-") if part in spellings), None)
-    if meant is None:
-        # "gpu" is one letter from "cpu" and never means it.
-        close = difflib.get_close_matches(said, [name for name in spellings if name != "cpu"], n=1)
-        meant = spellings[close[0]] if close else None
-    hint = f"Did you mean {meant!r}? " if meant else ""
+    lower = word.strip().lower()
+    if lower in spellings:
+        why = "is not in small letters" if lower in catalogue() else "is a short name of the command line"
+        return InvalidSpec(TYPE, f"{word!r} {why}; write {spellings[lower]!r}")
+    suggested = next((spellings[part] for part in lower.split("-") if part in spellings), None)
+    if suggested is None:
+        # "gpu" is one letter from "cpu" but never means it.
+        close = difflib.get_close_matches(lower, [name for name in spellings if name != "cpu"], n=1)
+        suggested = spellings[close[0]] if close else None
+    hint = f"Did you mean {suggested!r}? " if suggested else ""
     return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}Known: {', '.join(catalogue())}.")
 
 
 def chips(topology: str) -> int:
-    """Chips of a whole slice: the product of its sides."""
+    """Return the number of chips of a whole slice: the product of its sides."""
     return math.prod(int(side) for side in topology.split("x"))
 
 
 def pods(topology: str, chips_per_pod: int) -> int:
-    """Pods of a slice, one on each machine. Raises InvalidSpec when the chips do not fill them."""
+    """Return the number of pods of a slice, one per machine. Raises InvalidSpec if they would not use all chips."""
     total = chips(topology)
     if chips_per_pod < 1 or total % chips_per_pod or total == 0:
         raise InvalidSpec(
@@ -167,9 +167,9 @@ def pods(topology: str, chips_per_pod: int) -> int:
 
 
 def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...]:
-    """Chips per pod that a slice of this topology comes with, the usual number first; several only for 2x4.
+    """Return the possible chips per pod of this topology, the default first; only 2x4 has several.
 
-    Raises InvalidSpec with the topologies that exist.
+    Raises InvalidSpec with the nearest topologies.
     """
     found = accelerator.topologies.get(topology)
     if found is None:
@@ -182,7 +182,7 @@ def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...
 
 
 def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:
-    """At most `count` topologies of the accelerator closest in number of chips, in the catalogue's order."""
+    """Return at most `count` topologies of the accelerator, nearest in number of chips, in the catalogue's order."""
     wanted = chips(topology)
     close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[:count]
     return [name for name in accelerator.topologies if name in close]

@@ -1,6 +1,6 @@
-"""What an administrator allows jobs: accelerators, images, registries, nodes. Empty and absent limits allow everything.
+"""Administrator's limits on jobs: accelerators, images, registries, nodes; an empty or absent limit allows everything.
 
-They bind whoever may make MPTrainingJobs. Whoever may make pods has other ways.
+The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
 _DOCKER = "docker.io"
-_DOCKER_TOO = ("index.docker.io", "registry-1.docker.io")
-# distribution/reference, regexp.go: a path in small letters, with single separators between its letters and digits.
+_DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
+# Grammar of distribution/reference, regexp.go: a lower-case path, with single separators between letters and digits.
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?"
 _REFERENCE = re.compile(
@@ -32,7 +32,7 @@ _LOCATION = re.compile(rf"{_HOST}(?:/{_PART})*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """`repository` begins with the registry's host; `tag` is empty where a digest decides, or nothing is said."""
+    """`repository` begins with the registry's host; `tag` is empty if there is a digest or no tag."""
 
     repository: str
     tag: str = ""
@@ -40,7 +40,7 @@ class ImageReference:
 
 
 def parse_image(text: str) -> ImageReference:
-    """The image that a runtime would pull for this name. Raises ValueError for what is none."""
+    """Parse an image name as a container runtime does. Raises ValueError if it is not an image name."""
     found = _REFERENCE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no image, such as registry.example.com/team/trainer:1")
@@ -49,7 +49,7 @@ def parse_image(text: str) -> ImageReference:
 
 
 def parse_location(text: str) -> str:
-    """A registry, or a folder of one, that images may be in. Raises ValueError for what is none, such as a URL."""
+    """Return the full name of a registry or of a folder in one. Raises ValueError for other text, such as a URL."""
     text = text.rstrip("/")
     if _LOCATION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no registry, such as docker.io or registry.example.com/team")
@@ -58,17 +58,17 @@ def parse_location(text: str) -> str:
 
 
 def lies_in(image: ImageReference, location: str) -> bool:
-    """Whether the image is below the registry or folder `location`, as `parse_location` gives it."""
+    """Return whether the image is below the registry or folder `location`, as returned by `parse_location`."""
     return image.repository.startswith(f"{location}/")
 
 
 def matches(image: ImageReference, allowed: ImageReference) -> bool:
-    """Whether the image is what `allowed` names: any tag of it where that says none, else exactly the one it says."""
+    """Return whether `allowed` covers the image: every tag if it has none, else exactly its tag or digest."""
     if image.repository != allowed.repository:
         return False
     if allowed.digest:
         return image.digest == allowed.digest
-    # What a digest pulls need not be what the tag beside it, or that of the limit, stands for.
+    # An image with a digest matches no allowed tag, because the digest may be that of another image.
     return not allowed.tag or (not image.digest and (image.tag or "latest") == allowed.tag)
 
 
@@ -85,7 +85,7 @@ def _repository(name: str) -> str:
 
 def _host(host: str) -> str:
     host = host.lower()
-    return _DOCKER if host in _DOCKER_TOO else host
+    return _DOCKER if host in _DOCKER_ALIASES else host
 
 
 _ASK = "Ask whoever runs the operator."
@@ -99,7 +99,7 @@ def _known(name: str) -> str:
 
 
 def _names(schema: dict[str, Any]) -> None:
-    """For `helm install`, which reads the schema: what `canonical` takes."""
+    """Add the names that `canonical` accepts to the schema, which `helm install` validates."""
     schema["enum"] = [word for each in catalogue().values() for word in (each.name, *each.aliases)]
 
 
@@ -116,7 +116,7 @@ Image = Annotated[Text, AfterValidator(_checked(parse_image))]
 
 
 class JobLimits(Model):
-    """What jobs may use. Empty and absent limits allow everything."""
+    """Limits on jobs. Empty and absent limits allow everything."""
 
     accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
@@ -141,9 +141,9 @@ def refuse(
     operator_namespace: str = "",
     operator_account: str = "",
 ) -> None:
-    """Raises OutsideLimits, with the limit's name, for a job that may not be here, however long it waits.
+    """Raise OutsideLimits, naming the limit, if the job can never be admitted, however long it waits.
 
-    Nodes are counted as the resolved job has them. The operator's own default images are always allowed.
+    The nodes are those of the resolved job. The operator's own default images are always allowed.
     """
     spec = job.spec
     if operator_namespace and job.metadata.namespace == operator_namespace:
@@ -153,7 +153,7 @@ def refuse(
             next_step="Make the job in another namespace.",
         )
     account = spec.pod_template.service_account_name if spec.pod_template else None
-    # Accounts belong to namespaces, but what has the operator's name elsewhere mostly is another operator's.
+    # An account of that name in another namespace is not this operator's, but most likely that of another operator.
     if operator_account and account == operator_account:
         raise OutsideLimits(
             "spec.podTemplate.serviceAccountName",
@@ -180,7 +180,7 @@ def refuse(
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
-    """The images that the job itself names: of its containers, and of volumes whose content is an image."""
+    """Yield the field and name of each image in the job: that of its containers and those of image volumes."""
     asked = job.spec.pod_template
     if asked is None:
         return
@@ -198,7 +198,7 @@ def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
     try:
         image = parse_image(text)
     except ValueError as error:
-        raise OutsideLimits(where, str(error), next_step="Mend the name.") from None
+        raise OutsideLimits(where, str(error), next_step="Fix the name.") from None
     if any(matches(image, parse_image(allowed)) for allowed in limits.images):
         return
     if any(lies_in(image, parse_location(allowed)) for allowed in limits.registries):

@@ -1,7 +1,7 @@
-"""The models and rules as a CustomResourceDefinition; `python -m mptraining_api.crd` writes crd.yaml.
+"""CustomResourceDefinition generated from the models and rules; `python -m mptraining_api.crd` writes crd.yaml.
 
-The API server wants a structural schema: no references, no unions, every field typed, and bounds everywhere
-so that the cost of the CEL rules can be estimated. No defaults: the stored object stays what the user wrote.
+The API server requires a structural schema: no references, no unions, a type for every field, and bounds from which
+it estimates the cost of the CEL rules. The schema has no defaults: the stored object stays as the user wrote it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from mptraining_api.status import JobStatus
 
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
-# `kubectl apply` without --server-side keeps the whole object in an annotation, and annotations end at 256
-# KiB.
+# `kubectl apply` without --server-side stores the whole object in an annotation; annotations are limited to 256 KiB.
 CLIENT_SIDE_APPLY_BYTES = 262_144
 
-# Of JSON schema, what a structural schema knows as well and means alike.
-_KEPT = (
+# The JSON schema keywords that a structural schema has with the same meaning.
+_SAME_KEYWORDS = (
     *("type", "description", "enum", "pattern", "format", "required"),
     *("minimum", "maximum", "minLength", "maxLength"),
     *("minItems", "maxItems", "minProperties", "maxProperties"),
 )
 
 _COLUMNS = (
-    ("Phase", "string", ".status.phase", "One word for people."),
-    ("Accelerator", "string", ".spec.accelerator.type", "What was asked for."),
+    ("Phase", "string", ".status.phase", "Summary in one word."),
+    ("Accelerator", "string", ".spec.accelerator.type", "Accelerator type in the spec."),
     ("Strategy", "string", ".status.strategy", "The tf.distribute strategy."),
     ("Precision", "string", ".status.precision", "The precision policy."),
     ("Progress %", "integer", ".status.progress.percentComplete", "Of all steps."),
-    ("Attempt", "integer", ".status.currentAttempt", "1 for the first; only with -o wide."),
-    ("Reason", "string", '.status.conditions[?(@.type=="Running")].reason', "Why it does not run; only with -o wide."),
+    ("Attempt", "integer", ".status.currentAttempt", "Number of the attempt, from 1; only with -o wide."),
+    (
+        "Reason",
+        "string",
+        '.status.conditions[?(@.type=="Running")].reason',
+        "Why the job is not running; only with -o wide.",
+    ),
     ("Age", "date", ".metadata.creationTimestamp", ""),
 )
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """The CustomResourceDefinition (apiextensions.k8s.io/v1) as plain mappings and lists."""
+    """Return the CustomResourceDefinition (apiextensions.k8s.io/v1) as plain mappings and lists."""
     root: dict[str, Any] = {
         "type": "object",
         "description": "A Keras training job: a program, TFRecords, an accelerator.",
@@ -58,7 +62,7 @@ def custom_resource_definition() -> dict[str, Any]:
         "required": ["spec"],
     }
     for rule in rules():
-        _place(root, rule)
+        _add_validation(root, rule)
     version = {
         "name": VERSION,
         "served": True,
@@ -95,7 +99,7 @@ def _column(name: str, type: str, path: str, description: str) -> dict[str, Any]
 
 
 def structural(model: type[Model]) -> dict[str, Any]:
-    """The model as a structural schema. Raises ValueError for what such a schema cannot say (a union)."""
+    """Return the model as a structural schema. Raises ValueError if it has a type that is not structural (a union)."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -106,7 +110,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         return {"x-kubernetes-int-or-string": True}
     if "type" not in node:
         raise ValueError(f"no structural schema for {node}")
-    result = {key: node[key] for key in _KEPT if key in node}
+    result = {key: node[key] for key in _SAME_KEYWORDS if key in node}
     if "const" in node:
         result["enum"] = [node["const"]]
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
@@ -128,7 +132,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The node with its reference inlined and without the null that stands for an absent field."""
+    """Return the node with its reference inlined and without the null type of an optional field."""
     options = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
     if len(options) == 1:
         node = (
@@ -142,8 +146,8 @@ def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
     return node
 
 
-def _place(root: dict[str, Any], rule: Rule) -> None:
-    """Writes the rule beside the schema of the value that it is about."""
+def _add_validation(root: dict[str, Any], rule: Rule) -> None:
+    """Add the rule to the schema of the value that it validates."""
     node = root
     for part in rule.at.split(".") if rule.at else []:
         node = node["properties"][part.removesuffix("[]")]
@@ -151,7 +155,7 @@ def _place(root: dict[str, Any], rule: Rule) -> None:
             node = node["items"]
     validation = {"rule": rule.cel, "message": rule.text}
     below = rule.field.removeprefix(rule.at)
-    # The API server knows of metadata.name, but its schema here has no such property to point to.
+    # A fieldPath must name a property of this schema, and metadata has none here, though rules can read its name.
     if rule.at and below.startswith("."):
         validation["fieldPath"] = below
     elif rule.field == "spec":
@@ -160,20 +164,20 @@ def _place(root: dict[str, Any], rule: Rule) -> None:
 
 
 class _Text(yaml.SafeDumper):
-    """Without anchors: two equal lists are not one thing."""
+    """YAML dumper that writes equal lists twice instead of using anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
 
 
 def to_yaml() -> str:
-    """The CustomResourceDefinition as the text of `manifests/crd.yaml`."""
+    """Return the text of `manifests/crd.yaml`."""
     text = yaml.dump(custom_resource_definition(), Dumper=_Text, sort_keys=False, width=110)
     return f"# Generated by `python -m mptraining_api.crd`: edit the models and the rules, not this file.\n{text}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the file; with --check, 1 when it is stale; with `-`, prints."""
+    """Write the file; with --check, return 1 if it is stale; with `-`, print the text."""
     parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
     parser.add_argument("path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")

@@ -1,6 +1,6 @@
-"""What a trainer process says while it works: one JSON object a line, in its log and in the run folder.
+"""Events of a trainer process: one JSON object per line, in its log and in the run folder.
 
-Every reader (the terminal, the operator, `mptj compare`, a notebook) knows a run by these alone. `parse` tells an
+The terminal, the operator, `mptj compare` and notebooks read a run from its events alone. `parse` distinguishes an
 Event from any other line of a log and ignores fields of a newer version.
 """
 
@@ -15,9 +15,9 @@ from mptraining_api.model_report import ModelFacts
 
 
 class Trial(Model):
-    """What `precision.policy: Measure` saw of one policy: seconds a step (median), mean loss of the same first steps.
+    """Measurement of one policy by `precision.policy: Measure`: median seconds per step, mean loss of the same steps.
 
-    `loss` is None when it was no finite number. `agrees` says whether it is close enough to float32's.
+    `loss` is None if it was not finite. `agrees` is whether the loss is close enough to float32's.
     """
 
     policy: str
@@ -27,7 +27,7 @@ class Trial(Model):
 
 
 class ExcludedRecord(Model):
-    """A training record that is left out from `step` on, since numbers are not finite with it; `record` counts from 0
+    """A training record that is excluded from `step` on, because it causes non-finite values; `record` counts from 0
     through all files of the data set, in the order of their names.
     """
 
@@ -36,7 +36,7 @@ class ExcludedRecord(Model):
 
 
 class Recovery(Model):
-    """Training went back from `from_step` to `to_step` and went on under `precision`."""
+    """A rollback from `from_step` to `to_step`, after which training continued under the policy `precision`."""
 
     from_step: int
     to_step: int
@@ -58,12 +58,12 @@ class _Event(Model):
     worker: int
 
     def to_json(self) -> str:
-        """One line; logs are read by people too, so what is not known is left out."""
+        """Return one line, without fields that are None, because people read logs, too."""
         return self.model_dump_json(exclude_none=True)
 
 
 class Started(_Event):
-    """Training is about to take its first step; what only the device could tell."""
+    """Training is about to begin; the fields are known only on the device."""
 
     kind: Literal["Started"] = "Started"
     strategy: str
@@ -73,7 +73,7 @@ class Started(_Event):
     devices: tuple[str, ...]
     workers: int
     replicas_in_sync: int
-    # A script batches, counts and stops by itself: None there.
+    # None for scripts, which have their own batches and training loop.
     global_batch_size: int | None = None
     total_steps: int | None = None
     steps_per_epoch: int | None = None
@@ -84,17 +84,17 @@ class Started(_Event):
     parameters: int | None = None
     features: tuple[str, ...] = ()
     cache: str | None = None
-    # From the first request for records to the first batch of them.
+    # Time from the first request for records to the first batch.
     first_record_seconds: float | None = None
     native_bfloat16: bool | None = None
-    # What precision.policy: Measure saw, in this attempt or an earlier one.
+    # Measurements of precision.policy: Measure, in this attempt or an earlier one.
     measured: tuple[Trial, ...] = ()
 
 
 class Progress(_Event):
-    """How far training is, at most every few seconds, and whenever there are validation metrics.
+    """Progress of training, every few seconds at most, and whenever there are validation metrics.
 
-    `metrics` holds finite numbers only; `val_` stands before validation's.
+    `metrics` contains finite numbers only; the names of validation metrics begin with `val_`.
     """
 
     kind: Literal["Progress"] = "Progress"
@@ -105,7 +105,7 @@ class Progress(_Event):
     examples_per_second: float | None = None
     step_seconds: float | None = None
     estimated_remaining_seconds: float | None = None
-    # Of the time since the last Progress; bytes from buckets, requests and retries of this worker.
+    # Values since the last Progress; bytes, requests and retries are this worker's with buckets.
     input_bound_percent: float | None = None
     input_bytes_per_second: float | None = None
     input_requests: int | None = None
@@ -113,14 +113,14 @@ class Progress(_Event):
     learning_rate: float | None = None
     loss_scale: float | None = None
     skipped_steps: int | None = None
-    # Of the last step: the Euclidean norm of all gradients together, before clipping. None when it was not finite.
+    # Euclidean norm of all gradients of the last step, before clipping; None if not finite.
     gradient_norm: float | None = None
-    # The policy in force, and how often training has gone back since the job began.
+    # The current policy, and the number of rollbacks since the job began.
     precision: str | None = None
     recoveries: int | None = None
     peak_memory_bytes: int | None = None
-    # Of this worker's GPUs or TPU cores. Peak: the most that one's tensors took, by TensorFlow's allocator. The rest by
-    # NVML: the fullest GPU's memory with all that uses it, and the mean share of the time in which a kernel ran.
+    # Values of this worker's GPUs or TPU cores. Peak: the maximum over the devices, by TensorFlow's allocator. The
+    # others are from NVML: memory of the fullest GPU by all its users, and mean fraction of time in which a kernel ran.
     device_memory_peak_bytes: int | None = None
     device_memory_used_bytes: int | None = None
     device_memory_total_bytes: int | None = None
@@ -128,7 +128,7 @@ class Progress(_Event):
 
 
 class Notice(_Event):
-    """Something the user ought to know: each `topic` (CamelCase) is said once."""
+    """A message to the user; each `topic` (CamelCase) is reported once."""
 
     kind: Literal["Notice"] = "Notice"
     level: Literal["Info", "Warning"] = "Info"
@@ -147,7 +147,7 @@ class Saved(_Event):
 
 
 class Recovered(_Event):
-    """Training went back to `to_step` after numbers stopped being finite at `from_step`; goes on under `precision`."""
+    """Training rolled back to `to_step` after a non-finite value at `from_step`; it continues under `precision`."""
 
     kind: Literal["Recovered"] = "Recovered"
     from_step: int
@@ -157,14 +157,14 @@ class Recovered(_Event):
 
 
 class Inspected(_Event):
-    """The model was built and looked at; nothing is trained."""
+    """The model was built and inspected; it is not trained."""
 
     kind: Literal["Inspected"] = "Inspected"
     model: ModelFacts
 
 
 class Finished(_Event):
-    """The process is about to leave; `reason` and `exit_code` are those of `outcomes`."""
+    """The process is about to exit; `reason` and `exit_code` are those of `outcomes`."""
 
     kind: Literal["Finished"] = "Finished"
     reason: str
@@ -176,7 +176,7 @@ class Finished(_Event):
     model: str | None = None
     seconds: float | None = None
     training_seconds: float | None = None
-    # Of the whole training; see Started and Progress.
+    # Values over the whole training; see Started and Progress.
     first_record_seconds: float | None = None
     input_bound_percent: float | None = None
     peak_memory_bytes: int | None = None
@@ -189,7 +189,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator=
 
 
 def parse(line: str) -> Event | None:
-    """The Event that stands on this line of a log, or None for any other line and for kinds of a newer version."""
+    """Return the Event on this line of a log; None for any other line and for kinds of a newer version."""
     text = line.strip()
     if not text.startswith("{") or _MARK not in text:
         return None

@@ -1,7 +1,7 @@
-"""From a resolved job to the processes that train it: one command, one environment, one job file for all.
+"""Worker processes of a resolved job: command, environment variables and job file; the identity of each process.
 
-Only `INDEX` differs between the processes, so that the whole fits an Indexed Job's one pod template; a local run sets
-the same variables for its own child processes.
+Only `INDEX` differs between the processes, so that the one pod template of an Indexed Job fits all of them; a local
+run sets the same variables for its child processes.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 INCARNATION = "MPTRAINING_INCARNATION"
 SOURCE_FOLDER = "MPTRAINING_SOURCE_FOLDER"
-# For the process that prepares the source: the files of its ConfigMap, and where its requirements are installed.
+# Folders for the process that prepares the source: the files of its ConfigMap, and the installed requirements.
 CONFIG_MAP_FOLDER = "MPTRAINING_CONFIG_MAP_FOLDER"
 PACKAGES_FOLDER = "MPTRAINING_PACKAGES_FOLDER"
-# Seconds between two Progress events; a terminal wants them oftener than a pod's log.
+# Seconds between two Progress events; a local run shows them more often than a pod logs them.
 PROGRESS_SECONDS = "MPTRAINING_PROGRESS_SECONDS"
-# Where worker 0 reports its progress (an https URL), the file of the token it shows, and the certificate it trusts
-# (PEM). Absent: nobody is told.
+# The https URL to which worker 0 reports its progress, the file of its token, and the certificate that it trusts (PEM).
+# Absent: it sends no reports.
 PROGRESS_URL = "MPTRAINING_PROGRESS_URL"
 PROGRESS_TOKEN_FILE = "MPTRAINING_PROGRESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 PROGRESS_CERTIFICATE = "MPTRAINING_PROGRESS_CERTIFICATE"
-# Bytes that the pod may write to its scratch space, where it has a limit.
+# The pod's limit of ephemeral storage in bytes, if it has one.
 EPHEMERAL_STORAGE = "MPTRAINING_EPHEMERAL_STORAGE_BYTES"
-# The file that the last Event is written to, for whom no log is at hand.
+# The file to which the last Event is written, for readers without the log.
 TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
-# What comes from Secrets, so that no Event repeats it: names of variables, with commas between them and `*` at the end
-# for all that begin so; files and folders, with colons.
+# Variables and paths whose values come from Secrets, so that no Event contains them: names of variables, separated by
+# commas, with a `*` at the end for a prefix; files and folders, separated by colons.
 SECRET_VARIABLES = "MPTRAINING_SECRET_VARIABLES"  # noqa: S105 - the name of a variable
 SECRET_PATHS = "MPTRAINING_SECRET_PATHS"  # noqa: S105 - the name of a variable
-# Seconds that worker 0 keeps a model which has no run folder, until somebody fetches it; the topic of its Notice.
+# Seconds that worker 0 waits for a client to fetch a model without a run folder, and the topic of its Notice.
 MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"
-# Tracebacks of users' mistakes too.
+# When set, errors in the user's job are reported with their traceback, too.
 DEBUG = "MPTRAINING_DEBUG"
 
 TRAINER_PORT = 2222
 COMMAND = ("python", "-m", "mptraining_trainer", "train")
 SOURCE_COMMAND = ("python", "-m", "mptraining_trainer", "source")
-# What a client runs in worker 0's pod: the kept model as a tar, and the word that it has arrived.
+# Commands that a client runs in worker 0's pod: write the model as a tar, and confirm that it has arrived.
 MODEL_COMMAND = ("python", "-m", "mptraining_trainer", "model")
 MODEL_FETCHED_COMMAND = ("python", "-m", "mptraining_trainer", "model-fetched")
 
 
 class Launch(Model):
-    """What to start. `hosts` are host:port, one a process, in the order of their index."""
+    """The processes of one attempt. `hosts` are host:port, one per process, in the order of their index."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -64,27 +64,27 @@ class Launch(Model):
 def launch(
     job: ResolvedJob, *, hosts: Sequence[str], job_path: str, attempt: int, command: Sequence[str] = COMMAND
 ) -> Launch:
-    """The processes of one attempt. `job_path` is where each process finds the job file."""
+    """Return the processes of one attempt. `job_path` is the path of the job file in each process."""
     if len(hosts) != job.processes:
         raise ValueError(f"{len(hosts)} hosts for {job.processes} processes")
     environment = {
         JOB_FILE: job_path,
         HOSTS: ",".join(hosts),
         ATTEMPT: str(attempt),
-        # TensorFlow's C++ log is for its own developers; errors stay.
+        # Level 2 hides the info and warning lines of TensorFlow's C++ log; errors stay.
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }
     if job.keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
     if job.accelerator.kind == "cpu":
-        # A GPU that happens to be there was not asked for.
+        # The job must not use a GPU that the machine happens to have.
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     return Launch(command=tuple(command), environment=environment, job_file=job.to_json(), hosts=tuple(hosts))
 
 
 class WorkerIdentity(Model):
-    """Which of the launched processes this one is."""
+    """Identity of one launched process (TensorFlow: task)."""
 
     index: int
     hosts: tuple[str, ...]
@@ -97,7 +97,7 @@ class WorkerIdentity(Model):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Reads `INDEX`, `HOSTS`, `ATTEMPT` and `INCARNATION`. Raises InvalidSpec naming the variable."""
+        """Read `INDEX`, `HOSTS`, `ATTEMPT` and `INCARNATION`. Raises InvalidSpec with an invalid variable."""
 
         def number(name: str, default: str) -> int:
             value = environment.get(name, default)
@@ -118,7 +118,7 @@ class WorkerIdentity(Model):
 
 
 def tf_config(identity: WorkerIdentity) -> str:
-    """TF_CONFIG as MultiWorkerMirroredStrategy reads it: every process a worker, worker 0 the chief."""
+    """Return TF_CONFIG for MultiWorkerMirroredStrategy: every process is a worker, worker 0 is the chief."""
     return json.dumps(
         {"cluster": {"worker": list(identity.hosts)}, "task": {"type": "worker", "index": identity.index}}
     )

@@ -1,4 +1,4 @@
-"""The base of every value that crosses a boundary: frozen, camelCase on the wire, strict about unknown fields."""
+"""Base class of every serialized value: frozen, camelCase in JSON and YAML, unknown fields refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from mptraining_api.problems import InvalidSpec, nearest
 
-# Bounds keep the CRD's CEL rules inside the API server's cost budget; they are far above what a job needs.
+# The bounds keep the estimated cost of the CRD's CEL rules below the API server's limit; no job needs larger values.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -22,7 +22,7 @@ Arguments = Annotated[dict[str, Any], Field(max_length=256)]
 
 
 class Model(BaseModel):
-    """A frozen value. Input refuses unknown fields; `read` ignores them, as a newer version may have written them."""
+    """A frozen value. `parse` refuses unknown fields; `read` ignores them: a newer version may have written them."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -38,33 +38,33 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls, document: object, *, where: str = "") -> Self:
-        """The value written in `document` (mappings and lists as YAML gives them).
+        """Parse `document` (mappings and lists as YAML loads them).
 
-        Raises InvalidSpec that names the first bad field below `where`, and how many more there are.
+        Raises InvalidSpec with the first invalid field below `where` and the number of further ones.
         """
         try:
-            # JSON's rules are the API server's too: "1" is no number, 1 is no string, a list may stand for a tuple.
+            # JSON mode is as strict as the API server ("1" is no number, 1 is no string) but takes lists as tuples.
             return cls.model_validate_json(json.dumps(document, default=str))
         except ValidationError as error:
             raise _first_problem(cls, error, where) from None
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """The value stored as JSON text, by this or a newer version."""
+        """Parse JSON text that this or a newer version wrote."""
         return cls.model_validate_json(text, extra="ignore")
 
     def to_document(self) -> dict[str, Any]:
-        """Plain mappings and lists for YAML or JSON, without the fields that were left out."""
+        """Return plain mappings and lists for YAML or JSON, without the fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_json(self) -> str:
-        """JSON text that `read` takes back; what was decided to be nothing stands there as null."""
+        """Return JSON text for `read`; fields that are None are written as null."""
         return self.model_dump_json()
 
 
 def _first_problem(cls: type[BaseModel], error: ValidationError, where: str) -> InvalidSpec:
     details = error.errors(include_url=False)
-    # A misspelt field also makes the right one missing: the misspelling is what to mend.
+    # A misspelled field also makes the intended one missing; the misspelling is the error to report.
     first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
     field = where
     for part in first["loc"]:
@@ -86,7 +86,7 @@ def _quote(value: object) -> str:
 
 
 def _fields_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The names a user may write in the mapping at `path` below the model `cls`."""
+    """Return the names that are allowed in the mapping at `path` below the model `cls`."""
     schema = cls.model_json_schema(by_alias=True)
     node: dict[str, Any] = schema
     for part in path:

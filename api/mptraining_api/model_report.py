@@ -1,10 +1,10 @@
-"""What a precision policy does to a model, computed from what the trainer found in it: `mptj check --deep`.
+"""Report on a model under precision policies (`mptj check --deep`): layers, padding, memory, largest batch size.
 
-Pure arithmetic over `inspected`. Memory is an estimate: what must be kept between the passes and, while the backward
-pass goes through the largest layer, the gradients of its input and output. Held against the peak memory of one
-float32 step on a CPU (TensorFlow 2.21): MobileNetV2 at 224x224 71.6 MB an example where 70.9 were used, a chain of
-four layers of 4,096 units 102 kB where 122 were. The short-lived buffers of single operations come on top; `ROOM` is
-left for them.
+The trainer inspects the model and sends the facts (`ModelFacts`); `report` only calculates. Memory is an estimate: the
+activations kept for the backward pass, and the gradients of the largest layer's input and output. Compared with the
+peak memory of one float32 step on a CPU (TensorFlow 2.21), it gives 71.6 MB per example instead of 70.9 for MobileNetV2
+at 224x224, and 102 kB instead of 122 for a chain of four layers of 4,096 units. Temporary buffers of single operations
+are not included; the part of the memory that `ROOM` excludes is for them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mptraining_api.resolved_job import ResolvedJob
 class LayerFacts(Model):
     """One layer that computes, in the order of the computation.
 
-    `output_shape` is that of one example. `inputs` and `outputs` are the widths of its matrix multiplication (units,
-    channels; None where there is none), `multiply_adds` those of one example.
+    `output_shape` is the shape of one example. `inputs` and `outputs` are the widths of its matrix multiplication
+    (units, channels; None without one), `multiply_adds` its multiply-add operations for one example.
     """
 
     name: str
@@ -40,9 +40,9 @@ class LayerFacts(Model):
 class PolicyFacts(Model):
     """The model under one precision policy.
 
-    `activations` are the bytes that the backward pass needs of the forward pass for each example; `copies` those that
-    it needs once, such as weights in the compute dtype. `output` is the dtype of the model's output, `softmax` names
-    those below float32 that are no layer's activation, with their dtype.
+    `activations` are the bytes per example that the forward pass keeps for the backward pass; `copies` the bytes kept
+    once, such as weights in the compute dtype. `output` is the dtype of the model's output; `softmax` names the softmax
+    operations below float32 that are no layer's activation, with their dtype.
     """
 
     policy: str
@@ -55,7 +55,7 @@ class PolicyFacts(Model):
 
 
 class ModelFacts(Model):
-    """A model as the job trains it. Bytes are those of one replica; `slots` are the optimizer's."""
+    """A model as the job trains it. Sizes are bytes of one replica; `slots` are the optimizer's variables."""
 
     name: str
     keras: str
@@ -65,20 +65,20 @@ class ModelFacts(Model):
     slots: int
     gradients: int
     policies: tuple[PolicyFacts, ...]
-    # Layers in whose loops more is kept than was counted.
+    # Layers with loops, which keep more than was counted.
     uncounted: tuple[str, ...] = ()
 
 
-# Of a device's memory, what training may plan with: the driver, the libraries' workspaces and fragmentation take the
-# rest. A tenth is this project's own allowance and was not measured.
+# The usable fraction of a device's memory; the rest is for the driver, the workspaces of libraries and fragmentation.
+# The value is an assumption of this project and was not measured.
 ROOM = 0.9
-# A batch is cut for the matrix units in steps of 8, on GPUs and TPUs.
+# The matrix units of GPUs and TPUs are best used by batch sizes that are multiples of 8.
 BATCH_MULTIPLE = 8
 
 
 class LayerReport(Model):
-    """One layer. `padding` says which widths are padded (`30 -> 32`), `padding_cost` what that adds to the layer's
-    multiplications: 0.1 for a tenth more.
+    """One layer. `padding` lists the padded widths (`30 -> 32`); `padding_cost` is the fraction of multiplications that
+    it adds to the layer.
     """
 
     name: str
@@ -97,7 +97,7 @@ class LayerReport(Model):
 class Memory(Model):
     """Bytes of one replica under one policy; `batch_size` is the largest that fits on the device, None if unknown.
 
-    `working` are the gradients of the largest layer's input and output.
+    `working_per_example` is the size of the gradients of the largest layer's input and output.
     """
 
     policy: str
@@ -111,9 +111,10 @@ class Memory(Model):
 
 
 class Report(Model):
-    """`kept_float32` are layers that compute in float32 under a mixed policy; the other lists name what to change.
+    """`kept_float32` are layers that compute in float32 under a mixed policy.
 
-    `padding_cost` is over the whole model. `memory` is of float32 first.
+    `softmax_not_float32` and `output_not_float32` name what to change. `padding_cost` is that of the whole model.
+    `memory` begins with float32.
     """
 
     model: str
@@ -134,20 +135,20 @@ class Report(Model):
 
 
 def mixed_policy(job: ResolvedJob) -> str | None:
-    """The mixed policy to hold against float32: the job's, else the one its accelerator computes best."""
+    """Return the mixed policy to compare with float32: the job's, else the accelerator's first; None if it has none."""
     if job.precision.policy.startswith("mixed_"):
         return job.precision.policy
     accelerator = accelerators.lookup(job.accelerator.type)
     known = [policy for policy in accelerator.policies if policy.startswith("mixed_")]
     if accelerator.kind == "cpu":
-        # float16 is emulated on every CPU, bfloat16 on those without instructions for it.
+        # Every CPU emulates float16; only CPUs without the instructions emulate bfloat16.
         return "mixed_bfloat16"
-    # Below 7.0 there are no Tensor Cores, but memory is saved all the same.
+    # GPUs below compute capability 7.0 have no Tensor Cores, but a mixed policy still saves memory.
     return known[0] if known else None
 
 
 def report(facts: ModelFacts, job: ResolvedJob) -> Report:
-    """The report on the policy that the job trains under (for Measure: the mixed one)."""
+    """Return the report on the policy of the job (on the mixed policy for Measure)."""
     accelerator = accelerators.lookup(job.accelerator.type)
     by_policy = {each.policy: each for each in facts.policies}
     shown = by_policy.get(job.precision.policy) or facts.policies[-1]
@@ -179,26 +180,29 @@ def report(facts: ModelFacts, job: ResolvedJob) -> Report:
 
 
 def padded(width: int, multiple: int) -> int:
-    """The next multiple."""
+    """Return `width` rounded up to a multiple of `multiple`."""
     return -(-width // multiple) * multiple
 
 
 def largest_batch(device_bytes: int, fixed: int, each: int) -> int:
-    """Examples that fit beside `fixed` bytes, rounded down to BATCH_MULTIPLE where there are that many; 0 for none."""
-    room = math.floor(device_bytes * ROOM) - fixed
-    if room <= 0 or each <= 0:
+    """Return the number of examples of `each` bytes that fit beside `fixed` bytes.
+
+    A number of at least BATCH_MULTIPLE is rounded down to a multiple of it.
+    """
+    free = math.floor(device_bytes * ROOM) - fixed
+    if free <= 0 or each <= 0:
         return 0
-    fits = room // each
-    return fits - fits % BATCH_MULTIPLE if fits >= BATCH_MULTIPLE else fits
+    size = free // each
+    return size - size % BATCH_MULTIPLE if size >= BATCH_MULTIPLE else size
 
 
 def _layers(facts: PolicyFacts, multiple: int) -> list[LayerReport]:
     multiplying = [layer for layer in facts.layers if layer.inputs is not None]
     rows = []
     for layer in facts.layers:
-        # What goes into the first layer is the data, what comes out of the last is the number of classes.
-        free = (multiplying[:1] == [layer], multiplying[-1:] == [layer])
-        padding, cost = _padding(layer, multiple, first=free[0], last=free[1])
+        # The user cannot choose the first layer's input width (the data) and the last one's output width (the classes).
+        first, last = multiplying[:1] == [layer], multiplying[-1:] == [layer]
+        padding, cost = _padding(layer, multiple, first=first, last=last)
         rows.append(
             LayerReport(
                 name=layer.name,
@@ -220,8 +224,8 @@ def _layers(facts: PolicyFacts, multiple: int) -> list[LayerReport]:
 def _padding(layer: LayerFacts, multiple: int, *, first: bool, last: bool) -> tuple[str | None, float]:
     widths = [
         (name, width)
-        for name, width, free in (("in", layer.inputs, first), ("out", layer.outputs, last))
-        if width is not None and not free and width % multiple
+        for name, width, fixed in (("in", layer.inputs, first), ("out", layer.outputs, last))
+        if width is not None and not fixed and width % multiple
     ]
     if not widths:
         return None, 0.0
@@ -248,7 +252,7 @@ _SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def _bytes(layer: LayerFacts) -> int | None:
-    """Of the layer's output for one example; None where its size varies."""
+    """Return the bytes of the layer's output for one example; None if its size varies or its dtype is unknown."""
     if any(size is None for size in layer.output_shape) or layer.output not in _SIZES:
         return None
     return math.prod(size for size in layer.output_shape if size is not None) * _SIZES[layer.output]

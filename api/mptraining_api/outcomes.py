@@ -1,7 +1,7 @@
-"""How a process, an attempt or a job ended: exit code, retry budget and condition reason, once for all.
+"""Outcomes of a process, an attempt or a job: exit code, retry budget and condition reason.
 
-The trainer leaves with an outcome's exit code, the operator reads the code back and decides by the budget, and the
-condition that a user sees carries the reason. Some ends only the operator sees: no process leaves with their code.
+The trainer exits with the outcome's exit code; the operator reads the code, charges the budget and writes the reason
+into the conditions. Only the operator detects the outcomes in `SEEN_FROM_OUTSIDE`; no process exits with their code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Budget(StrEnum):
-    """Which counter a failed attempt is charged to."""
+    """The retry counter that a failed attempt is charged to."""
 
     NONE = "None"
     BACKOFF_LIMIT = "backoffLimit"
@@ -22,7 +22,7 @@ class Budget(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way to end. `exit_code` is the process's; `reason` is the CamelCase word of a condition."""
+    """One outcome. `exit_code` is that of the process; `reason` is the CamelCase reason of a condition."""
 
     reason: str
     exit_code: int
@@ -40,7 +40,7 @@ DIVERGED = Outcome("Diverged", 3, Budget.NEVER_RETRY, "loss or weights are no lo
 PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was taken away")
 STORAGE_UNAVAILABLE = Outcome("StorageUnavailable", 75, Budget.INFRASTRUCTURE_RETRIES, "storage did not answer")
 PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job went away")
-# The attempt's end was decided when the next one began: what a leftover of it says must not be charged to anybody.
+# The previous attempt had ended before the new one began; a remaining process of it must not be charged to a budget.
 SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the job has the run folder")
 
 OUTCOMES: tuple[Outcome, ...] = (
@@ -66,7 +66,7 @@ PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all wor
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 
-# What the operator alone can see; none of them is read from an exit code.
+# Outcomes that only the operator detects; none of them is read from an exit code.
 SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
     OOM_KILLED,
     NODE_LOST,
@@ -83,13 +83,13 @@ _BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
 
 
 def by_reason(reason: str) -> Outcome:
-    """The outcome with that reason; a reason of a newer version counts as a failed program."""
+    """Return the outcome with that reason; a reason of a newer version counts as ProgramFailed."""
     return _BY_REASON.get(reason, PROGRAM_FAILED)
 
 
 def by_exit_code(exit_code: int) -> Outcome:
-    """The outcome that a process's exit code stands for when no Event says more.
+    """Return the outcome of a process's exit code, for a process without a Finished event.
 
-    Codes that nobody assigned, a signal's negative one included, count as a failed program.
+    Other codes, such as the negative code of a signal, count as ProgramFailed.
     """
     return _BY_EXIT_CODE.get(exit_code, PROGRAM_FAILED)

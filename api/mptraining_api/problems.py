@@ -1,18 +1,18 @@
-"""What can be wrong, said so that the reader knows what to do next.
+"""Exceptions whose message is one line that states the problem and the next step.
 
-Problem                     one line: where, what was found, what was expected, the next step
-├── InvalidSpec             the job file says something that can never work
+Problem                     base class: where, found, expected, next step
+├── InvalidSpec             the job can never work as it is written
 ├── OutsideLimits           the administrator's limits do not allow what the job asks for
-├── InvalidData             records, folders or objects that cannot be read as the job says
+├── InvalidData             records, folders or objects that cannot be read as the job specifies
 ├── InvalidProgram          the model or script that the job names cannot be imported or trained
 ├── ResumeRefused           the run folder or its checkpoint belongs to other work
-├── StorageUnavailable      a bucket or a file system that does not answer; may heal by itself
+├── StorageUnavailable      a bucket or a file system that does not answer; the error may be transient
 ├── Diverged                the loss or the weights stopped being finite numbers
 ├── Preempted               this machine is being taken away
 ├── PeerLost                another worker of the same job went away
 └── Superseded              a newer attempt of the job has the run folder
 
-Every class names its `reason`; `outcomes` says which exit code and retry budget a reason has.
+Every class has a `reason`; `outcomes` defines the exit code and the retry budget of each reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import ClassVar
 
 
 class Problem(Exception):
-    """A mistake or a mishap that the user is told about in one line, without a traceback.
+    """An error that is reported to the user in one line, without a traceback.
 
     `where` is the field (`spec.accelerator.type`) or the file; `found` quotes the value.
     """
@@ -46,7 +46,7 @@ class Problem(Exception):
         return " ".join(line.split())
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """Return the lines that IPython prints instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -91,7 +91,7 @@ class Superseded(Problem):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`"Did you mean 'x'?"` for the closest known word, whatever its case, or an empty string when none is close."""
+    """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close."""
     spellings: dict[str, list[str]] = {}
     for each in known:
         spellings.setdefault(each.lower(), []).append(each)

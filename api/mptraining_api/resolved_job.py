@@ -1,6 +1,6 @@
-"""The job with every default decided: what `resolve` makes of a JobSpec and the trainer reads as `job.json`.
+"""The resolved job: a JobSpec with every default decided by `resolve`; the trainer reads it as `job.json`.
 
-Nothing here is absent because nobody thought of it: None means what its comment says.
+A field that is None has the meaning that its comment states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Policy = Literal["Measure", "float32", "mixed_float16", "mixed_bfloat16"]
 
 
 class Choice(Model):
-    """One thing that `resolve` decided, and why; shown by `mptj check` and kept in the run folder."""
+    """One decision of `resolve` with its reason; printed by `mptj check` and stored in the run folder."""
 
     field: str
     value: str
@@ -25,7 +25,7 @@ class Choice(Model):
 
 
 class ResolvedAccelerator(Model):
-    """What the processes will really compute on; on a CPU `count_per_node` is the number of logical devices."""
+    """The accelerator that the processes use; on a CPU, `count_per_node` is the number of logical devices."""
 
     type: str
     kind: Literal["cpu", "gpu", "tpu"]
@@ -34,7 +34,7 @@ class ResolvedAccelerator(Model):
     topology: str | None = None
     provisioning: Literal["OnDemand", "Spot"] = "OnDemand"
     compute_capability: float | None = None
-    # The accelerator that was asked for, when the job fell back to the CPU; else None.
+    # The requested accelerator if the job fell back to the CPU, else None.
     asked_for: str | None = None
 
 
@@ -45,14 +45,14 @@ class ResolvedPrecision(Model):
 
 
 class LearningRate(Model):
-    """The optimizer's own rate (or schedule) is multiplied by `factor` after rising over `warmup_steps`."""
+    """Factor on the optimizer's learning rate or schedule, reached after `warmup_steps` of linear warm-up."""
 
     factor: float
     warmup_steps: int
 
 
 class Placement(Model):
-    """Where Kubernetes puts each pod. `resources` are the accelerator's limits."""
+    """Scheduling constraints of each pod. `resources` are the limits for the accelerator."""
 
     node_selector: dict[str, str]
     resources: dict[str, int]
@@ -62,10 +62,10 @@ class Placement(Model):
 class ResolvedData(Model):
     train: tuple[str, ...]
     validation: tuple[str, ...]
-    # None: from the manifest, else inferred by the trainer.
+    # None: from the data's manifest, else inferred by the trainer.
     features: tuple[Feature, ...] | None
     label: str | None
-    # None: the one label above. Empty: no labels.
+    # None: the one label above. Empty: the data has no labels.
     labels: tuple[str, ...] | None = None
     sample_weight: str | None = None
     # auto | none | module:function
@@ -79,7 +79,7 @@ class ResolvedData(Model):
 
 
 class ResolvedTraining(Model):
-    # Exactly one of epochs and total_steps is given.
+    # Exactly one of epochs and total_steps is set.
     epochs: int | None
     total_steps: int | None
     # None: the whole data.
@@ -90,7 +90,7 @@ class ResolvedTraining(Model):
     validation_freq: int = 1
     initial_epoch: int = 0
     class_weight: dict[str, float] | None = None
-    # None: the function program's own.
+    # None: those of the function program.
     optimizer: KerasObject | None
     loss: KerasObject | None
     metrics: tuple[KerasObject, ...] | None
@@ -98,7 +98,7 @@ class ResolvedTraining(Model):
     # None: measured by the trainer.
     steps_per_execution: int | None
     on_non_finite: Literal["Recover", "Fail"]
-    # Whether TensorFlow's op determinism is on. A job that an older version froze has no such field.
+    # Whether TensorFlow's op determinism is enabled. A job.json of an older version has no such field.
     deterministic: bool = False
     seed: int
     resume: Literal["Auto", "Never", "Required"]
@@ -122,7 +122,7 @@ class ProfileSteps(Model):
 
 
 class ResolvedJob(Model):
-    """`processes` run side by side, each with `replicas_per_process`; together `replicas` share every step."""
+    """`processes` run in parallel with `replicas_per_process` each; all `replicas` share each step."""
 
     version: int = VERSION
     name: str
@@ -134,25 +134,25 @@ class ResolvedJob(Model):
     processes: int
     replicas_per_process: int
     replicas: int
-    # None for scripts, which batch by themselves.
+    # None for scripts, which create their own batches.
     global_batch_size: int | None
     learning_rate: LearningRate
-    # None: the operator's own version, or this machine's Python in a local run.
+    # None: the operator's version of the image, or this machine's Python in a local run.
     image: str | None
     placement: Placement
     program: Program
     source: Source | None
-    # None for scripts, which read their own data and train by themselves.
+    # None for scripts, which read their data and train themselves.
     data: ResolvedData | None
     training: ResolvedTraining | None
     checkpoint: ResolvedCheckpoint
     export: ResolvedExport
     profile: ProfileSteps | None
-    # The run folder. None: a scratch folder, nothing to resume from.
+    # The run folder. None: a scratch folder, from which no job can resume.
     output: str | None
     choices: tuple[Choice, ...]
 
     @property
     def per_replica_batch_size(self) -> int | None:
-        """Examples per replica and step, before accumulation; None for scripts."""
+        """Examples per replica and step, before gradient accumulation; None for scripts."""
         return None if self.global_batch_size is None else self.global_batch_size // self.replicas

@@ -1,6 +1,6 @@
-"""What stands in a run folder, and whose run it is.
+"""Contents of a run folder, the check that a job may resume in it, and the better direction of a metric.
 
-Everything that compares, resumes, explains or draws a run reads this folder and nothing else.
+Comparing, resuming, explaining and plotting a run need only this folder.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ EVENTS = "events"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
-# What the callbacks of a function program write, TensorBoard apart.
+# Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
 RESULT = "result.json"
 
 
 class Best(Model):
-    """The weights that `export.checkpoint: Best` exported: those of this step, with the best value of `monitor`."""
+    """The step with the best value of `monitor`, whose weights `export.checkpoint: Best` exported."""
 
     monitor: str
     mode: Literal["min", "max"]
@@ -33,7 +33,7 @@ class Best(Model):
 
 
 class Result(Model):
-    """How the run ended; `result.json`, written last. Times in seconds, memory in bytes of the chief's process."""
+    """Result of the run in `result.json`, written last. Times in seconds; memory in bytes, of the chief's process."""
 
     version: int = 1
     name: str
@@ -49,11 +49,11 @@ class Result(Model):
     workers: int
     replicas_in_sync: int
     global_batch_size: int | None
-    # Median over the attempt's executions, without the first, which compiles.
+    # Median over the attempt's executions except the first, which compiles.
     step_seconds: float | None
     examples_per_second: float | None
     input_bound_percent: float | None
-    # What the chief's process fetched from buckets, and how long its first batch of records took.
+    # Traffic of the chief's process with buckets, and the time until its first batch of records.
     input_bytes: int | None = None
     input_requests: int | None = None
     input_retries: int | None = None
@@ -62,46 +62,46 @@ class Result(Model):
     seconds: float
     peak_memory_bytes: int
     skipped_steps: int
-    # Damaged records that the chief's process met, of training and validation.
+    # Damaged records that the chief's process skipped, in training and validation data.
     skipped_records: int = 0
     recoveries: int
-    # Each of them; `precision` above is the policy in force at the end.
+    # One entry for each recovery; `precision` above is the policy at the end.
     recovered: tuple[Recovery, ...] = ()
-    # Of the last step; None without loss scaling, and when it was not finite.
+    # Values of the last step; None without loss scaling, or if not finite.
     loss_scale: float | None = None
     gradient_norm: float | None = None
-    # What precision.policy: Measure saw.
+    # Measurements of precision.policy: Measure.
     measured: tuple[Trial, ...] = ()
     native_bfloat16: bool | None
     notices: tuple[str, ...]
     # Path of the exported model below the run folder; None when nothing was exported.
     model: str | None
-    # What was exported, where that is not the last step's.
+    # The exported step, if it is not the last one.
     best: Best | None = None
 
 
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
-    """Name below the run folder of one worker's events; `part` counts from 0."""
+    """Return the path of one worker's events below the run folder; `part` counts from 0."""
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
 
 
 def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:
-    """Name below QUARANTINE, without its ending, of the records that one worker skipped."""
+    """Return the name of the file with the records that one worker skipped, below QUARANTINE, without its suffix."""
     return f"{attempt}-{incarnation}-{worker}"
 
 
 def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
-    """The first field by which `now` is other work than `before`, or None when it may go on in the same folder.
+    """Return the first field that forbids `now` to resume in the folder of `before`; None if it may resume.
 
-    More epochs, another batch size, precision or number of workers is the same work; another name, program or
-    data is not.
+    A job may resume with other epochs, batch size, precision or number of workers, but not with another name, program
+    or data.
     """
     if before.name != now.name:
         return f"metadata.name was {before.name!r} and is {now.name!r}"
     if before.program != now.program:
         return "spec.program is another one"
     if (before.data is None) != (now.data is None):
-        return "spec.data came or went"
+        return "spec.data was added or removed"
     if before.data and now.data:
         for field in ("train", "label", "features"):
             if getattr(before.data, field) != getattr(now.data, field):
@@ -109,12 +109,13 @@ def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
     return None
 
 
-# Parts of names; "io_u" is what Keras makes of IoU.
+# These match anywhere in a name.
 _LOWER = (
     *("loss", "error", "entropy", "divergence", "perplexity", "hinge", "poisson", "false"),
     *("mse", "mae", "rmse", "mape", "msle"),
 )
-# Whole words, or how a name ends: "acc" is in many words that have nothing to do with it.
+# These match whole words or the end of a name, because "acc" and others are part of unrelated names. Keras converts IoU
+# to "io_u".
 _HIGHER = (
     *("accuracy", "acc", "auc", "precision", "recall", "sensitivity", "specificity", "iou", "io_u"),
     *("fmeasure", "f1", "fbeta", "r2", "similarity", "true", "dice"),
@@ -122,9 +123,9 @@ _HIGHER = (
 
 
 def direction(name: str) -> Literal["up", "down"] | None:
-    """The better way for a metric of that name, with or without `val_`; None when the name does not say."""
+    """Return the better direction of a metric by its name, with or without `val_`; None if the name is unknown."""
     name = name.lower()
-    # First: a mean_squared_error_of_accuracy is an error still.
+    # _LOWER is tested first, because mean_squared_error_of_accuracy is an error.
     if any(word in name for word in _LOWER):
         return "down"
     words = re.split(r"[^a-z0-9]+", name)

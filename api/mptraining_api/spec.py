@@ -1,8 +1,7 @@
-"""MPTrainingJob as a user writes it: intent only, every default left out (`resolve` decides those, with reasons).
+"""The MPTrainingJob resource as a user writes it, without defaults; `resolve` decides those.
 
-Every list, map and string is bounded and no field is a union, so that the same models become the CRD (`crd`). What
-one field alone cannot say (exactly one program, a count against a topology) stands in `rules`. Here is the whole; each
-section has a module of its own, `spec_<section>`.
+Every list, map and string is bounded and no field is a union, so that the CRD can be generated from the models
+(`crd`). Constraints between fields (exactly one program, a count that fits the topology) are in `rules`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Provisioning(StrEnum):
 
 
 class Accelerator(Model):
-    """What each node of the job computes on."""
+    """The accelerator of each node."""
 
     type: Word = Field(
         description="Canonical name of the catalogue: cpu, nvidia-tesla-t4, nvidia-tesla-a100, tpu-v5-lite-podslice, …"
@@ -36,20 +35,18 @@ class Accelerator(Model):
     topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = (
         Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
     )
-    provisioning: Provisioning | None = Field(
-        None, description="OnDemand, or Spot for machines that may be taken away."
-    )
+    provisioning: Provisioning | None = Field(None, description="OnDemand, or Spot for preemptible machines.")
 
 
 class Feature(Model):
-    """One feature of the records and how it becomes a tensor."""
+    """One feature of the records and how it is decoded to a tensor."""
 
     name: Name = Field(description="Key of the feature in tf.train.Example.")
     dtype: Literal["uint8", "int32", "int64", "float16", "float32", "float64", "bool", "string"] = Field(
         description="Type of the tensor."
     )
     shape: Annotated[list[NonNegative], Field(max_length=8)] | None = Field(
-        None, description="Shape of one example; 0 stands for a size that varies. Absent: a scalar."
+        None, description="Shape of one example; 0 for a variable size. Absent: a scalar."
     )
     decode: Literal["jpeg", "png", "raw"] | None = Field(
         None, description="jpeg, png, or raw for a tensor's bytes in little-endian C order."
@@ -60,20 +57,22 @@ class Feature(Model):
 
 
 class Shuffle(Model):
-    """How far records are mixed."""
+    """Shuffling of the records."""
 
-    buffer_size: NonNegative | None = Field(None, description="Records mixed with one another; 0 keeps the order.")
+    buffer_size: NonNegative | None = Field(
+        None, description="Size of the shuffle buffer in records; 0 keeps the order."
+    )
 
 
 class BadRecords(Model):
-    """What happens to a record that cannot be read."""
+    """Handling of records that cannot be read."""
 
     action: Literal["Fail", "Skip"] | None = Field(None, description="Fail, or Skip that record alone.")
-    max_skipped: NonNegative | None = Field(None, description="With Skip: more than this fails the job.")
+    max_skipped: NonNegative | None = Field(None, description="With Skip: the job fails if more records are skipped.")
 
 
 class Data(Model):
-    """TFRecords and how they become batches. Not for scripts, which read their own data."""
+    """TFRecords and how they are batched. Not for scripts, which read their own data."""
 
     train: Annotated[list[Uri], Field(min_length=1, max_length=64)] = Field(
         description="URIs or paths of TFRecord files; wildcards allowed."
@@ -82,7 +81,7 @@ class Data(Model):
         None, description="Like train; every example counts exactly once."
     )
     features: Annotated[list[Feature], Field(min_length=1, max_length=128)] | None = Field(
-        None, description="Absent: from the manifest, else inferred from the first records, and said."
+        None, description="Absent: from the manifest, else inferred from the first records, and logged."
     )
     label: Name | None = Field(None, description="Name of the feature that is the label. Absent: the manifest's.")
     labels: Annotated[list[Name], Field(max_length=32)] | None = Field(
@@ -94,36 +93,38 @@ class Data(Model):
         None, description="Name of the feature with the weight of each example, as fit(sample_weight=...)."
     )
     preprocess: EntryPoint | None = Field(None, description="auto (the application's own), none, or module:function.")
-    shuffle: Shuffle | None = Field(None, description="How far records are mixed.")
+    shuffle: Shuffle | None = Field(None, description="Shuffling of the records.")
     cache: Literal["Auto", "Memory", "Disk", "None"] | None = Field(
-        None, description="Where examples are kept between epochs. Auto: in memory or on the disk, where they fit."
+        None, description="Cache of the examples between epochs. Auto: in memory or on the disk, if they fit."
     )
-    bad_records: BadRecords | None = Field(None, description="What happens to a record that cannot be read.")
+    bad_records: BadRecords | None = Field(None, description="Handling of records that cannot be read.")
     remainder: Literal["Drop", "PadAndMask"] | None = Field(
         None, description="The last, smaller batch of an epoch: dropped, or padded with masked examples."
     )
     on_change: Literal["Refuse", "Accept"] | None = Field(
-        None, description="When the data changed since the checkpoint was made."
+        None, description="Whether to resume when the data has changed since the checkpoint: Refuse or Accept."
     )
 
 
 class Checkpoint(Model):
-    """How often the training state is saved."""
+    """Checkpoints of the training state."""
 
     every_steps: Count | None = Field(None, description="Steps between checkpoints. Absent: every epoch.")
-    max_to_keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Checkpoints kept.")
+    max_to_keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Number of checkpoints to keep.")
 
 
 class Export(Model):
-    """The trained model as a file, always under the float32 policy."""
+    """Export of the trained model, always with the float32 policy."""
 
     format: Literal["keras", "saved_model"] | None = Field(None, description="keras, or saved_model for serving.")
-    checkpoint: Literal["Last", "Best"] | None = Field(None, description="Which weights are exported.")
+    checkpoint: Literal["Last", "Best"] | None = Field(
+        None, description="Weights to export: the last, or the best by monitor."
+    )
     monitor: Name | None = Field(None, description="With Best: the metric that decides, such as val_loss.")
 
 
 class Profile(Model):
-    """A range of steps recorded for TensorBoard's profiler, on every worker, into `tensorboard/` of the run folder."""
+    """A range of steps that every worker profiles for TensorBoard, into `tensorboard/` of the run folder."""
 
     first_step: NonNegative = Field(description="First step recorded; steps count from 1.")
     last_step: NonNegative = Field(description="Last step recorded.")
@@ -136,17 +137,17 @@ class Output(Model):
 
 
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
-# A quantity (8, "500m", "16Gi") is the one value that Kubernetes itself writes as a number or a string.
+# Quantity is the only union: Kubernetes itself accepts a number or a string (8, "500m", "16Gi").
 Quantity = Annotated[
     int | Annotated[str, StringConstraints(max_length=64)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
-# Kubernetes' own objects inside the closed list; the API server checks them when the pod is made.
+# Kubernetes objects are not validated here: the API server validates them when the pod is created.
 KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
 KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
-# What Kubernetes' `restricted` pod security admits, and images. Storage by other names (nfs, a disk) comes by a
-# PersistentVolume, which an administrator makes or a storage class.
+# The volume types that Kubernetes' `restricted` Pod Security Standard admits, and images. Other storage (NFS, a disk)
+# needs a PersistentVolume, which an administrator or a storage class creates.
 VOLUME_KINDS = (
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
     *("persistentVolumeClaim", "projected", "secret"),
@@ -158,8 +159,8 @@ OTHER_VOLUME_KINDS = (
     *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
 )
 _OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
-# CEL sees no field of a Kubernetes object but those that the schema names. A kind that it does not name is dropped or
-# refused as unknown, so that no volume of it is made.
+# CEL rules can read only the fields that the schema names. The API server drops or refuses a volume type that is not
+# named, so that no such volume is created.
 _VOLUME = {
     "additionalProperties": False,
     "properties": {
@@ -185,7 +186,7 @@ class Resources(Model):
 
 
 class PodTemplate(Model):
-    """The closed list of what a job may say about its pods."""
+    """The pod settings that a job may change."""
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = Field(
         None, description="Trainer image. Absent: the operator's own version."
@@ -204,22 +205,22 @@ class PodTemplate(Model):
 
 
 class LossScale(Model):
-    """How the loss is scaled under mixed_float16."""
+    """Loss scaling under mixed_float16."""
 
     mode: Literal["Dynamic", "Fixed"] | None = Field(
         None, description="Dynamic halves on overflow and doubles after 2000 good steps; Fixed keeps value."
     )
     value: Annotated[float, Field(ge=1, le=2**31)] | None = Field(
-        None, description="The fixed scale, or where Dynamic begins."
+        None, description="The fixed scale, or the initial scale of Dynamic."
     )
 
 
 class Precision(Model):
-    """Which numbers the model computes with."""
+    """The precision policy of the model."""
 
     policy: Literal["Auto", "Measure", "float32", "mixed_float16", "mixed_bfloat16"] | None = Field(
         None,
-        description="Auto follows the accelerator; Measure lets the real model on the real device decide.",
+        description="Auto follows the accelerator; Measure compares the policies on the job's model and device.",
     )
     loss_scale: LossScale | None = Field(None, description="Loss scaling under mixed_float16.")
 
@@ -254,14 +255,14 @@ class Script(Model):
 
 
 class Program(Model):
-    """What is trained: exactly one of application, function, script."""
+    """The program to train: exactly one of application, function, script."""
 
     application: Application | None = Field(None, description="A model by name.")
     function: Function | None = Field(None, description="A function that returns the model.")
-    script: Script | None = Field(None, description="A training script of your own.")
+    script: Script | None = Field(None, description="An unmodified training script.")
 
 
-# The entry of a ConfigMap that holds an archive; its keys have no slashes, so folders need one.
+# The key of an archive in a ConfigMap. Keys have no slashes, so that source with folders needs an archive.
 CONFIG_MAP_ARCHIVE = "source.tgz"
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
@@ -284,7 +285,7 @@ class Archive(Model):
 
 
 class Source(Model):
-    """Where the program's code comes from. Absent: it is in the image, or beside the job file of a local run."""
+    """Source code of the program. Absent: it is in the image, or in the folder of the job file of a local run."""
 
     config_map: ConfigMapSource | None = Field(None, description="Source in a ConfigMap.")
     archive: Archive | None = Field(None, description="Source in an archive.")
@@ -294,25 +295,29 @@ class Source(Model):
 
 
 class RunPolicy(Model):
-    """How often and how long the job may try."""
+    """Limits on retries and time."""
 
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] | None = Field(
-        None, description="Retries after program errors."
+        None, description="Maximum number of retries after program errors."
     )
     infrastructure_retries: Annotated[int, Field(ge=0, le=10000)] | None = Field(
-        None, description="Retries after lost machines."
+        None, description="Maximum number of retries after lost machines."
     )
-    active_deadline_seconds: Count | None = Field(None, description="Running longer than this fails the job.")
-    pending_timeout_seconds: Count | None = Field(None, description="Waiting longer for machines fails the job.")
-    progress_deadline_seconds: Count | None = Field(None, description="No step for this long restarts the job.")
+    active_deadline_seconds: Count | None = Field(None, description="The job fails when it has run for longer.")
+    pending_timeout_seconds: Count | None = Field(
+        None, description="The job fails when its pods have been pending for longer."
+    )
+    progress_deadline_seconds: Count | None = Field(
+        None, description="The job is restarted after this time without a step."
+    )
     ttl_seconds_after_finished: NonNegative | None = Field(
-        None, description="The job is deleted this long after it ended."
+        None, description="Time from the end of the job to its deletion."
     )
-    suspend: bool | None = Field(None, description="Stop at a checkpoint and give the machines back.")
+    suspend: bool | None = Field(None, description="Stop at a checkpoint and release the machines.")
 
 
 class Scheduling(Model):
-    """Who decides when and where the pods run."""
+    """Queue, priority and scheduler of the pods."""
 
     queue_name: Word | None = Field(None, description="Kueue's local queue.")
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
@@ -327,14 +332,14 @@ class BatchSize(Model):
 
 
 class KerasObject(Model):
-    """A Keras object in Keras' own serialization."""
+    """A Keras object in the serialization format of Keras."""
 
     class_name: Name = Field(description="Class name as Keras writes it: Adam, SparseCategoricalCrossentropy, ...")
     config: Arguments | None = Field(None, description="The class' arguments, schedules included.")
 
 
 class LearningRateScaling(Model):
-    """How the learning rate follows the global batch size."""
+    """Scaling of the learning rate with the global batch size."""
 
     rule: Literal["None", "Linear", "SquareRoot"] | None = Field(
         None, description="Linear suits SGD, SquareRoot suits Adam."
@@ -344,11 +349,11 @@ class LearningRateScaling(Model):
 
 
 class Training(Model):
-    """How the model is trained. Not for scripts."""
+    """Settings of the training loop. Not for scripts."""
 
     epochs: Count | None = Field(None, description="Passes over the training data; or give totalSteps.")
     total_steps: Count | None = Field(None, description="Steps in all; or give epochs.")
-    steps_per_epoch: Count | None = Field(None, description="Steps that count as an epoch. Absent: the whole data.")
+    steps_per_epoch: Count | None = Field(None, description="Steps of an epoch. Absent: all of the data.")
     validation_every_steps: Count | None = Field(None, description="Absent: at the end of every epoch.")
     validation_freq: Count | None = Field(
         None, description="Epochs from one validation to the next, as fit(validation_freq=...). Absent: 1."
@@ -365,23 +370,27 @@ class Training(Model):
     )
     batch_size: BatchSize | None = Field(None, description="perReplica or global.")
     optimizer: KerasObject | None = Field(None, description="Keras serialization, learning rate schedules included.")
-    learning_rate_scaling: LearningRateScaling | None = Field(None, description="Learning rate against batch size.")
+    learning_rate_scaling: LearningRateScaling | None = Field(
+        None, description="Scaling of the learning rate with the batch size."
+    )
     loss: KerasObject | None = Field(None, description="Keras serialization.")
     metrics: Annotated[list[KerasObject], Field(max_length=32)] | None = Field(None, description="Keras serialization.")
     gradient_accumulation_steps: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None, description="Batches whose gradients are averaged into one update."
     )
     steps_per_execution: Annotated[int, Field(ge=1, le=10000)] | None = Field(
-        None, description="Steps fused into one call of the device. Absent: measured."
+        None, description="Steps that one call on the device executes. Absent: measured."
     )
     on_non_finite: Literal["Recover", "Fail"] | None = Field(
-        None, description="When loss or weights stop being numbers."
+        None, description="What to do when the loss or the weights become non-finite."
     )
     deterministic: Literal["Auto", "Always", "Never"] | None = Field(
-        None, description="Whether operations give the same bits each time on a GPU, at the price of speed."
+        None, description="Whether operations on a GPU are deterministic, which makes them slower."
     )
     seed: NonNegative | None = Field(None, description="Seed of weights, dropout and record order.")
-    resume: Literal["Auto", "Never", "Required"] | None = Field(None, description="Whether to go on from a checkpoint.")
+    resume: Literal["Auto", "Never", "Required"] | None = Field(
+        None, description="Whether to resume from a checkpoint."
+    )
 
 
 GROUP = "mptraining.dev"
@@ -389,39 +398,41 @@ VERSION = "v1alpha1"
 API_VERSION: Literal["mptraining.dev/v1alpha1"] = "mptraining.dev/v1alpha1"
 KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
 
-# A worker's pod is <job>-<attempt>-<index> and must stay a DNS label of 63 characters.
+# A worker's pod is named <job>-<attempt>-<index>, which must be a DNS label of at most 63 characters.
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
 class JobSpec(Model):
-    """What the user wants: a program, data, an accelerator."""
+    """Desired state of the job: a program, data, an accelerator."""
 
-    accelerator: Accelerator = Field(description="What each node computes on.")
+    accelerator: Accelerator = Field(description="The accelerator of each node.")
     nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="Machines of the job; a TPU's topology decides its own."
+        None, description="Number of machines; for a TPU, the topology determines it."
     )
     strategy: Literal["Auto", "None"] | None = Field(
         None,
-        description="Auto picks the tf.distribute strategy; None for one device or a script that makes its own.",
+        description="Auto selects the tf.distribute strategy; None for one device or a script that creates its own.",
     )
-    precision: Precision | None = Field(None, description="Which numbers the model computes with.")
-    jit_compile: Literal["Auto", "Always", "Never"] | None = Field(None, description="XLA.")
+    precision: Precision | None = Field(None, description="The precision policy of the model.")
+    jit_compile: Literal["Auto", "Always", "Never"] | None = Field(
+        None, description="Whether XLA compiles the training step."
+    )
     keras: Literal["Auto", "Keras3", "Legacy"] | None = Field(None, description="Keras 3, or Legacy for tf_keras.")
-    program: Program = Field(description="What is trained: exactly one of application, function, script.")
-    source: Source | None = Field(None, description="Where the program's code comes from.")
-    data: Data | None = Field(None, description="TFRecords and how they become batches.")
-    training: Training | None = Field(None, description="How the model is trained.")
-    checkpoint: Checkpoint | None = Field(None, description="How often the training state is saved.")
-    export: Export | None = Field(None, description="The trained model as a file.")
-    profile: Profile | None = Field(None, description="A range of steps recorded for TensorBoard's profiler.")
+    program: Program = Field(description="The program to train: exactly one of application, function, script.")
+    source: Source | None = Field(None, description="Source code of the program.")
+    data: Data | None = Field(None, description="TFRecords and how they are batched.")
+    training: Training | None = Field(None, description="Settings of the training loop.")
+    checkpoint: Checkpoint | None = Field(None, description="Checkpoints of the training state.")
+    export: Export | None = Field(None, description="Export of the trained model.")
+    profile: Profile | None = Field(None, description="A range of steps to profile for TensorBoard.")
     output: Output | None = Field(None, description="The run folder.")
-    run_policy: RunPolicy | None = Field(None, description="How often and how long the job may try.")
-    scheduling: Scheduling | None = Field(None, description="Who decides when and where the pods run.")
-    pod_template: PodTemplate | None = Field(None, description="What a job may say about its pods.")
+    run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
+    scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")
+    pod_template: PodTemplate | None = Field(None, description="The pod settings that a job may change.")
 
 
 class Metadata(Model):
-    """The part of Kubernetes' metadata that a local run needs; the rest is kept for the API server."""
+    """The fields of Kubernetes' ObjectMeta that a local run needs; others are ignored."""
 
     model_config = Model.model_config | {"extra": "ignore"}
 
@@ -433,7 +444,7 @@ class Metadata(Model):
 
 
 class MPTrainingJob(Model):
-    """One file: apiVersion, kind, metadata, spec. `status` is the operator's and is not read here."""
+    """One resource: apiVersion, kind, metadata, spec. The operator writes `status`, which is not read here."""
 
     api_version: Literal["mptraining.dev/v1alpha1"] = API_VERSION
     kind: Literal["MPTrainingJob"] = KIND
@@ -442,9 +453,9 @@ class MPTrainingJob(Model):
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """The job in the YAML file at `path`, checked by the models alone (`rules` and `resolve` check the rest).
+        """Load the job from the YAML file at `path`. The models validate it, but `rules` and `resolve` do not yet.
 
-        Raises InvalidSpec naming the file or the field.
+        Raises InvalidSpec with the file or the field.
         """
         file = Path(path)
         try:
@@ -456,7 +467,7 @@ class MPTrainingJob(Model):
 
     @classmethod
     def parse_yaml(cls, text: str, *, where: str = "job") -> Self:
-        """The job written in `text`; objects of other kinds, such as its volume claim, may stand beside it.
+        """Parse the job in `text`; objects of other kinds, such as a PersistentVolumeClaim, are ignored.
 
         Raises InvalidSpec.
         """
@@ -464,9 +475,7 @@ class MPTrainingJob(Model):
             documents = [document for document in yaml.safe_load_all(text) if document is not None]
         except yaml.YAMLError as error:
             line = str(error).replace("\n", " ")
-            raise InvalidSpec(
-                where, f"not YAML: {line}", next_step="Mend the indentation or quote the value."
-            ) from None
+            raise InvalidSpec(where, f"not YAML: {line}", next_step="Fix the indentation or quote the value.") from None
         jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND] or documents
         if len(jobs) != 1 or not isinstance(jobs[0], dict):
             raise InvalidSpec(where, f"{len(jobs)} documents", expected="exactly one MPTrainingJob")

@@ -1,4 +1,4 @@
-"""What the operator says about a job: `status` of an MPTrainingJob."""
+"""The status of an MPTrainingJob, which the operator writes; labels, container and ConfigMap names of its children."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mptraining_api.model import Model, NonNegative, Word
 from mptraining_api.spec import GROUP
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
-# A NaN or an infinity as a number is answered with 400 by the API server; as a string it is merely true.
+# The API server refuses NaN and infinity as numbers (400), so that these values are strings.
 Decimal = Annotated[str, StringConstraints(max_length=64)]
 Digest = Annotated[str, StringConstraints(max_length=64)]
 Time = Annotated[str, StringConstraints(max_length=64, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
 
 
 class Phase(StrEnum):
-    """One word for people; programs read the conditions."""
+    """Summary in one word for people; programs read the conditions."""
 
     PENDING = "Pending"
     QUEUED = "Queued"
@@ -30,24 +30,26 @@ class Phase(StrEnum):
 
 
 class Condition(Model):
-    """As metav1.Condition. Finished stands beside Succeeded and Failed so that one `kubectl wait` catches both."""
+    """As metav1.Condition. Finished is true with Succeeded or Failed, so that one `kubectl wait` covers both."""
 
     type: Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"] = Field(
         description="Running, ..., Failed."
     )
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: Word = Field(description="One CamelCase word for the cause.")
-    message: Message = Field(description="The cause and the next step, in words.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
+    reason: Word = Field(description="Cause in one CamelCase word.")
+    message: Message = Field(description="Cause and next step, for people.")
     last_transition_time: Time = Field(description="When status last changed.")
-    observed_generation: NonNegative | None = Field(None, description="metadata.generation it was decided for.")
+    observed_generation: NonNegative | None = Field(
+        None, description="metadata.generation that the condition is based on."
+    )
 
 
 class Attempt(Model):
-    """One gang of pods: it trains together and ends together."""
+    """One attempt: a gang of pods that train and end together."""
 
-    number: NonNegative = Field(description="1 for the first.")
-    outcome: Word | None = Field(None, description="How it ended; absent while it runs.")
-    message: Message | None = Field(None, description="What ended it.")
+    number: NonNegative = Field(description="Number of the attempt, from 1.")
+    outcome: Word | None = Field(None, description="Reason of its end; absent while it runs.")
+    message: Message | None = Field(None, description="Cause of its end.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
 
@@ -58,63 +60,61 @@ class Metric(Model):
 
 
 class Progress(Model):
-    """How far training is; written at most once per 15 s, the last one always."""
+    """Progress of training; written at most once per 15 s, and always at the end."""
 
-    attempt: NonNegative | None = Field(None, description="The attempt that said so.")
-    update_time: Time | None = Field(None, description="When it was said.")
-    step_time: Time | None = Field(None, description="When the number of steps last rose.")
-    step: NonNegative | None = Field(None, description="Steps done.")
+    attempt: NonNegative | None = Field(None, description="The attempt that reported it.")
+    update_time: Time | None = Field(None, description="When it was reported.")
+    step_time: Time | None = Field(None, description="When the number of steps last increased.")
+    step: NonNegative | None = Field(None, description="Completed steps.")
     total_steps: NonNegative | None = Field(None, description="Steps in all.")
-    epoch: NonNegative | None = Field(None, description="Epoch under way, from 1.")
+    epoch: NonNegative | None = Field(None, description="Current epoch, from 1.")
     percent_complete: Annotated[int, Field(ge=0, le=100)] | None = Field(None, description="Of all steps.")
     examples_per_second: Annotated[float, Field(ge=0)] | None = Field(None, description="Over all replicas.")
-    estimated_remaining_seconds: NonNegative | None = Field(None, description="At the present speed.")
+    estimated_remaining_seconds: NonNegative | None = Field(None, description="At the current speed.")
     input_bound_percent: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="Share of the time that the loop waited for data."
     )
     loss_scale: Annotated[float, Field(ge=0)] | None = Field(None, description="Under mixed_float16.")
-    precision: Word | None = Field(None, description="Policy in force.")
-    recoveries: NonNegative | None = Field(None, description="Times training went back to a checkpoint.")
+    precision: Word | None = Field(None, description="Current policy.")
+    recoveries: NonNegative | None = Field(None, description="Number of rollbacks to a checkpoint.")
     metrics: Annotated[list[Metric], Field(max_length=64)] | None = Field(None, description="The last values.")
 
 
 class JobStatus(Model):
-    """What is known of the job."""
+    """Observed state of the job."""
 
-    phase: Phase | None = Field(None, description="One word for people.")
+    phase: Phase | None = Field(None, description="Summary in one word.")
     observed_generation: NonNegative | None = Field(None, description="metadata.generation last acted on.")
     start_time: Time | None = Field(None, description="When the first attempt's pods ran.")
     completion_time: Time | None = Field(None, description="When the job ended.")
     conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(
         None, description="As metav1.Condition."
     )
-    strategy: Word | None = Field(None, description="The tf.distribute strategy that was picked.")
-    precision: Word | None = Field(None, description="The precision policy that was picked.")
-    workers: NonNegative | None = Field(None, description="Processes, one a pod.")
+    strategy: Word | None = Field(None, description="The selected tf.distribute strategy.")
+    precision: Word | None = Field(None, description="The selected precision policy.")
+    workers: NonNegative | None = Field(None, description="Number of processes, one per pod.")
     replicas_in_sync: NonNegative | None = Field(None, description="Replicas that share each step.")
     global_batch_size: NonNegative | None = Field(None, description="Examples per step over all replicas.")
-    current_attempt: NonNegative | None = Field(None, description="The attempt that exists or is about to.")
+    current_attempt: NonNegative | None = Field(None, description="The current or the next attempt.")
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")
     infrastructure_restarts: NonNegative | None = Field(None, description="Counted against infrastructureRetries.")
-    job_digest: Digest | None = Field(
-        None, description="SHA-256 of the job as it was frozen: job.json in its ConfigMap."
-    )
+    job_digest: Digest | None = Field(None, description="SHA-256 of job.json, the resolved job in its ConfigMap.")
     attempts: Annotated[list[Attempt], Field(max_length=10)] | None = Field(None, description="The last ten.")
-    progress: Progress | None = Field(None, description="How far training is.")
+    progress: Progress | None = Field(None, description="Progress of training.")
 
 
-# On every child of a job, whose name, uid and number of the attempt they carry.
+# Labels of every child of a job: name and uid of the job, number of the attempt.
 JOB = f"{GROUP}/job"
 JOB_UID = f"{GROUP}/job-uid"
 ATTEMPT = f"{GROUP}/attempt"
-# Kubernetes' own, on the pods of an Indexed Job.
+# The label that Kubernetes sets on the pods of an Indexed Job.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
-# The container that trains, and the one before it that unpacks the source.
+# The container that trains, and the init container that prepares the source.
 TRAINER_CONTAINER = "trainer"
 SOURCE_CONTAINER = "source"
 
 
 def config_map(job: str) -> str:
-    """The immutable ConfigMap that keeps `job.json` for all attempts."""
+    """Return the name of the immutable ConfigMap with `job.json` for all attempts."""
     return f"{job}-job"

@@ -77,7 +77,7 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
             {"registries": ["gcr.io"]},
             {"podTemplate": {"image": "gcr.io/a b"}},
             "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
-            "Mend the name.",
+            "Fix the name.",
         ),
         (
             {"nodesPerJob": 2},

@@ -1,1 +1,1 @@
-"""Recognition of programs that are written for Keras 2 and need tf_keras."""
+"""Detection of programs that are written for Keras 2 and need tf_keras."""

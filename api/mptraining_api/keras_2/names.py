@@ -1,8 +1,8 @@
-"""What Keras 2 (tf_keras 2.21) and Keras 3.15 have of `tf.keras` that the other lacks; see `keras_2_code`."""
+"""Names and arguments that differ between Keras 2 (tf_keras 2.21) and Keras 3.15, for `source_code`."""
 
 from __future__ import annotations
 
-# Public names of `tf.keras` in tf_keras 2.21 that Keras 3.15 lacks there, with everything below them.
+# Public names of `tf.keras` in tf_keras 2.21 that Keras 3.15 does not have, with all names below them.
 REMOVED = frozenset(
     {
         "applications.regnet", "applications.resnet_rs", "backend.experimental", "backend.function",
@@ -18,7 +18,7 @@ REMOVED = frozenset(
         "utils.SidecarEvaluator", "utils.experimental", "utils.warmstart_embedding_matrix",
     }
 )  # fmt: skip
-# Public names of `tf.keras` in Keras 3.15 that tf_keras 2.21 lacks: such a program was written for Keras 3.
+# Public names of `tf.keras` in Keras 3.15 that tf_keras 2.21 does not have: a program with them is for Keras 3.
 ADDED = frozenset(
     {
         "Variable", "KerasTensor", "Operation", "StatelessScope", "RematScope", "Function", "remat", "config",
@@ -33,7 +33,7 @@ ADDED = frozenset(
         "optimizers.Muon", "quantizers", "random", "tree", "utils.PyDataset", "utils.bounding_boxes",
     }
 )  # fmt: skip
-# Arguments that the classes of Keras 2 take and those of Keras 3 refuse; `*` means every layer.
+# Constructor arguments that Keras 2 accepts and Keras 3 refuses; LAYER_ARGUMENTS are those of every layer.
 LAYER_ARGUMENTS = frozenset({"batch_input_shape", "dynamic"})
 CLASS_ARGUMENTS = {
     "layers.Attention": {"causal"},
@@ -55,7 +55,7 @@ METHOD_ARGUMENTS = {
     "save_weights": {"save_format"},
     "apply_gradients": {"name", "experimental_aggregate_gradients"},
 }
-# Methods whose names are Keras' own: a program that defines one itself is left alone.
+# Methods with names unique to Keras. A function of that name in the program suppresses the sign.
 METHODS = {
     "fit_generator": "model.fit takes generators",
     "evaluate_generator": "model.evaluate takes generators",
@@ -65,7 +65,7 @@ METHODS = {
     "get_unscaled_gradients": "Keras 3's optimizer divides by itself",
     "add_update": "assign to variables in call",
 }
-# Libraries whose layers and models are those of tf_keras: their own requirement since TensorFlow 2.16.
+# Libraries whose layers and models need tf_keras since TensorFlow 2.16.
 OF_TF_KERAS = {
     "tensorflow_hub.KerasLayer": "tensorflow_hub's layer is one of tf_keras",
     "tensorflow_probability.layers": "tensorflow_probability's layers are those of tf_keras",
@@ -75,5 +75,5 @@ OF_TF_KERAS = {
     "tensorflow_addons": "tensorflow_addons is for Keras 2",
     "tf_keras": "it is Keras 2",
 }
-# tf.keras.backend and TensorFlow functions that take a symbolic tensor in Keras 3 too.
+# Functions of tf.keras.backend that accept a symbolic tensor in Keras 3, too.
 OF_SYMBOLIC = frozenset({"keras.backend.int_shape", "keras.backend.ndim", "keras.backend.dtype"})

@@ -1,7 +1,7 @@
-"""Recognition of code for Keras 2 (TensorFlow up to 2.15), which needs tf_keras: `keras: Legacy`.
+"""Static detection of Keras 2 code (TensorFlow up to 2.15), requirements and images, which need `keras: Legacy`.
 
-Each sign is something that Keras 3 refuses and tf_keras 2.21 does; tests/trainer/scripts/test_keras_of_script.py runs
-them under both. Nothing is imported and nothing is executed: the text is parsed.
+Each sign is code that Keras 3 refuses and tf_keras 2.21 accepts; tests/trainer/scripts/test_keras_of_script.py runs
+them under both. The source is parsed, not imported or executed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mptraining_api.keras_2.names import (
     REMOVED,
 )
 
-# So many steps from a path's name to its text at most.
-_DEEPEST = 8
+# Maximum number of assignments and operators to follow from a path to its text.
+_MAX_DEPTH = 8
 _SAVED_MODELS = (".keras", ".h5", ".hdf5")
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One place of the text: its line (from 1; 0 for none), the construct as written, and what is different today."""
+    """One construct in the source: its line (from 1; 0 for none), its text, and the difference in Keras 3."""
 
     line: int
     found: str
@@ -42,9 +42,9 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class KerasCode:
-    """What a text shows of its generation. `bare` means that it imports `keras` itself, which is Keras 3 in every job.
+    """Signs of the Keras generation in a source. `bare`: it imports `keras` itself, which is Keras 3 in every job.
 
-    `ignored` are arguments that tf_keras takes and does not use.
+    `ignored` are arguments that tf_keras accepts and does not use.
     """
 
     keras_2: tuple[Sign, ...] = ()
@@ -54,7 +54,7 @@ class KerasCode:
 
     @property
     def needs_legacy(self) -> bool:
-        """Whether `keras: Legacy` runs it and Keras 3 does not, as far as its text tells."""
+        """Return whether the source has signs of Keras 2 and none of Keras 3, and does not import `keras`."""
         return bool(self.keras_2) and not self.keras_3 and not self.bare
 
     def __add__(self, other: KerasCode) -> KerasCode:
@@ -67,20 +67,20 @@ class KerasCode:
 
 
 def read(text: str) -> KerasCode:
-    """The signs in a program's text, in the order of lines. A text that is no Python has none."""
+    """Return the signs in a program's source, in the order of lines; none if it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return KerasCode()
-    reader = _Reader(tree)
-    reader.visit(tree)
+    visitor = _KerasVisitor(tree)
+    visitor.visit(tree)
     return KerasCode(
-        tuple(sorted(reader.keras_2, key=lambda sign: sign.line)),
-        tuple(sorted(reader.keras_3, key=lambda sign: sign.line)),
-        tuple(sorted(reader.ignored, key=lambda sign: sign.line)),
-        reader.bare,
+        tuple(sorted(visitor.keras_2, key=lambda sign: sign.line)),
+        tuple(sorted(visitor.keras_3, key=lambda sign: sign.line)),
+        tuple(sorted(visitor.ignored, key=lambda sign: sign.line)),
+        visitor.bare,
     )
 
 
@@ -90,7 +90,7 @@ _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tens
 
 
 def of_requirements(text: str) -> KerasCode:
-    """The lines of a requirements file that only TensorFlow before 2.16 or Keras before 3 satisfies."""
+    """Return the lines of a requirements file that need TensorFlow before 2.16 or Keras before 3."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         pin = _PIN.match(line)
@@ -107,7 +107,7 @@ _IMAGE = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)|deeplearning-platform-r
 
 
 def of_image(image: str | None) -> KerasCode:
-    """A container image of TensorFlow before 2.16, by its tag."""
+    """Return a sign if the tag of a container image is that of TensorFlow before 2.16."""
     found = _IMAGE.search(image or "")
     if found is None:
         return KerasCode()
@@ -116,12 +116,12 @@ def of_image(image: str | None) -> KerasCode:
 
 
 def _only_before(limit: tuple[int, ...], operator: str, version: str, star: str) -> bool:
-    # 3.0 is 3 for a comparison of order; for ~= the number of parts counts.
+    # Trailing zeros are removed for `<` only, because ~= depends on the number of parts.
     parts = tuple(int(each) for each in (re.sub(r"(\.0+)+$", "", version) if operator == "<" else version).split("."))
     if operator == "<":
         return parts <= limit or parts[: len(limit)] < limit
     if operator == "~=":
-        # ~=2.3 is any 2.x from 2.3 on, ~=2.3.0 any 2.3.
+        # ~=2.3 means any 2.x from 2.3 on, ~=2.3.0 any 2.3.x.
         return parts[:-1] < limit[: len(parts) - 1] or (len(parts) > len(limit) and parts[: len(limit)] < limit)
     if star or len(parts) < len(limit):
         return parts[: len(limit)] < limit[: len(parts)]
@@ -129,7 +129,7 @@ def _only_before(limit: tuple[int, ...], operator: str, version: str, star: str)
 
 
 @dataclass
-class _Reader(ast.NodeVisitor):
+class _KerasVisitor(ast.NodeVisitor):
     tree: ast.Module
     keras_2: list[Sign] = field(default_factory=list)
     keras_3: list[Sign] = field(default_factory=list)
@@ -140,11 +140,11 @@ class _Reader(ast.NodeVisitor):
         self.names: dict[str, str] = {}
         self.values: dict[str, ast.expr | None] = {}
         self.defined: set[str] = set()
-        # Names of symbolic tensors of a functional model, in the scope that is being read.
+        # Names of symbolic tensors of a functional model, in the current scope.
         self.symbolic: set[str] = set()
         self.models: set[str] = set()
         self.optimizers: set[str] = set()
-        # Names of the text's own callbacks, and whether one of them is being read.
+        # Names of callback classes in the source, and whether the visitor is in one of them.
         self.callbacks: set[str] = set()
         self.in_callback = False
         self._collect()
@@ -152,13 +152,13 @@ class _Reader(ast.NodeVisitor):
     # --- names and values -------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Imports, values of names that are assigned once, and names of functions, before anything is judged."""
+        """Collect imports, values of names that are assigned once, and names of functions, before visiting."""
         for node in ast.walk(self.tree):
             self._import(node)
             self._value(node)
         for name, value in self.values.items():
             # K = tf.keras.backend
-            if isinstance(value, ast.Attribute) and name not in self.names and (full := self._full(value)):
+            if isinstance(value, ast.Attribute) and name not in self.names and (full := self._qualified(value)):
                 self.names[name] = full
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -189,11 +189,11 @@ class _Reader(ast.NodeVisitor):
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self.values[name] = None if name in self.values else value
             case ast.Name(id=name, ctx=ast.Store()):
-                # The target of a plain assignment comes here too, after the assignment itself.
+                # The target of a plain assignment is visited here, too, after the assignment itself.
                 self.values.setdefault(name, None)
 
-    def _full(self, node: ast.expr) -> str | None:
-        """The dotted name of what an expression names, from its module on."""
+    def _qualified(self, node: ast.expr) -> str | None:
+        """Return the qualified name of an expression, beginning with its module."""
         name = _dotted(node)
         if name is None:
             return None
@@ -201,8 +201,8 @@ class _Reader(ast.NodeVisitor):
         return self.names[first] + dot + rest if first in self.names else None
 
     def _keras(self, node: ast.expr) -> str | None:
-        """The name below `tf.keras`, such as `layers.Dense`; bare `keras` counts too."""
-        full = self._full(node)
+        """Return the name below `tf.keras` or `keras`, such as `layers.Dense`."""
+        full = self._qualified(node)
         for root in ("tensorflow.keras.", "tensorflow.compat.v2.keras.", "keras.", "tf_keras."):
             if full is not None and full.startswith(root):
                 return full.removeprefix(root)
@@ -216,42 +216,42 @@ class _Reader(ast.NodeVisitor):
         name = _last(node)
         return "optimizer" in name.lower() or name == "opt" or name in self.optimizers
 
-    def _ending(self, node: ast.expr | None, depth: int = 0) -> str | None:
-        """The last characters of the path that an expression makes; None where they are not in the text."""
+    def _path_end(self, node: ast.expr | None, depth: int = 0) -> str | None:
+        """Return the end of the path that an expression results in; None if it is not a literal."""
         text: str | None = None
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return None
         match node:
             case ast.Constant(value=str(text)) | ast.JoinedStr(values=[*_, ast.Constant(value=str(text))]):
                 pass
             case ast.BinOp(op=ast.Add() | ast.Div(), right=part):
-                text = self._ending(part, depth + 1)
+                text = self._path_end(part, depth + 1)
             case ast.BinOp(op=ast.Mod(), left=part):
-                text = self._ending(part, depth + 1) or ""
+                text = self._path_end(part, depth + 1) or ""
                 text = None if re.search(r"%[\w.()]*$", text) else text
             case ast.Name(id=name):
-                text = self._ending(self.values.get(name), depth + 1)
+                text = self._path_end(self.values.get(name), depth + 1)
             case ast.Call(func=ast.Attribute(attr="format", value=part)):
-                text = self._ending(part, depth + 1) or ""
+                text = self._path_end(part, depth + 1) or ""
                 text = None if text.endswith("}") else text
             case ast.Call(func=function, args=[*_, part]) if _last(function) in ("join", "Path", "str", "fspath"):
-                text = self._ending(part, depth + 1)
+                text = self._path_end(part, depth + 1)
         return text
 
-    def _lacks(self, path: ast.expr | None, *suffixes: str) -> str | None:
-        """The path's known ending when it is none of `suffixes`."""
-        text = self._ending(path)
+    def _wrong_suffix(self, path: ast.expr | None, *suffixes: str) -> str | None:
+        """Return the known end of the path if it has none of `suffixes`."""
+        text = self._path_end(path)
         if not text or text.endswith(suffixes):
             return None
         return text
 
-    # --- what is said -----------------------------------------------------------------------------------------------
+    # --- signs ------------------------------------------------------------------------------------------------------
 
-    def _say(self, node: ast.AST, why: str, found: str | None = None) -> None:
+    def _add_sign(self, node: ast.AST, why: str, found: str | None = None) -> None:
         self.keras_2.append(Sign(getattr(node, "lineno", 0), found or _short(node), why))
 
     def visit_Try(self, node: ast.Try) -> None:
-        """What a program tries and catches is its own way of serving both generations."""
+        """Skip the body of a try with handlers: the program handles both generations itself."""
         body = [] if node.handlers else node.body
         for each in [*body, *node.handlers, *node.orelse, *node.finalbody]:
             self.visit(each)
@@ -263,27 +263,27 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            self._imported(node, alias.name)
+            self._check_import(node, alias.name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.module and not node.level:
             for alias in node.names:
-                self._imported(node, f"{node.module}.{alias.name}")
+                self._check_import(node, f"{node.module}.{alias.name}")
 
-    def _imported(self, node: ast.stmt, full: str) -> None:
+    def _check_import(self, node: ast.stmt, full: str) -> None:
         root = full.partition(".")[0]
-        # Functions on arrays serve models of either generation.
+        # keras.utils and keras.datasets work with models of both generations.
         self.bare |= root == "keras" and not full.startswith(("keras.utils.", "keras.datasets."))
         for name, why in OF_TF_KERAS.items():
             if full == name or full.startswith(f"{name}."):
-                self._say(node, why, f"import {full}")
+                self._add_sign(node, why, f"import {full}")
         if root in ("keras_hub", "keras_cv", "keras_nlp"):
             self.keras_3.append(Sign(node.lineno, f"import {full}", "needs Keras 3"))
         if re.match(r"transformers\.TF[A-Z]", full):
-            self._say(node, "transformers' TensorFlow models are those of tf_keras", f"import {full}")
-        self._named(node, full)
+            self._add_sign(node, "transformers' TensorFlow models are those of tf_keras", f"import {full}")
+        self._check_name(node, full)
 
-    def _named(self, node: ast.AST, full: str) -> None:
+    def _check_name(self, node: ast.AST, full: str) -> None:
         for root in ("tensorflow.keras.", "tensorflow.compat.v2.keras.", "keras."):
             if not full.startswith(root):
                 continue
@@ -296,29 +296,29 @@ class _Reader(ast.NodeVisitor):
                     signs.append(Sign(getattr(node, "lineno", 0), full.replace("tensorflow.", "tf.", 1), why))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        full = self._full(node)
+        full = self._qualified(node)
         if full is not None:
-            self._named(node, full)
+            self._check_name(node, full)
             for name, why in OF_TF_KERAS.items():
                 if full == name and "." in name:
-                    self._say(node, why)
+                    self._add_sign(node, why)
             return
         if node.attr == "lr" and self._is_optimizer(node.value):
-            self._say(node, "learning_rate is its name in Keras 3")
+            self._add_sign(node, "learning_rate is its name in Keras 3")
         elif node.attr in METHODS and node.attr not in self.defined:
-            self._say(node, METHODS[node.attr], f".{node.attr}")
+            self._add_sign(node, METHODS[node.attr], f".{node.attr}")
         elif node.attr == "minimize" and _last(node.value) in self.optimizers:
-            self._say(node, "Keras 3's optimizers have apply_gradients alone")
+            self._add_sign(node, "Keras 3's optimizers have apply_gradients alone")
         elif self.in_callback and isinstance(node.ctx, ast.Store) and ast.unparse(node) == "self.model":
-            self._say(node, "Keras 3's callbacks have a model that cannot be assigned")
+            self._add_sign(node, "Keras 3's callbacks have a model that cannot be assigned")
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """os.environ["TF_USE_LEGACY_KERAS"] = "1" is the program's own request."""
+        """Add signs for assignments to os.environ, and track names of symbolic tensors."""
         match node:
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="TF_USE_LEGACY_KERAS"))]):
                 if isinstance(node.value, ast.Constant) and str(node.value.value).lower() in ("1", "true"):
-                    self._say(node, "the program's own request", "TF_USE_LEGACY_KERAS")
+                    self._add_sign(node, "the program's own request", "TF_USE_LEGACY_KERAS")
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="KERAS_BACKEND"))]):
                 self.keras_3.append(Sign(node.lineno, "KERAS_BACKEND", "of Keras 3"))
         self.generic_visit(node)
@@ -330,7 +330,7 @@ class _Reader(ast.NodeVisitor):
             self.symbolic -= {target.id for target in node.targets if isinstance(target, ast.Name)}
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """A callback of the text's own, unless it has a `model` of its own."""
+        """Track callback classes that do not define `model` themselves."""
         kinds = [self._keras(each) or "" for each in node.bases]
         inherited = self.callbacks & {_last(each) for each in node.bases}
         if inherited or any(each.startswith("callbacks.") for each in kinds):
@@ -343,7 +343,7 @@ class _Reader(ast.NodeVisitor):
         self.in_callback = before
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Its parameters may be anything, so nothing in it is known to be symbolic but what it makes itself."""
+        """Visit a function with no known symbolic tensors, because its parameters are unknown."""
         before, self.symbolic = self.symbolic, set()
         self.generic_visit(node)
         self.symbolic = before
@@ -354,7 +354,7 @@ class _Reader(ast.NodeVisitor):
         self.symbolic = before
 
     def _symbolic(self, node: ast.expr) -> bool:
-        """Whether an expression is a symbolic tensor: an Input, or what a layer or a function makes of one."""
+        """Return whether an expression is a symbolic tensor: an Input, or the result of a layer or function on one."""
         match node:
             case ast.Name(id=name):
                 return name in self.symbolic
@@ -372,79 +372,79 @@ class _Reader(ast.NodeVisitor):
             return True
         if kind is not None and not kind.startswith(("layers.", "backend.", "activations.")):
             return False
-        called = isinstance(node.func, (ast.Call, ast.Name)) or self._full(node.func) is not None
+        called = isinstance(node.func, (ast.Call, ast.Name)) or self._qualified(node.func) is not None
         return called and any(self._symbolic(each) for each in node.args)
 
     def visit_Call(self, node: ast.Call) -> None:
-        full, kind = self._full(node.func), self._keras(node.func)
+        full, kind = self._qualified(node.func), self._keras(node.func)
         if kind is not None:
-            self._class(node, kind)
+            self._check_class(node, kind)
         elif isinstance(node.func, ast.Attribute):
-            self._method(node, node.func)
+            self._check_method(node, node.func)
         if full is not None and self._of_tensors(full) and any(self._symbolic(each) for each in node.args):
-            self._say(node, "Keras 3's symbolic tensors are no TensorFlow tensors")
+            self._add_sign(node, "Keras 3's symbolic tensors are no TensorFlow tensors")
         self.generic_visit(node)
 
-    def _class(self, node: ast.Call, kind: str) -> None:
+    def _check_class(self, node: ast.Call, kind: str) -> None:
         given = {each.arg for each in node.keywords if each.arg}
         wrong = given & (CLASS_ARGUMENTS.get(kind, set()) | (LAYER_ARGUMENTS if kind.startswith("layers.") else set()))
         for argument in sorted(wrong):
-            self._say(node, "not an argument in Keras 3", f"{kind}({argument}=)")
+            self._add_sign(node, "not an argument in Keras 3", f"{kind}({argument}=)")
         if kind.startswith("optimizers.") and "legacy" not in kind and "lr" in given:
             name = kind.removeprefix("optimizers.")
             self.ignored.append(Sign(node.lineno, f"{name}(lr=)", "tf_keras ignores it: write learning_rate="))
-        self._paths(node, kind)
+        self._check_paths(node, kind)
 
-    def _method(self, node: ast.Call, function: ast.Attribute) -> None:
+    def _check_method(self, node: ast.Call, function: ast.Attribute) -> None:
         name, owner = function.attr, function.value
         given = {each.arg for each in node.keywords if each.arg}
         right = self._is_optimizer(owner) if name == "apply_gradients" else self._is_model(owner)
         if right and name not in self.defined:
             for argument in sorted(given & METHOD_ARGUMENTS.get(name, frozenset())):
-                self._say(node, "not an argument in Keras 3", f".{name}({argument}=)")
-            self._model_paths(node, name)
+                self._add_sign(node, "not an argument in Keras 3", f".{name}({argument}=)")
+            self._check_model_paths(node, name)
         match node.args:
             case [ast.Constant(value=str(text)), *_] if name == "add_weight":
-                self._say(node, "the first argument is the shape in Keras 3", f"add_weight({text!r}, …)")
+                self._add_sign(node, "the first argument is the shape in Keras 3", f"add_weight({text!r}, …)")
             case [ast.Constant(value="TF_USE_LEGACY_KERAS"), *_] if name == "setdefault":
-                self._say(node, "the program's own request", "TF_USE_LEGACY_KERAS")
+                self._add_sign(node, "the program's own request", "TF_USE_LEGACY_KERAS")
 
     @staticmethod
     def _of_tensors(full: str) -> bool:
-        """Whether a function computes with TensorFlow's tensors."""
+        """Return whether a function needs TensorFlow's tensors."""
         if full.startswith("tensorflow.keras."):
             name = full.removeprefix("tensorflow.")
             return name.startswith("keras.backend.") and name not in OF_SYMBOLIC
         return full.startswith("tensorflow.") and full.rpartition(".")[2] not in ("print", "function", "Module")
 
-    def _paths(self, node: ast.Call, kind: str) -> None:
-        """Files in formats that Keras 3 does not write or read."""
+    def _check_paths(self, node: ast.Call, kind: str) -> None:
+        """Add signs for file formats that Keras 3 does not write or read."""
         if kind == "callbacks.ModelCheckpoint":
             weights = any(
                 each.arg == "save_weights_only" and not (isinstance(each.value, ast.Constant) and not each.value.value)
                 for each in node.keywords
             )
             path = _argument(node, 0, "filepath")
-            text = self._lacks(path, ".weights.h5") if weights else self._lacks(path, ".keras", ".h5")
+            text = self._wrong_suffix(path, ".weights.h5") if weights else self._wrong_suffix(path, ".keras", ".h5")
             if text is not None:
-                self._say(
+                self._add_sign(
                     node, f"Keras 3 writes {'.weights.h5' if weights else '.keras'}", f"ModelCheckpoint({text!r})"
                 )
         elif kind in ("models.save_model", "saving.save_model", "models.load_model", "saving.load_model"):
             at = 1 if "save" in kind.rpartition(".")[2] else 0
-            text = self._lacks(_argument(node, at, "filepath"), *_SAVED_MODELS)
+            text = self._wrong_suffix(_argument(node, at, "filepath"), *_SAVED_MODELS)
             if text is not None:
-                self._say(node, "Keras 3 knows .keras and .h5", f"{kind.rpartition('.')[2]}({text!r})")
+                self._add_sign(node, "Keras 3 knows .keras and .h5", f"{kind.rpartition('.')[2]}({text!r})")
 
-    def _model_paths(self, node: ast.Call, method: str) -> None:
+    def _check_model_paths(self, node: ast.Call, method: str) -> None:
         suffixes = {"save": _SAVED_MODELS, "save_weights": (".weights.h5",)}.get(method)
-        text = self._lacks(_argument(node, 0, "filepath"), *suffixes) if suffixes else None
+        text = self._wrong_suffix(_argument(node, 0, "filepath"), *suffixes) if suffixes else None
         if text is not None:
-            self._say(node, f"Keras 3 writes {(suffixes or ('',))[0]}", f".{method}({text!r})")
+            self._add_sign(node, f"Keras 3 writes {(suffixes or ('',))[0]}", f".{method}({text!r})")
         if method == "load_weights":
-            text = self._lacks(_argument(node, 0, "filepath"), ".h5", ".hdf5", ".keras", ".weights.json")
+            text = self._wrong_suffix(_argument(node, 0, "filepath"), ".h5", ".hdf5", ".keras", ".weights.json")
             if text is not None:
-                self._say(node, "Keras 3 reads .weights.h5", f".load_weights({text!r})")
+                self._add_sign(node, "Keras 3 reads .weights.h5", f".load_weights({text!r})")
 
 
 def _argument(node: ast.Call, at: int, name: str) -> ast.expr | None:
@@ -455,7 +455,7 @@ def _argument(node: ast.Call, at: int, name: str) -> ast.expr | None:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """`a.b.c` as it is written; None for anything else."""
+    """Return `a.b.c` as written; None for any other expression."""
     if isinstance(node, ast.Attribute):
         before = _dotted(node.value)
         return None if before is None else f"{before}.{node.attr}"
@@ -463,7 +463,7 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 def _last(node: ast.AST) -> str:
-    """The last name of `a.b.c`, or the name."""
+    """Return the last part of `a.b.c`; empty for any other expression."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

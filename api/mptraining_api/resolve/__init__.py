@@ -1,1 +1,1 @@
-"""Pure functions that decide every default of a job, each with its reason."""
+"""Resolution of a job: pure functions that decide every default, each with its reason."""

@@ -1,6 +1,6 @@
-"""What a user would want to know before the job costs anything; holds without a device in sight.
+"""Advice on a resolved job before it starts, computed without a device.
 
-Advice never refuses: what cannot work is a rule or an error of `resolve`.
+Advice never refuses a job: rules and `resolve` refuse what cannot work.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from mptraining_api.resolved_job import ResolvedJob
 MOST = 6
 # TF32 came with Ampere (NVIDIA A100 architecture whitepaper, 2020).
 _TF32_CAPABILITY = 8.0
-# Goyal et al. 2017 (arXiv:1706.02677) warm up whenever the rate is multiplied; small factors do without.
+# Goyal et al. 2017 (arXiv:1706.02677) use warm-up whenever the rate is scaled; small factors do not need it.
 _FACTOR_WITHOUT_WARMUP = 2.0
 
 
 def advise(job: ResolvedJob) -> list[str]:
-    """Short sentences, the costliest mistake first, at most `MOST`."""
+    """Return at most `MOST` short sentences, the costliest mistake first."""
     sentences = [
         *_interruption(job),
-        *_places(job),
+        *_file_locations(job),
         *_precision(job),
         *_learning_rate(job),
         *_shapes(job),
-        *_measuring(job),
+        *_metrics(job),
     ]
     return sentences[:MOST]
 
@@ -49,7 +49,7 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
             )
         return
     if script:
-        yield "A script goes on from the last complete epoch, not from the step: keep epochs short."
+        yield "A script resumes from the last complete epoch, not from the step: keep epochs short."
     elif spot and job.checkpoint.every_steps is None:
         yield (
             "Spot leaves pods 15 s: what was trained since the last checkpoint (now the end of each "
@@ -57,7 +57,7 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
         )
 
 
-def _places(job: ResolvedJob) -> Iterator[str]:
+def _file_locations(job: ResolvedJob) -> Iterator[str]:
     application = job.program.application
     if application is not None and application.weights == "imagenet":
         yield ("weights: imagenet is downloaded by every pod: without internet, give the URI of a weights file.")
@@ -72,12 +72,11 @@ def _precision(job: ResolvedJob) -> Iterator[str]:
     capability = accelerator.compute_capability or 0.0
     if policy == "mixed_float16" and accelerator.kind == "gpu":
         if job.precision.loss_scale_mode == "Fixed":
-            yield ("A fixed loss scale does not give way to overflow: steps are skipped for as long as it is too high.")
+            yield ("A fixed loss scale is not reduced on overflow: steps are skipped for as long as it is too high.")
         elif "mixed_bfloat16" not in accelerator.policies:
             yield f"{title} has no bfloat16. Under mixed_float16 a few skipped steps at the start are normal."
     if policy == "mixed_float16" and accelerator.kind == "cpu":
-        # Measured on one AVX512 core with TensorFlow 2.21: 0.12 (convolutions) to 0.63 (dense) of float32's
-        # speed.
+        # Measured on one AVX512 core with TensorFlow 2.21: 0.12 (convolutions) to 0.63 (dense) of float32's speed.
         yield ("mixed_float16 is emulated on a CPU: a convolutional network ran 8 times slower than with float32.")
     if policy == "float32" and accelerator.kind == "gpu":
         if capability >= _TF32_CAPABILITY:
@@ -95,10 +94,10 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
     if job.training is None:
         return
     decided = any(choice.field == SCALING for choice in job.choices)
-    # A fallback has other replicas than the job will have.
-    as_asked = job.accelerator.asked_for is None
+    # After a fallback to the CPU the number of replicas is not the one requested, so that this advice would be wrong.
+    as_requested = job.accelerator.asked_for is None
     size, accumulated = job.per_replica_batch_size, job.training.gradient_accumulation_steps
-    if size and job.replicas * accumulated > 1 and factor == 1.0 and as_asked and not decided:
+    if size and job.replicas * accumulated > 1 and factor == 1.0 and as_requested and not decided:
         update = size * job.replicas * accumulated
         optimizer = job.training.optimizer.class_name if job.training.optimizer else None
         written = suggestion(
@@ -123,7 +122,7 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
 def _shapes(job: ResolvedJob) -> Iterator[str]:
     multiple = accelerators.lookup(job.accelerator.type).multiple
     size = job.per_replica_batch_size
-    # TPU batches want 8 a core, features 128 (Cloud TPU performance guide).
+    # On TPUs the batch size per core should be a multiple of 8, features of 128 (Cloud TPU performance guide).
     batch_multiple = min(multiple, 8)
     if size is not None and size % batch_multiple:
         yield (f"{size} examples per replica: {job.accelerator.title} is fastest with a multiple of {batch_multiple}.")
@@ -136,9 +135,9 @@ def _shapes(job: ResolvedJob) -> Iterator[str]:
         yield f"BatchNormalization sees the {size} examples of its own replica only."
 
 
-def _measuring(job: ResolvedJob) -> Iterator[str]:
+def _metrics(job: ResolvedJob) -> Iterator[str]:
     if job.data is not None and not job.data.validation:
-        yield "No data.validation: the metrics tell how well the training data is remembered, not more."
+        yield "No data.validation: the metrics are those of the training data only."
     if job.data is not None and job.data.shuffle_buffer_size == 0:
         yield "shuffle.bufferSize 0: records are seen in the order in which they are stored."
     if job.accelerator.asked_for is not None:

@@ -1,4 +1,4 @@
-"""How many examples a step has, and how the learning rate follows."""
+"""Global batch size, and scaling of the learning rate with it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mptraining_api.spec import JobSpec
 
 SCALING = "spec.training.learningRateScaling"
 
-# What keras.Model.fit takes, so that a learning rate that worked there works here.
+# The default of keras.Model.fit, so that a learning rate found there is valid here.
 KERAS_BATCH_SIZE = 32
 
 
 def global_batch_size(spec: JobSpec, asked: Devices) -> int:
-    """Examples of one step over all replicas asked for. Raises InvalidSpec when they cannot share it evenly."""
+    """Return the examples per step over all requested replicas. Raises InvalidSpec if they do not divide it evenly."""
     written = spec.training.batch_size if spec.training else None
     replicas = asked.replicas
     if written is not None and written.global_ is not None:
@@ -37,27 +37,28 @@ def global_batch_size(spec: JobSpec, asked: Devices) -> int:
 
 
 def batch_choice(spec: JobSpec, asked: Devices, devices: Devices, total: int) -> Choice:
-    """How the replicas that will run share the `total`, and where a fallback has others, what it was for each asked
-    for.
+    """Return the choice of the global batch size `total`, with the examples per replica of `devices`.
+
+    After a CPU fallback to another number of replicas, the reason also has the examples per replica of `asked`.
     """
     written = spec.training.batch_size if spec.training else None
     if written is not None and written.global_ is not None:
-        because = _shared(str(total // devices.replicas), devices.replicas)
+        because = _per_replica_text(str(total // devices.replicas), devices.replicas)
     else:
         per_replica, source = _per_replica(spec, asked)
         each = f"{per_replica} ({source})" if source else str(per_replica)
         if devices.replicas == asked.replicas:
-            because = _shared(each, asked.replicas)
+            because = _per_replica_text(each, asked.replicas)
         else:
-            here = _shared(str(total // devices.replicas), devices.replicas)
-            because = f"{here} here; asked for: {_shared(each, asked.replicas)}"
+            here = _per_replica_text(str(total // devices.replicas), devices.replicas)
+            because = f"{here} here; asked for: {_per_replica_text(each, asked.replicas)}"
     return Choice(field="spec.training.batchSize", value=f"global {total}", because=because)
 
 
 def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
-    """Examples for each replica where the job gives no global size, and whose number it is if not the job's own.
+    """Return the examples per replica for a job without a global size, and the source of a default (else empty).
 
-    Without any size it is Keras' 32, or what fills the matrix units when that is more (128 on a TPU).
+    The default is Keras' 32, or the multiple for the matrix units if that is larger (128 on a TPU).
     """
     written = spec.training.batch_size if spec.training else None
     if written is not None and written.per_replica is not None:
@@ -66,12 +67,12 @@ def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
     return size, "Keras' default" if size == KERAS_BATCH_SIZE else "what fills the device's matrix units"
 
 
-def _shared(each: str, replicas: int) -> str:
+def _per_replica_text(each: str, replicas: int) -> str:
     return f"{each} on one replica" if replicas == 1 else f"{each} for each of {replicas} replicas"
 
 
 def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:
-    """The factor on the optimizer's own rate: `batch_size` examples a step, times the steps accumulated.
+    """Return the factor on the optimizer's rate for `batch_size` examples per step times the accumulated steps.
 
     Linear, batch / base: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677. SquareRoot,
     sqrt(batch / base), which keeps the variance of an update: Krizhevsky 2014, arXiv:1404.5997; Hoffer et al.
@@ -95,47 +96,47 @@ def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[C
     return LearningRate(factor=factor, warmup_steps=warmup), (choice,)
 
 
-# Their step does not grow with the gradient: the square root keeps the noise of their path (Malladi et al. 2022,
-# arXiv:2205.10287). SGD's does: linear (Goyal et al. 2017, arXiv:1706.02677).
+# The update of an adaptive optimizer does not grow with the gradient: square-root scaling preserves its gradient noise
+# (Malladi et al. 2022, arXiv:2205.10287). The update of SGD does: linear scaling (Goyal et al. 2017, arXiv:1706.02677).
 _ADAPTIVE = frozenset(
     {"Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Adafactor", "Lamb", "Lion"}
 )
-# Goyal et al. 2017, section 2.2: the rate rises over the first five epochs.
+# Goyal et al. 2017, section 2.2: warm-up over the first five epochs.
 _WARMUP_EPOCHS = 5
-# Of a short training they would be most of it.
-_WARMUP_SHARE = 10
+# Warm-up takes at most this part (a tenth) of a short training.
+_WARMUP_DIVISOR = 10
 
 Rule = Literal["Linear", "SquareRoot"]
 
 
 def rule_for(optimizer: str | None) -> Rule | None:
-    """By the name of Keras' optimizer class; None for one that nothing is known of."""
+    """Return the scaling rule for the name of a Keras optimizer class; None for an unknown one."""
     if optimizer == "SGD":
         return "Linear"
     return "SquareRoot" if optimizer in _ADAPTIVE else None
 
 
 def factor(rule: Rule, base: int, now: int) -> float:
-    """What the rate is multiplied by when an update sees `now` examples instead of `base`."""
+    """Return the factor on the learning rate for updates of `now` examples instead of `base`."""
     return now / base if rule == "Linear" else math.sqrt(now / base)
 
 
 def warmup_steps(steps_per_epoch: int | None, total_steps: int | None) -> int | None:
-    """Five epochs, or a tenth of all steps if that is less; None when the length of an epoch is not known."""
+    """Return the steps of five epochs, at most a tenth of all steps; None if the length of an epoch is unknown."""
     if steps_per_epoch is None:
         return None
     steps = _WARMUP_EPOCHS * steps_per_epoch
-    return steps if total_steps is None else max(1, min(steps, total_steps // _WARMUP_SHARE))
+    return steps if total_steps is None else max(1, min(steps, total_steps // _WARMUP_DIVISOR))
 
 
 def suggestion(
     optimizer: str | None, base: int, now: int, *, steps_per_epoch: int | None = None, total_steps: int | None = None
 ) -> str:
-    """What to write under `training` for a rate that was found for `base` examples an update."""
+    """Return the entry under `training` for a learning rate that was found for updates of `base` examples."""
     rule = rule_for(optimizer)
     steps = warmup_steps(steps_per_epoch, total_steps)
     warmup = "" if now < base else f", warmupSteps: {steps if steps is not None else '<five epochs>'}"
     written = f"{{rule: {rule or 'Linear'}, baseBatchSize: {base}{warmup}}}"
     if rule is None:
-        return f"learningRateScaling: {written} for SGD, rule: SquareRoot for Adam and its kin"
+        return f"learningRateScaling: {written} for SGD, rule: SquareRoot for Adam and similar optimizers"
     return f"learningRateScaling: {written} multiplies it by {factor(rule, base, now):.3g}, as fits {optimizer}"

@@ -1,4 +1,4 @@
-"""The defaults of the data and training sections."""
+"""Defaults of the data, training and runPolicy sections."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from mptraining_api.resolve.precision import deterministic
 from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedTraining
 from mptraining_api.spec import Data, JobSpec, KerasObject, Program, RunPolicy, Training
 
-# What an application is trained with: a classifier over integer labels whose model ends in logits. 1e-3 is
-# Adam's own default (Kingma & Ba 2015, arXiv:1412.6980) and Keras'.
+# An application is trained as a classifier over integer labels whose outputs are logits. 1e-3 is the default of Adam
+# (Kingma & Ba 2015, arXiv:1412.6980) and of Keras.
 ADAM = KerasObject(class_name="Adam", config={"learning_rate": 1e-3})
 LOSS = KerasObject(class_name="SparseCategoricalCrossentropy", config={"from_logits": True})
 METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "accuracy"}),)
 
-# Enough to break up runs of one class in most data sets, small enough for JPEGs of 100 KB (1 GB).
+# Mixes consecutive examples of one class in most data sets; takes 1 GB of memory for JPEGs of 100 KB.
 SHUFFLE_BUFFER_SIZE = 10_000
 
 
 def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining, tuple[Choice, ...]]:
-    """The training section with its defaults; an absent section is an empty one.
+    """Return the training section with its defaults; an absent section is an empty one.
 
-    A function program keeps what it compiled with unless the spec says otherwise; None stands for that.
+    None for optimizer, loss or metrics means that a function program keeps those it compiled with.
     """
     written = spec.training or Training()
     application = spec.program.application is not None
@@ -67,7 +67,7 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
 
 
 def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choice, ...]]:
-    """The data section with its defaults."""
+    """Return the data section with its defaults."""
     preprocess = data.preprocess or ("auto" if program.application else "none")
     choices: tuple[Choice, ...] = ()
     if data.preprocess is None and program.application:
@@ -93,15 +93,16 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
     return resolved, choices
 
 
-# As batch/v1 Jobs and as the peers do it: a bug is tried a few times, a Spot machine may be taken away for days.
+# As for batch/v1 Jobs and similar operators, program errors are retried a few times; a job on Spot machines may be
+# preempted many times.
 _BACKOFF_LIMIT = 3
 _INFRASTRUCTURE_RETRIES = 20
-# Longer than a cluster autoscaler takes for a new GPU machine; it ends the wait for one that never comes.
+# Longer than a cluster autoscaler needs for a new GPU machine; a job fails if no machine is available by then.
 _PENDING_TIMEOUT = 1800
 
 
 class ResolvedRunPolicy(Model):
-    """Seconds, and numbers of retries; None means no limit."""
+    """Limits in seconds and numbers of retries; None means no limit."""
 
     backoff_limit: int
     infrastructure_retries: int
@@ -112,7 +113,7 @@ class ResolvedRunPolicy(Model):
 
 
 def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
-    """What was written, with the defaults for the rest."""
+    """Return the run policy with its defaults."""
     policy = written or RunPolicy()
 
     def given(value: int | None, default: int) -> int:

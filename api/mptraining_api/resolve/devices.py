@@ -1,6 +1,6 @@
-"""Which devices a job computes on: processes, replicas in each, and what is left without accelerators.
+"""Devices of a job: processes, replicas per process, tf.distribute strategy, placement of the pods.
 
-`asked` is what the user wants; `on_cpu` is the same job where there are no accelerators (CPU fallback).
+`asked` returns the requested devices; `on_cpu` those of the same job without accelerators (CPU fallback).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FELL_BACK = "FellBackToCPU"
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`processes` pods side by side, each with `replicas_per_process` replicas of the model."""
+    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model."""
 
     accelerator: ResolvedAccelerator
     processes: int
@@ -32,7 +32,7 @@ class Devices:
 
 
 def asked(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
-    """The devices that the spec asks for. Raises InvalidSpec for what no machine offers."""
+    """Return the devices that the spec requests. Raises InvalidSpec if no machine has them."""
     type = accelerators.lookup(spec.accelerator.type)
     if type.kind == "tpu":
         return _tpu(spec.accelerator, type, multi_host=multi_host_tpu)
@@ -44,7 +44,7 @@ def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...
     count = spec.accelerator.count_per_node
     if count is not None:
         if type.counts and count not in type.counts:
-            offered = _either(type.counts)
+            offered = _join_or(type.counts)
             raise InvalidSpec(
                 accelerators.COUNT,
                 f"no machine has {count} x {type.title}",
@@ -74,7 +74,7 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
         raise InvalidSpec(
             accelerators.COUNT,
             f"{chips} chips per node for {type.name} {wanted.topology}",
-            expected=_either(options),
+            expected=_join_or(options),
         )
     pods = accelerators.pods(wanted.topology, chips)
     choices: tuple[Choice, ...] = ()
@@ -82,7 +82,7 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
         because = f"a machine of a {wanted.topology} slice has {chips} chips"
         if len(options) > 1:
             because = (
-                f"{wanted.topology} comes with {_either(options)} chips on a machine; {chips} keeps it on one host"
+                f"{wanted.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one host"
             )
         choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
     if pods > 1 and not multi_host:
@@ -90,7 +90,7 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
         raise InvalidSpec(
             accelerators.TOPOLOGY,
             f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
-            expected=f"one host: {_either(single)}" if single else "an accelerator that fits on one host",
+            expected=f"one host: {_join_or(single)}" if single else "an accelerator that fits on one host",
             next_step=(
                 "Take a smaller topology; only the operator's setting experimentalMultiHostTPU schedules this one."
             ),
@@ -111,19 +111,18 @@ def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> Resolve
 
 
 def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
-    """The same job without accelerators: two logical devices on one host, or one on each of several.
+    """Return the devices without accelerators: two logical devices on one host, or one on each of several hosts.
 
-    `splits_in_two`: whether the job can have two replicas (its global batch divides by 2, it wants a
-    strategy). A TPU slice of several hosts becomes one host: MultiWorkerMirroredStrategy would be another
-    program.
+    `splits_in_two`: whether the job can have two replicas (its global batch is divisible by 2, and it uses a strategy).
+    A TPU slice of several hosts becomes one host, because MultiWorkerMirroredStrategy would be another program.
     """
     before = devices.accelerator
     if before.kind == "cpu":
         return devices
     cpu = accelerators.lookup("cpu")
     processes = devices.processes if before.kind == "gpu" else 1
-    # Several virtual devices keep the strategy real; MultiWorkerMirroredStrategy would ignore all but one of
-    # them.
+    # Two logical devices give the strategy several replicas, as accelerators do; MultiWorkerMirroredStrategy would use
+    # only one of them.
     count = 2 if processes == 1 and splits_in_two else 1
     accelerator = ResolvedAccelerator(
         type=cpu.name, kind="cpu", title=cpu.title, count_per_node=count, asked_for=before.type
@@ -136,7 +135,7 @@ def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
 
 
 def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
-    """The tf.distribute strategy for these devices. Raises InvalidSpec for None on several devices."""
+    """Return the tf.distribute strategy for these devices. Raises InvalidSpec for None on a TPU or several devices."""
     if spec.strategy == "None":
         return _no_strategy(spec, devices)
     kind, title = devices.accelerator.kind, devices.accelerator.title
@@ -147,7 +146,7 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"
     elif spec.program.script is not None and devices.replicas == 1:
-        # Inside a scope a custom loop needs strategy.run, and a tape over a variable outside of it is refused.
+        # In a strategy's scope, a custom loop needs strategy.run; a GradientTape over a variable fails outside of it.
         picked = "None"
         because = "one device: the script runs as it does without a strategy"
     else:
@@ -172,17 +171,17 @@ def _no_strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     return "None", Choice(field="spec.strategy", value="None", because=because)
 
 
-def _either(values: tuple[int, ...] | list[str]) -> str:
+def _join_or(values: tuple[int, ...] | list[str]) -> str:
     words = [str(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-# GKE puts this label and, on pools made so, a taint of the same key on Spot nodes.
+# GKE sets this label on Spot nodes; the user can add a taint with the same key to the node pool.
 SPOT = "cloud.google.com/gke-spot"
 
 
 def placement(accelerator: ResolvedAccelerator) -> Placement:
-    """Selector, limits and tolerations of one pod; all empty for a CPU of any kind of machine."""
+    """Return selector, limits and tolerations of one pod; all are empty for an on-demand CPU job."""
     type = accelerators.lookup(accelerator.type)
     selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What the numbers are and who compiles them: Keras generation, precision policy, loss scaling, XLA."""
+"""Keras generation, precision policy, loss scaling, XLA compilation and op determinism of a job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ POLICY = "spec.precision.policy"
 Keras = Literal["Keras3", "Legacy"]
 JitCompile = Literal["Always", "WherePossible", "Never"]
 
-# Where Keras' own LossScaleOptimizer begins (keras.optimizers.LossScaleOptimizer, initial_scale).
+# The default of initial_scale in keras.optimizers.LossScaleOptimizer.
 INITIAL_LOSS_SCALE = 32768.0
-# Tensor Cores came with Volta: float16 below 7.0 is no faster than float32 (NVIDIA, Mixed Precision Training
-# guide).
+# GPUs below 7.0 (Volta) have no Tensor Cores, so that float16 is no faster (NVIDIA, Mixed Precision Training guide).
 FLOAT16_CAPABILITY = 7.0
 
 
 def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
-    """Keras 3 or tf_keras, by the devices that were asked for, so that a fallback runs the same program.
+    """Return Keras 3 or tf_keras by the requested devices, so that a CPU fallback runs the same program.
 
-    Keras 3 has next to no TPUStrategy support (keras#19448), and its `fit` fails under
-    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec when Keras3 is asked for there.
+    Keras 3 has almost no support for TPUStrategy (keras#19448), and its `fit` fails under
+    MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec if the spec requests Keras3 there.
     """
     tpu = asked.accelerator.kind == "tpu"
     several_hosts = spec.program.script is not None and asked.processes > 1
@@ -52,9 +51,9 @@ def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
 
 
 def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> tuple[ResolvedPrecision, Choice]:
-    """The policy and how the loss is scaled under mixed_float16.
+    """Return the policy and the loss scaling under mixed_float16.
 
-    `asked` decides what may be written, `devices` (other than `asked` after a CPU fallback) what Auto means.
+    `asked` determines the allowed policies, `devices` (different from `asked` after a CPU fallback) the value of Auto.
     Raises InvalidSpec for a policy that the accelerator cannot compute.
     """
     wanted = spec.precision.policy if spec.precision else None
@@ -114,7 +113,7 @@ def _refuse_impossible(policy: Policy, asked: Devices, *, own_scaling: bool) -> 
 
 
 def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCompile, Choice]:
-    """Whether XLA compiles the step; WherePossible leaves out, aloud, a model that it cannot compile."""
+    """Return whether XLA compiles the step; WherePossible skips, with a notice, a model that XLA cannot compile."""
     picked: JitCompile
     if spec.jit_compile in ("Always", "Never"):
         picked, because = ("Always" if spec.jit_compile == "Always" else "Never"), "asked for"
@@ -130,13 +129,13 @@ def jit_compile(spec: JobSpec, devices: Devices, policy: Policy) -> tuple[JitCom
 
 
 def deterministic(spec: JobSpec, devices: Devices) -> tuple[bool, Choice]:
-    """Whether TensorFlow's op determinism is on.
+    """Return whether TensorFlow's op determinism is enabled.
 
-    On a GPU it has a price that nothing bounds: cuDNN and XLA no longer try which kernel is the fastest, scatters are
-    computed on the CPU, and some operations are refused. Others measured between 6 % (framework-reproducibility#10) and
-    80 s that became more than 10 minutes (tensorflow#62100, a T4), with 196 to 746 % as the most on three GPUs (Zhuang
-    et al., Randomness in Neural Network Training, MLSys 2022). What it buys is a resumed run with the bits of an
-    uninterrupted one, so it is for those who ask for it.
+    It makes a resumed run bitwise equal to an uninterrupted one, but its cost on a GPU has no upper bound: cuDNN and
+    XLA do not autotune, scatters are computed on the CPU, and some operations raise errors. Published measurements are
+    6 % (framework-reproducibility#10), 80 s that became more than 10 minutes (tensorflow#62100, a T4), and maxima of
+    196 to 746 % on three GPUs (Zhuang et al., Randomness in Neural Network Training, MLSys 2022). Therefore it is off
+    by default.
     """
     written = (spec.training or Training()).deterministic
     kind = devices.accelerator.kind

@@ -1,6 +1,6 @@
-"""From what the user wrote to the job with every default decided, each non-trivial one with its reason.
+"""Resolution of a spec to a ResolvedJob: every default is decided, each non-trivial one with its reason.
 
-Pure: the same job and settings give the same ResolvedJob, on a cluster and on a laptop.
+The functions are pure: the same job and settings give the same ResolvedJob on a cluster and on a laptop.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mptraining_api.spec import JobSpec, MPTrainingJob, Program
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What `resolve` must know about where the job runs.
+    """Settings of the cluster or the local run that `resolve` depends on.
 
-    `default_images` by the kind of accelerator that a job computes on: cpu, gpu, tpu; `default_image` for the others.
+    `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
-    namespace in a local run. `default_outputs` are folders for the jobs of one namespace: `<folder>/<name>`.
+    namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
     """
 
     cpu_fallback: bool = False
@@ -42,11 +42,11 @@ class ClusterSettings:
     default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def image(self, kind: str) -> str | None:
-        """The image of jobs that name none and compute on `kind`."""
+        """Return the image for jobs that name none and compute on `kind`."""
         return self.default_images.get(kind, self.default_image)
 
     def output(self, namespace: str | None) -> str | None:
-        """The folder in which jobs of that namespace that name none get one each; None when there is none."""
+        """Return the parent of the run folders for jobs of that namespace that name none; None if there is none."""
         own = self.default_outputs.get(namespace or "")
         if own is not None or self.default_output is None:
             return own
@@ -54,7 +54,7 @@ class ClusterSettings:
 
 
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
-    """Every default decided. Raises InvalidSpec for what breaks a rule, does not exist or cannot work."""
+    """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     spec = job.spec
     script = spec.program.script is not None
@@ -72,12 +72,12 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     )
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
-    # Checked for the devices asked for too: a fallback must not accept what the real cluster then refuses.
+    # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
     strategy(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
     keras, keras_choice = keras_generation(spec, wanted)
-    numbers, precision_choice = precision(spec, wanted, devices, keras)
-    jit, jit_choice = jit_compile(spec, devices, numbers.policy)
+    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
+    jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
     training, training_choices = (None, ()) if script else resolve_training(spec, devices)
     data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
@@ -86,7 +86,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         name=job.metadata.name,
         accelerator=devices.accelerator,
         strategy=picked_strategy,
-        precision=numbers,
+        precision=resolved_precision,
         jit_compile=jit,
         keras=keras,
         processes=devices.processes,
@@ -119,13 +119,13 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
-    """Whether a fallback on one host may make two replicas of this job."""
+    """Return whether a CPU fallback on one host may use two replicas for this job."""
     if spec.program.script is None:
         return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
-    # A script that trains without a strategy on one device must not get one on the CPU: it is another program there.
+    # A script that trains on one device without a strategy would be another program with a strategy.
     if wanted.replicas == 1:
         return False
-    # One GPU may have a Keras 3 script in float16; two replicas may not (Keras' own loss scaling).
+    # A Keras 3 script may use mixed_float16 on one replica, but not on two: its loss scaling would be wrong.
     return spec.precision is None or spec.precision.policy != "mixed_float16" or spec.keras == "Legacy"
 
 

@@ -1,1 +1,1 @@
-"""Validation rules that no single field can express; each one as CEL for the API server and as Python."""
+"""Validation rules over several fields, each as CEL for the API server and as Python."""

@@ -1,8 +1,7 @@
-"""What no field can say alone: each rule once, as CEL for the API server and as Python for everyone else.
+"""Validation of a job by the rules of `sections`, `cross_section` and `pod_template`, without an API server.
 
-The API server evaluates `cel` on the value at `at` (`self`), `violations` evaluates `holds` on the same
-value, and both say the same message. A rule whose place is absent from a job holds. The rules stand in
-`section_rules`, `data_rules`, `cross_field_rules` and `pod_rules`; this module applies them.
+The API server evaluates `cel` on the value at `at` (`self`), `violations` evaluates `holds` on the same value, and
+both report the same message. A rule holds if its `at` is absent from the job.
 """
 
 from __future__ import annotations
@@ -23,30 +22,32 @@ __all__ = ["Rule", "check", "rules", "violations"]
 
 
 def rules() -> tuple[Rule, ...]:
-    """Every rule, in the order in which violations are told."""
+    """Return every rule, in the order in which violations are reported."""
     return (*SECTION_RULES, *DATA_RULES, *CROSS_FIELD_RULES, *POD_RULES)
 
 
 def violations(job: MPTrainingJob) -> list[InvalidSpec]:
-    """What the job breaks, in the order of the rules; an empty list for a job that the API server takes."""
+    """Return the violations of a job, in the order of the rules; empty if the API server accepts it."""
     found = []
     for rule in rules():
         for path, value in rule.at_each(job):
             if not rule.holds(value):
                 field = path + rule.field.removeprefix(rule.at) if "[]" in rule.at else rule.field
-                found.append(InvalidSpec(field, _seen(job, field), expected=rule.message, next_step=rule.next_step))
+                found.append(
+                    InvalidSpec(field, _found_value(job, field), expected=rule.message, next_step=rule.next_step)
+                )
     return found
 
 
 def check(job: MPTrainingJob) -> None:
-    """Raises the first violation, as InvalidSpec."""
+    """Raise InvalidSpec for the first violation."""
     found = violations(job)
     if found:
         raise found[0]
 
 
-def _seen(job: MPTrainingJob, field: str) -> str:
-    """What stands at the field, short enough for a line."""
+def _found_value(job: MPTrainingJob, field: str) -> str:
+    """Return the value of the field, shortened to fit a line."""
     value: Any = job
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
         value = value[int(index)] if index else field_of(value, name)

@@ -1,4 +1,4 @@
-"""The rules between sections: what a script, a function or a TPU rules out elsewhere, and what may change."""
+"""Rules between sections: fields that a script, a function or a TPU excludes; changes after the job has started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _is_tpu(accelerator: Accelerator) -> bool:
 
 
 def _same(path: str, field: str, *, required: bool = False) -> str:
-    """CEL: the field below `path` is as it was, there or not."""
+    """Return CEL that holds if the field below `path` is unchanged, whether set or absent."""
     now, before = f"self.{path}.{field}", f"oldSelf.{path}.{field}"
     if required:
         return f"{now} == {before}"
@@ -21,10 +21,10 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
 
 
 def _unchanged_after_start() -> str:
-    """CEL: once an attempt exists, the spec stays as it was but for runPolicy.suspend.
+    """Return CEL that holds if no attempt exists or only runPolicy.suspend has changed.
 
-    At the root, because a rule on a subtree is bypassed by removing and adding it; field by field, because
-    CEL cannot compare objects but for one field.
+    The rule is at the root, because removing and adding a subtree bypasses a rule on it. It compares field by field,
+    because CEL cannot compare objects except for one field.
     """
     same = [
         _same("spec", to_camel(name), required=about.is_required())
@@ -33,14 +33,14 @@ def _unchanged_after_start() -> str:
     ]
     policy = [_same("spec.runPolicy", to_camel(name)) for name in RunPolicy.model_fields if name != "suspend"]
     none = [f"!has(VALUE.spec.runPolicy.{to_camel(name)})" for name in RunPolicy.model_fields if name != "suspend"]
-    # A runPolicy that comes or goes may bring or take suspend alone.
-    came_or_went = " && ".join(
+    # A runPolicy that is added or removed may contain suspend only.
+    added_or_removed = " && ".join(
         f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy) || ({' && '.join(none).replace('VALUE', here)}))"
         for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
     )
     both = f"(!has(self.spec.runPolicy) || !has(oldSelf.spec.runPolicy) || ({' && '.join(policy)}))"
     started = "has(oldSelf.status) && has(oldSelf.status.currentAttempt) && oldSelf.status.currentAttempt > 0"
-    return f"!({started}) || ({' && '.join([*same, came_or_went, both])})"
+    return f"!({started}) || ({' && '.join([*same, added_or_removed, both])})"
 
 
 _ROOT = (
@@ -57,8 +57,8 @@ _ROOT = (
         field="spec",
         cel=_unchanged_after_start(),
         message="no change but runPolicy.suspend after the job has started",
-        next_step="Make a new job under another name.",
-        # One object alone has no past.
+        next_step="Create a new job under another name.",
+        # The rule compares two versions, and here is only one.
         holds=lambda _: True,
     ),
 )
@@ -222,7 +222,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "spec",
         "spec.output",
         "!has(self.training) || !has(self.training.resume) || self.training.resume != 'Required' || has(self.output)",
-        "output.uri, the folder that training.resume: Required goes on from",
+        "output.uri, the folder that training.resume: Required resumes from",
         "Name the run folder under output.uri.",
         _resume_output,
     ),

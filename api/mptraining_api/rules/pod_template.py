@@ -1,4 +1,4 @@
-"""The rules about what a job may say of its pods: no host access, nothing that the operator decides."""
+"""Rules of the pod template and scheduling: no host access, and no settings that the operator decides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources, Scheduling
 
-# Set by the launch (`launch`) for each process; a job's own value would break the gang.
-# NVIDIA_VISIBLE_DEVICES in a pod overrides what its device plugin gave it: `all` are other pods' GPUs, too.
+# Variables that are set for each process; a job's own value would break the gang. NVIDIA_VISIBLE_DEVICES in a pod
+# overrides the devices from the device plugin: `all` would include the GPUs of other pods.
 _SET_BY_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS", "NVIDIA_VISIBLE_DEVICES")
 _PREFIX = "MPTRAINING_"
-# Settings of the trainer that are for people, whom its errors name them to.
+# Settings of the trainer that users may set; its error messages name them.
 _SETTINGS = (
     "MPTRAINING_DEBUG",
     "MPTRAINING_GCS_ANONYMOUS",
@@ -20,7 +20,7 @@ _SETTINGS = (
     "MPTRAINING_PACKAGES_CACHE",
     "MPTRAINING_STORAGE_RETRY_SECONDS",
 )
-# With what follows: a part of a GPU (nvidia.com/mig-1g.5gb), a shared one (nvidia.com/gpu.shared).
+# Prefixes, which include a part of a GPU (nvidia.com/mig-1g.5gb) and a shared one (nvidia.com/gpu.shared).
 _DEVICES = ("nvidia.com/", "google.com/tpu")
 _SELECTORS = (
     "cloud.google.com/gke-accelerator",
@@ -28,13 +28,13 @@ _SELECTORS = (
     "cloud.google.com/gke-tpu-topology",
 )
 _OWN_PREFIX = "mptraining.dev/"
-# Older names of fields of the security context; the API server still obeys the first.
+# Deprecated forms of fields of the security context; the API server still applies the AppArmor one.
 _SECURITY_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
     "seccomp.security.alpha.kubernetes.io/",
 )
-# Kubernetes' own classes, which put out everybody's pods.
+# The priority classes of Kubernetes' system pods, which preempt all other pods.
 _SYSTEM_CLASSES = "system-"
 
 
@@ -151,7 +151,7 @@ POD_RULES: tuple[Rule, ...] = (
         "spec.scheduling.priorityClassName",
         f"!has(self.priorityClassName) || !self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')",
         f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
-        "Ask whoever runs the cluster for a class for training.",
+        "Ask the cluster's administrator for a class for training.",
         _no_system_class,
     ),
     Rule(

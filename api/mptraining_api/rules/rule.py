@@ -1,4 +1,4 @@
-"""One rule: what the API server evaluates, what everyone else evaluates, and what both say."""
+"""A validation rule: CEL for the API server, a Python predicate for all others, and the message of both."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mptraining_api.spec import MPTrainingJob
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`at`: where `self` is, `""` for the whole object, `[]` for each item of a list.
+    """`at`: the path of `self`, `""` for the whole object, `[]` for each item of a list.
 
-    `field`: what the user should look at, as a path from the root; `message`: what is expected there, without
-    a full stop; `next_step`: one sentence.
+    `field`: the path from the root of the field to correct; `message`: the expected value, without a full stop;
+    `next_step`: one sentence.
     """
 
     at: str
@@ -24,16 +24,16 @@ class Rule:
     cel: str
     message: str
     next_step: str
-    # Takes the model (or the plain list) at `at`.
+    # The predicate on the model (or the plain list) at `at`.
     holds: Callable[[Any], bool]
 
     @property
     def text(self) -> str:
-        """What the API server says: it adds no field of ours by itself."""
+        """The message for the API server, with the field, because the API server does not add it."""
         return f"{self.field}: expected {self.message}. {self.next_step}"
 
     def at_each(self, job: MPTrainingJob) -> Iterator[tuple[str, Any]]:
-        """The places of the job that the rule is about: path from the root, value."""
+        """Yield path from the root and value of everything in the job that the rule validates."""
         yield from _walk(job, self.at.split(".") if self.at else [], "")
 
 
@@ -54,7 +54,7 @@ def _walk(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """The field of a model, by the name that users write, or the entry of a map; None when absent."""
+    """Return the field of a model by its name in YAML, or the entry of a map; None if absent."""
     if isinstance(value, Mapping):
         return value.get(name)
     for field, about in type(value).model_fields.items():

@@ -1,4 +1,4 @@
-"""The rules within one section, data aside: fields that need or exclude one another."""
+"""Rules within one section: fields that require or exclude one another."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ DATA_RULES: tuple[Rule, ...] = (
         "spec.data.label",
         "!has(self.label) || !has(self.features) || self.features.exists(f, f.name == self.label)",
         "the name of one of data.features",
-        "Add the label to data.features, or mend its name.",
+        "Add the label to data.features, or correct its name.",
         _label_known,
     ),
     Rule(

@@ -1,7 +1,7 @@
-"""`tensorflow_cloud` inside a job: the same program runs there once more, and what submitted it does nothing.
+"""The `tensorflow_cloud` API inside a job, where the submitted program runs again and submitting is a no-op.
 
-The trainer puts this module in the place of `tensorflow_cloud` while a script runs; `mptraining.tensorflow_cloud` asks
-it too. Standard library alone.
+The trainer installs this module as `tensorflow_cloud` while a script runs; `mptraining.tensorflow_cloud` uses it, too.
+It imports the standard library only.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = [
     "run_cloudtuner",
 ]
 
-# The last release of tensorflow-cloud, whose behaviour this is.
+# The last release of tensorflow-cloud, which this module imitates.
 __version__ = "0.1.16"
 
-# tensorflow-cloud's own variable, by which its users' programs may ask too.
+# tensorflow-cloud's own variable, which programs may read as well.
 RUNNING_REMOTELY = "TF_KERAS_RUNNING_REMOTELY"
-# Every worker has it (`mptraining_api.launch`, whose import takes pydantic).
+# Set in every worker. Not imported from `mptraining_api.launch`, because that needs pydantic.
 _JOB_FILE = "MPTRAINING_JOB_FILE"
 
 
 def remote() -> bool:
-    """Whether this program runs in a job, not where it was submitted."""
+    """Return whether this program runs in a job, not on the machine that submitted it."""
     return bool(os.environ.get(RUNNING_REMOTELY) or os.environ.get(_JOB_FILE))
 
 
 class InsideJob(dict[str, str | None]):
-    """What `run` returns in the job itself: empty and false.
+    """Result of `run` inside the job: an empty dict, which is false.
 
-    What follows `run` is executed there too. A line that uses the job (waits for it, takes its model) is meant for the
-    notebook: there the program has reached its end, and leaves with success.
+    The code after `run` is executed in the job, too. Code that uses the result (waits for the job, loads its model) is
+    meant for the notebook: in the job it ends the program with exit code 0.
     """
 
     def __getitem__(self, key: str) -> NoReturn:
@@ -70,22 +70,22 @@ class InsideJob(dict[str, str | None]):
 
 
 def run(*_arguments: Any, **_keywords: Any) -> InsideJob:
-    """Nothing: the job is running."""
+    """Do nothing: the job is running."""
     return InsideJob()
 
 
 def run_cloudtuner(*_arguments: Any, **_keywords: Any) -> InsideJob:
-    """Nothing: the jobs are running."""
+    """Do nothing: the jobs are running."""
     return InsideJob()
 
 
 def cloud_fit(*_arguments: Any, **_keywords: Any) -> InsideJob:
-    """Nothing: the job is running."""
+    """Do nothing: the job is running."""
     return InsideJob()
 
 
 def install(*_arguments: Any, **_keywords: Any) -> None:
-    """Nothing: there is nothing to redirect."""
+    """Do nothing: a job has nothing to redirect."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""tensorflow-cloud's machines: the words in which its users say what to train on, and what the catalogue makes of them.
+"""Machine configurations of tensorflow-cloud, and the accelerators of the catalogue that they stand for.
 
-Shared by the client, which submits, and the trainer, in which the same program runs once more. Standard library alone.
+Used by the client, which submits, and by the trainer, which runs the same program again. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 
 class AcceleratorType(enum.Enum):
-    """Types of accelerators: tensorflow-cloud's own, then those that came after it."""
+    """Accelerator types: those of tensorflow-cloud, then those that came later."""
 
     NO_ACCELERATOR = "CPU"
     NVIDIA_TESLA_K80 = "K80"
@@ -42,7 +42,7 @@ class AcceleratorType(enum.Enum):
         return self.value.startswith("TPU_")
 
 
-# The catalogue's names. What is missing here is offered no more.
+# Canonical names in the catalogue. Types without an entry are no longer available.
 CATALOGUE = {
     AcceleratorType.NO_ACCELERATOR: "cpu",
     AcceleratorType.NVIDIA_TESLA_V100: "nvidia-tesla-v100",
@@ -56,9 +56,10 @@ CATALOGUE = {
     AcceleratorType.TPU_V6E: "tpu-v6e-slice",
 }
 
-# By memory: K80 12 GB and P4 8 GB fit into T4's 16 GB, P100 16 GB into V100's (NVIDIA's data sheets); a TPU v3 core
-# has 16 GB, a v2 core 8. The first that machines have as many of: there are 8 x V100, but no 8 x T4. The GPUs that are
-# gone have a compute capability below 7.0, without the units that mixed precision is for.
+# Replacements of types that are no longer available, with at least as much memory: K80 12 GB and P4 8 GB by T4 16 GB,
+# P100 16 GB by V100 (NVIDIA's data sheets); a TPU v3 core has 16 GB, a v2 core 8. The first one that exists with the
+# same count is used: machines have 8 x V100, but not 8 x T4. The replaced GPUs have a compute capability below 7.0 and
+# no Tensor Cores.
 REPLACEMENTS = {
     AcceleratorType.NVIDIA_TESLA_K80: (AcceleratorType.NVIDIA_TESLA_T4, AcceleratorType.NVIDIA_TESLA_V100),
     AcceleratorType.NVIDIA_TESLA_P4: (AcceleratorType.NVIDIA_TESLA_T4, AcceleratorType.NVIDIA_TESLA_V100),
@@ -69,7 +70,7 @@ REPLACEMENTS = {
 
 @dataclass(eq=False)
 class MachineConfig:
-    """One machine: CPU cores, memory in GB, accelerators. `"auto"` is a T4."""
+    """One machine: CPU cores, memory in GB, accelerators. `"auto"` means a T4."""
 
     cpu_cores: int | None = 8
     memory: float | None = 30
@@ -83,12 +84,12 @@ class MachineConfig:
 
     @property
     def accelerator(self) -> AcceleratorType:
-        """The type, once `"auto"` is decided."""
+        """The accelerator type, with `"auto"` replaced."""
         assert isinstance(self.accelerator_type, AcceleratorType)
         return self.accelerator_type
 
     def validate(self) -> None:
-        """Raises ValueError for what can be no machine. Which counts there are says the catalogue, when it is used."""
+        """Raise ValueError if the values are invalid. The catalogue checks the accelerator count later, on use."""
         AcceleratorType.validate(self.accelerator_type)
         count = self.accelerator_count
         positive = [each for each in (self.cpu_cores, self.memory) if each is not None]
@@ -104,7 +105,7 @@ class MachineConfig:
 
 
 def _gpus(kind: AcceleratorType, *counts: int) -> dict[str, MachineConfig]:
-    """Twice the CPU cores and memory for each doubling, as tensorflow-cloud has it."""
+    """Return the configurations for `counts`, with the CPU cores and memory of tensorflow-cloud."""
     sizes = {1: (8, 30), 2: (16, 60), 4: (16, 60), 8: (32, 120)}
     return {f"{kind.value}_{count}X": MachineConfig(*sizes[count], kind, count) for count in counts}
 
@@ -124,12 +125,12 @@ COMMON_MACHINE_CONFIGS = {
 
 
 def is_tpu_config(config: MachineConfig | None) -> bool:
-    """Whether a machine has TPUs, as `tensorflow_cloud.core.machine_config` asks it."""
+    """Return whether a machine has TPUs, like `tensorflow_cloud.core.machine_config`."""
     return config is not None and config.accelerator.is_tpu
 
 
 class DockerConfig:
-    """What tensorflow-cloud asks about images. None is built here; `run` says what becomes of each part."""
+    """Image settings of tensorflow-cloud. No image is built here; `run` reports how it treats each setting."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The rest of the package `tensorflow_cloud`: its submodules, and the reason for each name that has no successor.
+"""Submodules of the package `tensorflow_cloud`, and error messages for its names that have no equivalent.
 
-`mptraining.tensorflow_cloud` and `inside_job` are modules that take the package's place. `complete` makes packages of
-them, so that `from tensorflow_cloud import CloudTuner` and `import tensorflow_cloud.tuner` end in a sentence that says
-what to write instead, not in "cannot import name". Standard library alone.
+`mptraining.tensorflow_cloud` and `inside_job` replace the package. `complete` converts them to packages, so that
+`from tensorflow_cloud import CloudTuner` and `import tensorflow_cloud.tuner.tuner` fail with a message that names the
+alternative instead of "cannot import name". Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-# Submodules, and what of them is there: names of the module that is in the package's place.
+# Submodules with the names that they have, which are those of the replacement module.
 SUBMODULES: dict[str, tuple[str, ...]] = {
     "core": (),
     "core.docker_config": ("DockerConfig",),
@@ -33,7 +33,7 @@ _TUNER = (
 )
 _VIZIER = "it needs AI Platform Vizier, which is shut down"
 _IMAGES = "it builds or deploys container images for AI Platform, which is shut down: tfc.run ships the program as text"
-# Names below tensorflow_cloud, of 0.1.16 and its last commit, and what is to be done.
+# Names below tensorflow_cloud, in 0.1.16 and its last commit, that have no equivalent, with the reason or alternative.
 GONE = {
     "CloudOracle": f"{_VIZIER}: write keras_tuner.oracles.BayesianOptimizationOracle or another of keras_tuner's",
     "CloudTuner": f"{_VIZIER}: {_TUNER}",
@@ -59,24 +59,24 @@ GONE = {
     "utils.tf_utils": "it reads TensorBoard logs: the run folder has them (tensorboard/); job.history has the curves",
 }
 _PACKAGE = "tensorflow_cloud"
-_MARK = "__takes_the_place_of_tensorflow_cloud__"
+_MARK = "__replaces_tensorflow_cloud__"
 
 
 def sentence(name: str) -> str | None:
-    """Why a name below `tensorflow_cloud` is not there, and what to write instead; None for an unknown one."""
+    """Return the error message for a name in GONE; None for any other name."""
     return f"{_PACKAGE} has no {name} here: {GONE[name]}." if name in GONE else None
 
 
 def missing(module: str, name: str) -> Any:
-    """`__getattr__` of a module in the package's place: a submodule, or AttributeError with the sentence."""
+    """Return a submodule, as `__getattr__` of a replacement module. Raises AttributeError with the message."""
     if name in SUBMODULES:
         return importlib.import_module(f"{module}.{name}")
     raise AttributeError(sentence(name) or f"module {module!r} has no attribute {name!r}")
 
 
 def complete(module: ModuleType) -> None:
-    """Makes a package of a module that takes the place of `tensorflow_cloud`."""
-    # Empty: a real package that is installed too is never mixed with this one.
+    """Convert a module that replaces `tensorflow_cloud` to a package."""
+    # The path is empty so that no submodule of an installed tensorflow_cloud is imported.
     module.__path__ = []
     setattr(module, _MARK, True)
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
@@ -84,7 +84,7 @@ def complete(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the submodules of modules that `complete` was called with, by their own name and by the package's."""
+    """Finder of the submodules of the modules that `complete` converted, under their names in `sys.modules`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -107,24 +107,24 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for each in SUBMODULES[name]:
             setattr(module, each, getattr(root, each))
 
-        def there(attribute: str) -> Any:
+        def get_attribute(attribute: str) -> Any:
             if f"{name}.{attribute}" in SUBMODULES:
                 return importlib.import_module(f"{module.__name__}.{attribute}")
-            said = sentence(f"{name}.{attribute}")
-            if said is None and attribute in GONE:
-                said = sentence(attribute)
-            raise AttributeError(said or f"module {module.__name__!r} has no attribute {attribute!r}")
+            message = sentence(f"{name}.{attribute}")
+            if message is None and attribute in GONE:
+                message = sentence(attribute)
+            raise AttributeError(message or f"module {module.__name__!r} has no attribute {attribute!r}")
 
-        module.__getattr__ = there  # type: ignore[method-assign]
+        module.__getattr__ = get_attribute  # type: ignore[method-assign]
 
 
 def _below(fullname: str) -> tuple[ModuleType | None, str]:
-    """The module in the package's place that `fullname` is below, and the rest of its name."""
+    """Return the replacement module above `fullname`, or None, and the rest of the name."""
     root = fullname
     while "." in root:
         root = root.rpartition(".")[0]
         module = sys.modules.get(root)
-        # Without its `__getattr__`: every failed import of the process comes here.
+        # Every failed import of the process comes here, so that the module's own `__getattr__` must not be called.
         if module is not None and _MARK in getattr(module, "__dict__", ()):
             return module, fullname[len(root) + 1 :]
     return None, fullname

@@ -48,7 +48,7 @@ def test_a_sound_job_needs_no_advice() -> None:
             "Tensor Cores of NVIDIA V100 idle",
         ),
         ({"precision": {"policy": "float32"}}, "TF32 already"),
-        ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "does not give way to overflow"),
+        ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "is not reduced on overflow"),
         ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
         ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
         (
