@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -15,6 +16,20 @@ Message = Annotated[str, StringConstraints(max_length=32768)]
 Decimal = Annotated[str, StringConstraints(max_length=64)]
 Digest = Annotated[str, StringConstraints(max_length=64)]
 Time = Annotated[str, StringConstraints(max_length=64, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
+
+
+# Attempts that the status keeps, the newest ones.
+ATTEMPTS_KEPT = 10
+
+
+def stamp(now: float) -> str:
+    """Format seconds since 1970 as metav1.Time: RFC 3339, whole seconds, UTC."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(time: str) -> float:
+    """Parse a metav1.Time or MicroTime into seconds since 1970, the inverse of `stamp`. Raises ValueError."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 class Phase(StrEnum):
@@ -99,7 +114,9 @@ class JobStatus(Model):
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")
     infrastructure_restarts: NonNegative | None = Field(None, description="Counted against infrastructureRetries.")
     job_digest: Digest | None = Field(None, description="SHA-256 of job.json, the resolved job in its ConfigMap.")
-    attempts: Annotated[list[Attempt], Field(max_length=10)] | None = Field(None, description="The last ten.")
+    attempts: Annotated[list[Attempt], Field(max_length=ATTEMPTS_KEPT)] | None = Field(
+        None, description="The last ten."
+    )
     progress: Progress | None = Field(None, description="Progress of training.")
 
 

@@ -11,7 +11,6 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
-from mptraining_api.status import JobStatus
+from mptraining_api.status import JobStatus, stamp
 from mptraining_operator import cluster as api
 from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
 from mptraining_operator.plan.actions import (
@@ -364,7 +363,7 @@ class Applier:
         return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
 
     def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> bool:
-        at = datetime.fromtimestamp(int(self._clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = stamp(self._clock())
         message = f"node {action.node} is lost, and the pod outlived its grace period"
         condition = {
             "type": "DisruptionTarget",

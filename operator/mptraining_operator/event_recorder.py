@@ -12,10 +12,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from mptraining_api.spec import API_VERSION, KIND
+from mptraining_api.status import stamp
 from mptraining_operator.cluster import EVENTS, ApiProblem, Raw, Resource
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Snapshot
@@ -129,7 +129,7 @@ class Announcer:
     def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
         """Update the count of an Event; return whether the Event still exists."""
         try:
-            self._events.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": _time(now)})
+            self._events.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": stamp(now)})
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -159,13 +159,9 @@ class Announcer:
             "message": record.message[:LONGEST_MESSAGE],
             "type": record.type,
             "count": 1,
-            "firstTimestamp": _time(now),
-            "lastTimestamp": _time(now),
+            "firstTimestamp": stamp(now),
+            "lastTimestamp": stamp(now),
             "source": {"component": OPERATOR, "host": self._host},
             "reportingComponent": OPERATOR,
             "reportingInstance": self._host,
         }
-
-
-def _time(now: float) -> str:
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,27 +5,15 @@ A transition takes a frozen status and returns the next one; times are in second
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal
 
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import Attempt, Condition, JobStatus, Phase
+from mptraining_api.status import ATTEMPTS_KEPT, Attempt, Condition, JobStatus, Phase, seconds, stamp
 
 ConditionType = Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"]
 # The schema allows 32768 characters; etcd stores the message for every job.
 _LONGEST_MESSAGE = 2000
-_ATTEMPTS_KEPT = 10
-
-
-def stamp(now: float) -> str:
-    """Format a time as metav1.Time: RFC 3339, whole seconds, UTC."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(time: str) -> float:
-    """Parse a metav1.Time or MicroTime into seconds since 1970, the inverse of `stamp`."""
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 def condition(status: JobStatus, type: ConditionType) -> Condition | None:
@@ -75,7 +63,7 @@ def current(status: JobStatus) -> Attempt | None:
 
 def started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
     """Record the intent to create attempt `number`."""
-    attempts = [*(status.attempts or []), Attempt(number=number, start_time=stamp(now))][-_ATTEMPTS_KEPT:]
+    attempts = [*(status.attempts or []), Attempt(number=number, start_time=stamp(now))][-ATTEMPTS_KEPT:]
     first = number == 1
     status = status.model_copy(
         update={

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.defaults import ResolvedRunPolicy, resolve_run_policy
-from mptraining_api.status import JobStatus
+from mptraining_api.status import JobStatus, seconds
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
@@ -46,7 +46,7 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
         return None
     if batch_job is not None and batch_job.suspended:
         return None
-    began = conditions.seconds(attempt.start_time) if batch_job is None else batch_job.started
+    began = seconds(attempt.start_time) if batch_job is None else batch_job.started
     if began is None:
         return None
     limit = policy(snapshot).pending_timeout_seconds
@@ -61,7 +61,7 @@ def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     if limit is None or status.start_time is None:
         return None
     message = f"the job ran for {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
-    return Deadline(conditions.seconds(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
+    return Deadline(seconds(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
 
 
 def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
@@ -73,7 +73,7 @@ def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     began = max(began, receiving_since)
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
-        began = max(began, conditions.seconds(progress.step_time))
+        began = max(began, seconds(progress.step_time))
         if progress.percent_complete == 100:
             # All steps are done: worker 0 exports the model and may serve it for download.
             began += MODEL_WAIT_SECONDS

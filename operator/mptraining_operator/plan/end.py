@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
-from mptraining_api.status import JobStatus, Phase
+from mptraining_api.status import JobStatus, Phase, stamp
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
 from mptraining_operator.plan.deadlines import policy
@@ -205,7 +205,7 @@ def _has_no_output(snapshot: Snapshot) -> bool:
 
 
 def _start_time(batch_job: SeenBatchJob) -> str:
-    return conditions.stamp(batch_job.started or batch_job.created)
+    return stamp(batch_job.started or batch_job.created)
 
 
 def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:

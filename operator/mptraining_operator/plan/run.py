@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.status import JobStatus
+from mptraining_api.status import JobStatus, seconds, stamp
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import EventRecord, Loss, Plan
 from mptraining_operator.plan.deadlines import earliest
@@ -61,10 +61,10 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
     """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
     admitted, began = batch_job.started, status.start_time
-    if not _queues(snapshot) or admitted is None or began is None or conditions.seconds(began) >= admitted:
+    if not _queues(snapshot) or admitted is None or began is None or seconds(began) >= admitted:
         return status
     runs = conditions.holds(status, "Running")
-    return status.model_copy(update={"start_time": conditions.stamp(admitted) if runs else None})
+    return status.model_copy(update={"start_time": stamp(admitted) if runs else None})
 
 
 def _queues(snapshot: Snapshot) -> bool:
@@ -83,11 +83,11 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
     began, ran = attempts[-1].start_time, conditions.since(status, "Running")
-    if began is not None and ran is not None and ran > conditions.seconds(began):
+    if began is not None and ran is not None and ran > seconds(began):
         # The attempt was running before and its queue preempted it.
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
-    lost = now - conditions.seconds(before.completion_time)
+    lost = now - seconds(before.completion_time)
     if _queues(snapshot) and batch_job.started is not None:
         # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - batch_job.started)

@@ -11,7 +11,7 @@ from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
-from mptraining_api.status import Attempt, JobStatus, Phase
+from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, seconds, stamp
 from mptraining_operator.plan import conditions, end, waiting
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest
@@ -112,11 +112,11 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
     number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
-    attempt = Attempt(number=number, start_time=conditions.stamp(batch_job.created if batch_job else now))
+    attempt = Attempt(number=number, start_time=stamp(batch_job.created if batch_job else now))
     before = [each for each in status.attempts or () if each.number < number]
     update: dict[str, object] = {
         "current_attempt": number,
-        "attempts": [*before, attempt][-10:],
+        "attempts": [*before, attempt][-ATTEMPTS_KEPT:],
     }
     status = status.model_copy(update=update)
     message = f"somebody edited the status; continuing with attempt {number}"
@@ -133,7 +133,7 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     ending = end_current(snapshot, status)
     if ending or not no_live_pods(snapshot):
         return Plan(actions=ending)
-    due = conditions.seconds(attempt.completion_time or conditions.stamp(now)) + end.delay(status, snapshot.limits)
+    due = seconds(attempt.completion_time or stamp(now)) + end.delay(status, snapshot.limits)
     if now < due:
         return Plan(wake_at=due)
     job = _frozen(snapshot)
@@ -192,7 +192,7 @@ def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
     """Return when to retry the creation of a rejected child; the delay grows with the time since the first try."""
     if refusal is None:
         return now
-    began = conditions.seconds(attempt.start_time or conditions.stamp(now))
+    began = seconds(attempt.start_time or stamp(now))
     return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import SUSPENDED
+from mptraining_api.status import ATTEMPTS_KEPT, seconds
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
@@ -22,7 +23,6 @@ from mptraining_operator.plan.snapshot import SeenPod, Snapshot
 from mptraining_operator.resources import names
 
 # The number of attempts in the status; their pods keep the logs.
-_ATTEMPTS_KEPT = 10
 
 
 def ended(snapshot: Snapshot, now: float) -> Plan | None:
@@ -36,7 +36,7 @@ def ended(snapshot: Snapshot, now: float) -> Plan | None:
     live = policy(snapshot).ttl_seconds_after_finished
     if live is None or status.completion_time is None:
         return Plan(actions=tuple(actions))
-    at = conditions.seconds(status.completion_time) + live
+    at = seconds(status.completion_time) + live
     if now >= at:
         return Plan(actions=(DeleteJob(snapshot.uid),))
     return Plan(actions=tuple(actions), wake_at=at)
@@ -48,7 +48,7 @@ def old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
     return tuple(
         ForgetAttempt(each.name, each.uid)
         for each in snapshot.batch_jobs
-        if each.ended and not each.deleting and each.attempt <= newest - _ATTEMPTS_KEPT
+        if each.ended and not each.deleting and each.attempt <= newest - ATTEMPTS_KEPT
     )
 
 

@@ -13,8 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.status import Metric, Progress
-from mptraining_operator.plan.conditions import stamp
+from mptraining_api.status import Metric, Progress, stamp
 
 Report = events.Progress | events.Finished
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mptraining_api.status import Progress
-from mptraining_operator.plan.conditions import seconds
+from mptraining_api.status import Progress, seconds
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Rank, Report, rank, to_status
 

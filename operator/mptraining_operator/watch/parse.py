@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, cast
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.status import JobStatus, Phase
+from mptraining_api.status import seconds as status_seconds
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.resources import names
@@ -78,7 +78,7 @@ def uid(raw: RawObject) -> str:
 def seconds(time: str | None) -> float | None:
     """Parse metav1.Time or MicroTime to seconds since 1970; None if absent or out of Python's range, as year 0."""
     try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
+        return status_seconds(time) if time else None
     except (ValueError, OverflowError):
         return None
 

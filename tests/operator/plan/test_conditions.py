@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.status import Attempt, JobStatus
+from mptraining_api.status import Attempt, JobStatus, seconds, stamp
 from mptraining_operator.plan import conditions
 
-NOW = conditions.seconds("2026-01-01T00:01:00Z")
+NOW = seconds("2026-01-01T00:01:00Z")
 
 
 def test_nothing_ends_before_it_has_begun() -> None:
     """A replica whose clock was ahead wrote the start, one whose clock is behind writes the end."""
-    begun = conditions.stamp(NOW + 60)
+    begun = stamp(NOW + 60)
     status = JobStatus(start_time=begun, current_attempt=1, attempts=[Attempt(number=1, start_time=begun)])
     over = conditions.attempt_over(status, outcomes.PREEMPTED, "", NOW)
     assert over.attempts[0].completion_time == begun
@@ -21,8 +21,8 @@ def test_nothing_ends_before_it_has_begun() -> None:
 
 def test_an_end_is_when_it_was() -> None:
     status = JobStatus(current_attempt=1, attempts=[Attempt(number=1)])
-    assert conditions.finished(status, outcomes.SUCCEEDED, "", NOW, 1).completion_time == conditions.stamp(NOW)
-    begun = conditions.stamp(NOW - 60)
+    assert conditions.finished(status, outcomes.SUCCEEDED, "", NOW, 1).completion_time == stamp(NOW)
+    begun = stamp(NOW - 60)
     status = JobStatus(start_time=begun, current_attempt=1, attempts=[Attempt(number=1, start_time=begun)])
     over = conditions.attempt_over(status, outcomes.PREEMPTED, "", NOW)
-    assert over.attempts[0].completion_time == conditions.stamp(NOW)
+    assert over.attempts[0].completion_time == stamp(NOW)

@@ -20,14 +20,13 @@ import yaml
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus
-from mptraining_operator.plan import conditions
+from mptraining_api.status import JobStatus, seconds, stamp
 from mptraining_operator.plan.actions import Plan, StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 
 FOLDER = Path(__file__).parents[2] / "golden" / "plans"
-BASE = conditions.seconds("2026-01-01T00:00:00Z")
+BASE = seconds("2026-01-01T00:00:00Z")
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
 TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "at")
@@ -158,7 +157,7 @@ def stamped(value: Any) -> Any:
     if isinstance(value, list):
         return [stamped(each) for each in value]
     if isinstance(value, str) and (match := re.fullmatch(r"T\+(\d+)", value)):
-        return conditions.stamp(BASE + int(match[1]))
+        return stamp(BASE + int(match[1]))
     return value
 
 
@@ -168,7 +167,7 @@ def unstamped(value: Any) -> Any:
     if isinstance(value, list):
         return [unstamped(each) for each in value]
     if isinstance(value, str) and re.fullmatch(r"2026-01-\d\dT[\d:]+Z", value):
-        return f"T+{conditions.seconds(value) - BASE:.0f}"
+        return f"T+{seconds(value) - BASE:.0f}"
     return value
 
 
