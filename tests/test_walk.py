@@ -248,6 +248,8 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
 @pytest.mark.training
 @pytest.mark.usefixtures("two_devices")
 def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
     from mptraining_api.launch import WorkerIdentity
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_api.spec import MPTrainingJob
@@ -258,6 +260,10 @@ def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatc
     from mptraining_trainer.loop.train_loop import Loop
     from mptraining_trainer.model import program
     from mptraining_trainer.training.fit import FitLoop
+
+    # The devices of this process are fixed already.
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    monkeypatch.setattr(train, "make_strategy", lambda *_: two)
 
     # Every value on the way is kept by the function that returns it.
     values: list[tuple[str, Any]] = []

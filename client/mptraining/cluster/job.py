@@ -242,7 +242,7 @@ class Job(dict[str, str | None]):
 
         Raises ClusterProblem if the job failed or its model is gone, InvalidProgram if the local Keras cannot load it.
         """
-        from mptraining.cluster.model import load
+        from mptraining.cluster.trained_model import load
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
             return load(self.save_model(Path(scratch, run_folder.MODEL)))

@@ -1,29 +1,23 @@
-"""Download of the trained model from the bucket, a mounted folder or worker 0's pod, and loading it into Keras.
+"""Download of the trained model from the bucket, a mounted folder or worker 0's pod.
 
 Without a run folder worker 0 keeps the model for a while (`mptraining_trainer.export.model_server`). It is sent as a
 tar over `pods/exec`, which needs no port and no change of the job's NetworkPolicy; its SHA-256 is verified before the
-pod is released. Loading tries `model.keras`, `rebuild.py`, and `model.keras` without arguments that another version of
-Keras has added.
+pod is released. `trained_model` loads it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
-import inspect
 import io
-import json
 import os
 import shutil
 import tarfile
 import tempfile
 import threading
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from mptraining.cluster import api
 from mptraining.cluster.api import ApiServer, CommandFailed
@@ -31,7 +25,7 @@ from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining_api import run_folder
 from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND
-from mptraining_api.problems import InvalidData, InvalidProgram
+from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
 
 _TRIES = 3
@@ -183,132 +177,3 @@ def lost(name: str, *, finished: bool) -> ClusterProblem:
             next_step="Train again with output.uri, or fetch it in time: Job.wait(), `mptj wait NAME --model FOLDER`.",
         )
     return ClusterProblem(name, "no worker keeps a model yet", next_step=f"Wait for the end: mptj wait {name}")
-
-
-_CONFIG = "config.json"
-
-# Returns the constructor arguments of the class (module, name); None if they are unknown.
-Accepted = Callable[[str, str], frozenset[str] | None]
-
-
-def rewritten(source: Path, target: Path) -> tuple[str, ...]:
-    """Copy the .keras archive `source` to `target` without arguments unknown to the local Keras; return their names.
-
-    Names have the form `Dense.quantization_config`. Raises OSError, BadZipFile, KeyError or ValueError if `source` is
-    no .keras archive.
-    """
-    removed: dict[str, None] = {}
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        config = without_unknown(json.loads(old.read(_CONFIG)), accepted, removed)
-        for each in old.infolist():
-            new.writestr(each, json.dumps(config) if each.filename == _CONFIG else old.read(each))
-    return tuple(removed)
-
-
-def without_unknown(config: Any, accepted: Accepted, removed: dict[str, None]) -> Any:
-    """Return Keras' serialized `config` without arguments that are None and not accepted; add them to `removed`."""
-    if isinstance(config, list):
-        return [without_unknown(each, accepted, removed) for each in config]
-    if not isinstance(config, dict):
-        return config
-    inner = {key: without_unknown(value, accepted, removed) for key, value in config.items()}
-    arguments = inner.get("config")
-    if not isinstance(arguments, dict) or not isinstance(inner.get("class_name"), str):
-        return inner
-    known = accepted(str(inner.get("module")), inner["class_name"])
-    if known is None:
-        return inner
-    unused = [key for key, value in arguments.items() if value is None and key not in known]
-    removed.update(dict.fromkeys(f"{inner['class_name']}.{key}" for key in unused))
-    return {**inner, "config": {key: value for key, value in arguments.items() if key not in unused}}
-
-
-def accepted(module: str, name: str) -> frozenset[str] | None:
-    """Return the constructor arguments of a Keras class and its bases; None for all other classes."""
-    if module.split(".", maxsplit=1)[0] != "keras":
-        return None
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        return None
-    if not inspect.isclass(kind):
-        return None
-    bases = [base for base in inspect.getmro(kind) if "__init__" in vars(base) and base is not object]
-    return frozenset(name for base in bases for name in inspect.signature(vars(base)["__init__"]).parameters)
-
-
-def load(folder: Path) -> Any:
-    """Load the keras.Model that the trainer exported to `folder`.
-
-    Raises InvalidData if there is none, InvalidProgram if the local Keras is missing or cannot load the model.
-    """
-    try:
-        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        legacy = about["keras"]["generation"] == "Legacy"
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
-    keras = _keras("tf_keras" if legacy else "keras")
-    errors = []
-    for name in _loaders(about, keras.__version__, folder):
-        try:
-            return _LOADERS[name](keras, folder)
-        except Exception as error:  # noqa: BLE001 - Keras raises anything; the next loader may succeed
-            errors.append(f"{name}: {type(error).__name__}: {error}")
-    raise InvalidProgram(
-        str(folder),
-        f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
-        next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
-        "the weights alone are in weights.npz",
-    )
-
-
-def _loaders(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
-    """Return the loaders to try, the most likely first. A model of a script has no `rebuild.py`."""
-    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if (folder / name).exists()]
-    if version == about["keras"]["version"]:
-        return there
-    return [*there[::-1], *([_KERAS_FILE_REDUCED] if _KERAS_FILE in there else [])]
-
-
-def _load_file(keras: Any, folder: Path) -> Any:
-    return _read(keras, folder / "model.keras")
-
-
-def _load_without_unknown(keras: Any, folder: Path) -> Any:
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        target = Path(scratch, "model.keras")
-        if not rewritten(folder / "model.keras", target):
-            raise ValueError("all its arguments are known here")
-        return _read(keras, target)
-
-
-def _read(keras: Any, path: Path) -> Any:
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy("float32")
-    try:
-        return keras.models.load_model(path, compile=False)
-    finally:
-        keras.mixed_precision.set_global_policy(before)
-
-
-def _load_by_program(keras: Any, folder: Path) -> Any:
-    """Build the model by `rebuild.py`, which executes the user's program in this process."""
-    del keras
-    spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.load_model(folder)
-
-
-_KERAS_FILE, _BY_PROGRAM, _KERAS_FILE_REDUCED = "model.keras", "rebuild.py", "model.keras without unused arguments"
-_LOADERS = {_KERAS_FILE: _load_file, _BY_PROGRAM: _load_by_program, _KERAS_FILE_REDUCED: _load_without_unknown}
-
-
-def _keras(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = "tf-keras" if name == "tf_keras" else "keras tensorflow-cpu"
-        raise InvalidProgram("", f"{name} cannot be loaded here: {error}", next_step=f"pip install {package}") from None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.cluster.model import accepted, rewritten, without_unknown
+from mptraining.cluster.trained_model import accepted, rewritten, without_unknown
 
 KNOWN = {"Dense": frozenset({"units", "kernel_initializer"}), "GlorotUniform": frozenset({"seed"})}
 
@@ -86,7 +86,7 @@ def test_other_peoples_classes_are_left_alone() -> None:
 
 
 def test_all_else_in_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mptraining.cluster.model.accepted", known)
+    monkeypatch.setattr("mptraining.cluster.trained_model.accepted", known)
     with zipfile.ZipFile(tmp_path / "old", "w") as archive:
         archive.writestr("metadata.json", "{}")
         archive.writestr("config.json", json.dumps(dense(units=1, new=None)))

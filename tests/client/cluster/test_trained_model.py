@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining.cluster.model import load
+from mptraining.cluster.trained_model import load
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -86,7 +86,7 @@ def test_an_older_keras_opens_a_scripts_model_without_what_it_lacks(
 def answers_of_older(folder: Path) -> list[float]:
     """What the model of the folder answers in a process with the older Keras."""
     code = (
-        "import json, numpy as np\nfrom pathlib import Path\nfrom mptraining.cluster.model import load\n"
+        "import json, numpy as np\nfrom pathlib import Path\nfrom mptraining.cluster.trained_model import load\n"
         f"model = load(Path({str(folder)!r}))\n"
         f"print(json.dumps(np.asarray(model(np.array({INPUTS.tolist()}, 'float32')), 'float64').ravel().tolist()))"
     )

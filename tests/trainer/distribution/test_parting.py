@@ -24,10 +24,10 @@ from mptraining_trainer.distribution.coordination import exit_barrier
 
 parting._SECONDS = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-seat = WorkerIdentity(index=int(sys.argv[1]), hosts=("a:1", "b:1"), attempt=1, incarnation="a")
+identity = WorkerIdentity(index=int(sys.argv[1]), hosts=("a:1", "b:1"), attempt=1, incarnation="a")
 time.sleep(2.0 if identity.is_chief else 0.0)
 before = time.time()
-exit_barrier(seat)
+exit_barrier(identity)
 print(before, time.time(), flush=True)
 time.sleep(0.0 if not identity.is_chief else 0.5)
 """
