@@ -78,6 +78,7 @@ import keras
 import tensorflow_cloud as tfc
 
 assert tfc.remote()
+keras.utils.set_random_seed(1)
 job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
