@@ -80,7 +80,9 @@ class Announcer:
             self._waiting.put_nowait(None)
         except queue.Full:
             return
-        self._thread.join(seconds)
+        # SIGTERM may come before the start.
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     def announce(self, snapshot: Snapshot, announcement: EventRecord) -> None:
         """Queue an Event without blocking; drop it if the queue is full."""

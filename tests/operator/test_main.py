@@ -90,7 +90,7 @@ def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path)
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         rest = process.stderr.read()
-        assert process.wait(60) == 0
+        assert process.wait(60) == 0, rest
         # What a kubelet gives a pod.
         assert time.monotonic() - began < 30
         assert "Traceback" not in rest
