@@ -45,7 +45,11 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
     began = time.monotonic()
     with module_of(program, folder / "programs") as module, _inside(folder / "scratch"):
         arrays, validation = arrays_of(program, module)
-        reference = plain_fit.train(program, module, arrays, validation)
+
+        def plain(*, nudged: bool = False) -> Numbers:
+            return plain_fit.train(program, module, arrays, validation, nudged=nudged)
+
+        reference = plain()
         compared = []
         for variant in wanted or variants(program):
             if reference.failed is not None:
@@ -56,9 +60,6 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
                 return trainer_run.train(
                     program, module, arrays, validation, records=folder / "records", replicas=variant.replicas
                 )
-
-            def plain(*, nudged: bool = False) -> Numbers:
-                return plain_fit.train(program, module, arrays, validation, nudged=nudged)
 
             one = compare(program, variant, reference, trained())
             if one.verdict == "different" and one.weights is not None and one.metrics is not None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import JOB_NAME, Accelerator, JobSpec, MPTrainingJob, RunPolicy
-
-
-def _is_tpu(accelerator: Accelerator) -> bool:
-    return accelerator.type.startswith("tpu-")
+from mptraining_api.rules.sections import is_tpu
+from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob, RunPolicy
 
 
 def _same(path: str, field: str, *, required: bool = False) -> str:
@@ -120,7 +117,7 @@ def _resume_output(spec: JobSpec) -> bool:
 
 
 def _nodes_of_tpu(spec: JobSpec) -> bool:
-    return not _is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
+    return not is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
 
 
 def _logical_devices(spec: JobSpec) -> bool:
@@ -129,7 +126,7 @@ def _logical_devices(spec: JobSpec) -> bool:
 
 
 def _tpu_compiles(spec: JobSpec) -> bool:
-    return not _is_tpu(spec.accelerator) or spec.jit_compile != "Never"
+    return not is_tpu(spec.accelerator) or spec.jit_compile != "Never"
 
 
 CROSS_FIELD_RULES: tuple[Rule, ...] = (

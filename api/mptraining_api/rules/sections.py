@@ -24,7 +24,8 @@ def _given(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
-def _is_tpu(accelerator: Accelerator) -> bool:
+def is_tpu(accelerator: Accelerator) -> bool:
+    """Return whether the catalogue name is that of a Cloud TPU."""
     return accelerator.type.startswith("tpu-")
 
 
@@ -33,11 +34,11 @@ def _program_count(program: Program) -> bool:
 
 
 def _tpu_topology(accelerator: Accelerator) -> bool:
-    return not _is_tpu(accelerator) or accelerator.topology is not None
+    return not is_tpu(accelerator) or accelerator.topology is not None
 
 
 def _topology_of_tpu(accelerator: Accelerator) -> bool:
-    return _is_tpu(accelerator) or accelerator.topology is None
+    return is_tpu(accelerator) or accelerator.topology is None
 
 
 def _loss_scale_used(precision: Precision) -> bool:
