@@ -109,3 +109,8 @@ def test_the_thread_says_what_is_left_before_it_ends(api: Any, clock: Clock, sna
         announcer.announce(snapshot, EventRecord("Left", str(number)))
     announcer.stop(5)
     assert len(api.objects) == 5
+
+
+def test_a_recorder_that_was_never_started_can_be_stopped(api: Any, clock: Clock) -> None:
+    """SIGTERM may come in the operator's first moment."""
+    Announcer(api, host="op-0", clock=clock).stop()
