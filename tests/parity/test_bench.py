@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.processes import Child
-from parity.program import Program
+from parity.programs.program import Program
+from parity.training.processes import Child
 
 pytestmark = pytest.mark.training
 
@@ -35,11 +35,11 @@ def test_a_training_that_is_wrong_is_seen(tmp_path: Path) -> None:
     doctored = f"""
 import sys
 from pathlib import Path
-from parity.child import quiet
+from parity.training.child import quiet
 quiet("Keras3")
-from parity import trainer_run
-from parity.program import Program
-from parity.trial import attempt
+from parity.training import trainer_run
+from parity.programs.program import Program
+from parity.comparison.trial import attempt
 from mptraining_trainer.keras_backend import Keras
 
 trainer_run.prepare()

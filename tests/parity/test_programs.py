@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from parity.bounds import ONE, TWO, bound
-from parity.compare import compare, reason
-from parity.ground import Numbers
-from parity.named import named_programs
-from parity.program import Program, problem
+from parity.comparison.bounds import ONE, TWO, bound
+from parity.comparison.compare import compare, reason
+from parity.programs.named import named_programs
+from parity.programs.program import Program, problem
+from parity.programs.source import source
+from parity.programs.strategies import contains, drawn, programs, simplest
 from parity.results import Results, report
-from parity.source import source
-from parity.strategies import contains, drawn, programs, simplest
+from parity.training.environment import Numbers
 
 PLAIN = Program()
 REFERENCE = Numbers((np.ones((2, 2), np.float32),), ({"loss": 1.0, "val_loss": 2.0},))

@@ -21,9 +21,9 @@ from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.storage import ranges as records_fetch
 from mptraining_records.storage.ranges import RANGE, STREAMS, Traffic, fetch
 from mptraining_records.tfrecord import framing
-from testbed.object_server import ObjectServer
-from testbed.storage_faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
-from testbed.storage_proxy import StorageProxy
+from tests.testbed.gcs.faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
+from tests.testbed.gcs.object_server import ObjectServer
+from tests.testbed.gcs.proxy import StorageProxy
 
 UNSHAPED = Shape(latency=0, stream_rate=0)
 SHARDS, EACH = 4, 300

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from soaks.faults import Fault, Mutation
-from soaks.forks import Forks
-from soaks.matrix import DEVICES, LEGACY, MATRIX, POLICIES, compared, different
-from soaks.report import BEGIN, END, put, table
-from soaks.rounds import STEPS, Configuration, Round, faults, make_data, run
+from tests.soak.document_table import BEGIN, END, put, table
+from tests.soak.kill_and_resume.faults import Fault, Mutation
+from tests.soak.kill_and_resume.forks import Forks
+from tests.soak.kill_and_resume.matrix import DEVICES, LEGACY, MATRIX, POLICIES, compared, different
+from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, faults, make_data, run
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 

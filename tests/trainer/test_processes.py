@@ -34,7 +34,7 @@ from mptraining_api.launch import (
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
-from testbed.processes import free_ports
+from tests.testbed.processes import free_ports
 
 pytestmark = pytest.mark.training
 
