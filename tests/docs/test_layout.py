@@ -109,3 +109,11 @@ def test_public_names() -> None:
         [*("Comparison", "Job", "Run", "Where"), *("attach", "compare", "load_run", "run_local", "submit")]
     )
     assert all(hasattr(mptraining, name) for name in mptraining.__all__)
+
+
+@pytest.mark.parametrize("name", ["attach", "compare", "load_run", "run_local", "submit"])
+def test_a_public_function_is_no_module_of_the_same_name(name: str) -> None:
+    # A module that is imported becomes an attribute of its package, in place of the function.
+    code = f"import mptraining; from mptraining import {name}; print(callable({name}), callable(mptraining.{name}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, text=True)
+    assert done.stdout == "True True\n", done.stderr

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
-from mptraining.compare import compare
-from mptraining.compare_html import page
+from mptraining.comparison import compare
+from mptraining.comparison_html import page
 
 RunIn = Callable[..., Path]
 VOID = {"meta", "br", "line", "circle", "polyline"}

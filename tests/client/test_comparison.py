@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.compare import Comparison, Row, better, compare, table
+from mptraining.comparison import Comparison, Row, better, compare, table
 from mptraining_api.events import Event
 
 RunIn = Callable[..., Path]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mptraining.compare import Comparison, metric_names, metric_title
+from mptraining.comparison import Comparison, metric_names, metric_title
 from mptraining.display.text import number
 from mptraining.runs import Point, Run
 

@@ -1,4 +1,4 @@
-"""Comparison of runs as one value, rendered as a terminal table here and as HTML in `mptraining.compare_html`."""
+"""Comparison of runs as one value, rendered as a terminal table here and as HTML in `mptraining.comparison_html`."""
 
 from __future__ import annotations
 
