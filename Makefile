@@ -126,7 +126,7 @@ SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-trac
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 	@# One process: it shares one control plane, and two cores carry no second one.
-	@$(BIN)/python -m pytest -q -m cluster $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q -m "cluster and not soak" $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
@@ -137,7 +137,7 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
-	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q -m "training and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
@@ -217,12 +217,13 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the ran
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
+	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@$(PYTHON) kind/binaries.py --kubernetes $(OLDEST_KUBERNETES)
-	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
+	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10
 
 # Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
 PROGRAMS ?= 2000

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_imports_and_submitting_are_measured() -> None:
     if absent := missing():
         leave_out(absent)

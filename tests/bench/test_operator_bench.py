@@ -28,6 +28,7 @@ NAMES = {
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_every_kind_of_figure_is_produced() -> None:
     if absent := missing((*CONTROL_PLANE, "kwok")):
         leave_out(absent)

@@ -39,6 +39,7 @@ NAMES = {
 
 
 @pytest.mark.training
+@pytest.mark.soak
 def test_every_kind_of_figure_is_produced() -> None:
     if absent := missing((OBJECT_SERVER,)):
         leave_out(absent)
