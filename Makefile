@@ -118,7 +118,7 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind and not soak" -n auto --maxprocesses 4
 
 # What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
 SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
