@@ -58,11 +58,16 @@ class Forks:
         """Its exit code, negative for a signal. Raises TimeoutError."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            code = self._ask(ended=process)
+            code = self.ended(process)
             if code is not None:
-                return int(code)
+                return code
             time.sleep(0.02)
         raise TimeoutError(f"a worker still runs after {seconds:.0f} s")
+
+    def ended(self, process: int) -> int | None:
+        """Return its exit code, once; None while it runs."""
+        code = self._ask(ended=process)
+        return None if code is None else int(code)
 
     def _ask(self, **question: Any) -> Any:
         assert self._server.stdin
@@ -73,6 +78,34 @@ class Forks:
         if not answer:
             raise RuntimeError("the server of trainer processes is gone")
         return json.loads(answer)
+
+
+class Fork:
+    """A forked trainer process, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, forks: Forks, environment: Mapping[str, str], output: Path) -> None:
+        self._forks = forks
+        self.pid = forks.start(environment, output, Fault())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._forks.ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code, negative for a signal. Raises TimeoutError."""
+        if self.returncode is None:
+            self.returncode = self._forks.wait(self.pid, timeout)
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def _serve() -> None:
