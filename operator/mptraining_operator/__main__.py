@@ -95,6 +95,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     import socket
     import threading
 
+    from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
     from mptraining_operator.settings import Identity, OperatorSettings
 
@@ -106,7 +107,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         raise typer.Exit(2) from None
 
     from mptraining_operator.app import Operator, die
-    from mptraining_operator.cluster import ApiProblem, Cluster, ServerTime
+    from mptraining_operator.cluster import Cluster, ServerTime
     from mptraining_operator.metrics import Metrics
 
     metrics = Metrics()
@@ -143,8 +144,9 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
     import threading
     from time import monotonic
 
+    from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.cluster import ApiProblem, Cluster
+    from mptraining_operator.cluster import Cluster
     from mptraining_operator.helm_test import findings, reach
     from mptraining_operator.settings import Identity, OperatorSettings
 

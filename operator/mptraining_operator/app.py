@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator import health
 from mptraining_operator.apply import Applier
-from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.event_recorder import Announcer
 from mptraining_operator.health import HealthServer

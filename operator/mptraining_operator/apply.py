@@ -11,16 +11,28 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from mptraining_api.kubernetes_api import (
+    BATCH_JOBS,
+    CONFIG_MAPS,
+    JOBS,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+    STRATEGIC_MERGE_PATCH,
+    ApiProblem,
+    Raw,
+    Resource,
+)
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus, stamp
-from mptraining_operator import cluster as api
-from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import (
     Action,
     DeleteJob,
@@ -45,14 +57,6 @@ from mptraining_operator.watch.cache import Cache, Seen
 Kind = Literal["NameTaken", "Refused", "Invalid"]
 
 
-class Creator(Protocol):
-    """The part of `cluster.Cluster` that `create` needs."""
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
-
-
 class NotCreated(Exception):
     """A child could not be created; `kind` as in `snapshot.Refusal`."""
 
@@ -67,7 +71,7 @@ class NamespaceGone(Exception):
     """The namespace of the job does not exist or is being deleted."""
 
 
-def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False) -> Raw:
+def create(cluster: Cluster, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False) -> Raw:
     """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
 
     Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
@@ -81,7 +85,7 @@ def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str
             return {}
         if problem.status not in (400, 403, 404, 409, 413, 422):
             raise
-        if problem.status == 404 or problem.namespace_is_going:
+        if problem.status == 404 or problem.namespace_terminating:
             raise NamespaceGone from None
         if problem.status in (403, 409):
             # An exhausted quota may return 403 for an object that exists.
@@ -99,7 +103,7 @@ def _kind(problem: ApiProblem) -> Kind:
     return "Refused" if problem.status == 403 or "admission webhook" in problem.message else "Invalid"
 
 
-def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
+def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
     """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
     try:
         found = cluster.get(resource, owner.namespace, name)
@@ -239,7 +243,7 @@ class Applier:
     def _refresh(self, snapshot: Snapshot, version: int) -> None:
         key = snapshot.key
         try:
-            self._cache.put_job(parse.job(self._cluster.get(api.JOBS, key.namespace, key.name)))
+            self._cache.put_job(parse.job(self._cluster.get(JOBS, key.namespace, key.name)))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -252,13 +256,13 @@ class Applier:
                 return self._start(action, snapshot)
             case EndAttempt():
                 # Foreground: the Job exists until its pods are deleted.
-                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
+                return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
-                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
+                return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Background")
             case DeletePod():
                 return self._delete_orphan(action, snapshot)
             case DeleteJob():
-                return self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
+                return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
             case FailPod():
                 return self._fail_pod(action, snapshot)
             case ReadJobFile():
@@ -283,14 +287,12 @@ class Applier:
                 settings=self._pod_settings(owner),
             )
             frozen = snapshot.findings.job_file == action.job
-            config_map = create(
-                self._cluster, api.CONFIG_MAPS, owner, shared.config_map(owner, action.job), known=frozen
-            )
+            config_map = create(self._cluster, CONFIG_MAPS, owner, shared.config_map(owner, action.job), known=frozen)
             if self._is_other(config_map, action.job, snapshot):
                 return True
-            create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
-            create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
-            created = create(self._cluster, api.BATCH_JOBS, owner, job)
+            create(self._cluster, SERVICES, owner, shared.service(owner), known=known)
+            create(self._cluster, NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
+            created = create(self._cluster, BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
         except NotCreated as no:
@@ -321,7 +323,7 @@ class Applier:
     def _read_job_file(self, snapshot: Snapshot) -> None:
         key = snapshot.key
         try:
-            found = self._cluster.get(api.CONFIG_MAPS, key.namespace, names.config_map(key.name))
+            found = self._cluster.get(CONFIG_MAPS, key.namespace, names.config_map(key.name))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -335,7 +337,7 @@ class Applier:
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:
-            conditions = self._cluster.get(api.NODES, None, node).get("status", {}).get("conditions", ())
+            conditions = self._cluster.get(NODES, None, node).get("status", {}).get("conditions", ())
             lost = not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         except ApiProblem as problem:
             if problem.status != 404:
@@ -345,13 +347,13 @@ class Applier:
 
     def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
         try:
-            owner = self._cluster.get(api.BATCH_JOBS, snapshot.key.namespace, action.batch_job)
+            owner = self._cluster.get(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             owner = {}
         if not owner or parse.uid(owner) != action.batch_job_uid:
-            return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+            return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
         # The watch stream selects by label: without it the Job's end would not be observed.
         if parse.owner(owner) == snapshot.key:
             self._cache.put_batch_job(snapshot.key, parse.version(owner), parse.batch_job(owner))
@@ -360,7 +362,7 @@ class Applier:
         # Its label or its owner reference was removed: delete the Job, because the next attempt waits for its pods.
         if "deletionTimestamp" in owner["metadata"]:
             return False
-        return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
+        return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
 
     def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> bool:
         at = stamp(self._clock())
@@ -378,7 +380,7 @@ class Applier:
         try:
             # A strategic merge patch adds the condition; a JSON merge patch would replace the list.
             answer = self._cluster.patch(
-                api.PODS, namespace, action.pod, body, subresource="status", kind=api.STRATEGIC
+                PODS, namespace, action.pod, body, subresource="status", content_type=STRATEGIC_MERGE_PATCH
             )
         except ApiProblem as problem:
             return self._handle_missing(snapshot, action.uid, problem)

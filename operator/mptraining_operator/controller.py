@@ -9,13 +9,12 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from mptraining_operator.apply import Announce, NotCreated
-from mptraining_operator.cluster import ApiProblem
+from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_operator.apply import Announce, Applier, NotCreated
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -30,12 +29,6 @@ _RECONCILE_AFTER_WRITE = 2.0
 Planner = Callable[[Snapshot, float], Plan]
 
 
-class PlanApplier(Protocol):
-    """The part of `apply.Applier` that the reconciler needs."""
-
-    def apply(self, plan: Plan, seen: Seen) -> bool: ...
-
-
 class Reconciler:
     """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970."""
 
@@ -43,7 +36,7 @@ class Reconciler:
         self,
         queue: WorkQueue,
         cache: Cache,
-        applier: PlanApplier,
+        applier: Applier,
         *,
         plan: Planner,
         limits: Limits,

@@ -10,13 +10,14 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.status import stamp
-from mptraining_operator.cluster import EVENTS, ApiProblem, Raw, Resource
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Snapshot
 from mptraining_operator.resources.names import OPERATOR
@@ -32,14 +33,6 @@ _PAUSE = 0.1
 # Seconds before the count of a repeated Event is raised again.
 _REPEATED_AFTER = 300.0
 _REMEMBERED = 5_000
-
-
-class Events(Protocol):
-    """The part of `cluster.Cluster` that the recorder needs."""
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +52,8 @@ class _QueuedEvent:
 class Announcer:
     """Queue of Events and the thread that writes them; `clock` is in seconds since 1970."""
 
-    def __init__(self, events: Events, *, host: str, clock: Callable[[], float]) -> None:
-        self._events = events
+    def __init__(self, cluster: Cluster, *, host: str, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
         self._host = host
         self._clock = clock
         self._waiting: queue.Queue[_QueuedEvent | None] = queue.Queue(LONGEST_QUEUE)
@@ -121,7 +114,7 @@ class Announcer:
             self._remember(event, count + 1, now)
             return
         try:
-            self._events.create(EVENTS, event.key.namespace, self._event(event, now))
+            self._cluster.create(EVENTS, event.key.namespace, self._event(event, now))
         except ApiProblem as problem:
             # The Event was written before this replica started.
             if problem.status != 409:
@@ -131,7 +124,7 @@ class Announcer:
     def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
         """Update the count of an Event; return whether the Event still exists."""
         try:
-            self._events.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": stamp(now)})
+            self._cluster.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": stamp(now)})
         except ApiProblem as problem:
             if problem.status != 404:
                 raise

@@ -9,9 +9,9 @@ import http.client
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
-from mptraining_operator.cluster import JOBS, LEASES, SECRETS, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import JOBS, LEASES, SECRETS, ApiProblem
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import path
 from mptraining_operator.settings import OperatorSettings
@@ -19,14 +19,6 @@ from mptraining_operator.settings import OperatorSettings
 # The port of the Service; the replicas may listen on another one.
 SERVICE_PORT = 8443
 _TIMEOUT = 10.0
-
-
-class Reads(Protocol):
-    """The part of `cluster.Cluster` that the checks need."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
-
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
 
 
 # Host and authority (PEM) -> HTTP status. Raises OSError.
@@ -45,7 +37,7 @@ class Finding:
 
 
 def findings(
-    settings: OperatorSettings, namespace: str, cluster: Reads, *, reach: Reach, wait: Callable[[float], object]
+    settings: OperatorSettings, namespace: str, cluster: Cluster, *, reach: Reach, wait: Callable[[float], object]
 ) -> Iterator[Finding]:
     """Run the checks in order; `wait` sleeps for a number of seconds."""
     yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
@@ -54,7 +46,7 @@ def findings(
         yield _progress(settings, namespace, cluster, reach)
 
 
-def _jobs(cluster: Reads, namespace: str | None) -> Finding:
+def _jobs(cluster: Cluster, namespace: str | None) -> Finding:
     where = f"in namespace {namespace}" if namespace else "in all namespaces"
     try:
         found, _ = next(cluster.pages(JOBS, namespace))
@@ -65,7 +57,7 @@ def _jobs(cluster: Reads, namespace: str | None) -> Finding:
     return Finding(True, f"MPTrainingJobs {where} can be listed: {len(found)} on the first page")
 
 
-def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Callable[[float], object]) -> Finding:
+def _leader(settings: OperatorSettings, namespace: str, cluster: Cluster, wait: Callable[[float], object]) -> Finding:
     lease = f"Lease {namespace}/{settings.lease.name}"
     logs = "Look at the logs of the operator's replicas."
     try:
@@ -84,7 +76,7 @@ def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Ca
     return Finding(True, f"{holder} leads and renews its Lease")
 
 
-def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach: Reach) -> Finding:
+def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, reach: Reach) -> Finding:
     from mptraining_operator.progress.certificate import Broken, dns_names, from_secret
 
     host = dns_names(settings.progress.service, namespace)[0]

@@ -12,25 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from mptraining_operator.cluster import LEASES, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import LEASES, ApiProblem, Raw
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.settings import Identity, LeaseSettings
 
 _log = logging.getLogger(__name__)
 
 # A leader stops after this fraction of the duration without a renewal; another replica waits for all of it.
 _STOP_FRACTION = 0.8
-
-
-class Leases(Protocol):
-    """The part of `cluster.Cluster` that the election needs."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +81,14 @@ class Election:
 
     def __init__(
         self,
-        leases: Leases,
+        cluster: Cluster,
         identity: Identity,
         settings: LeaseSettings,
         *,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._leases = leases
+        self._cluster = cluster
         self._identity = identity
         self._settings = settings
         self._monotonic = monotonic
@@ -153,7 +144,7 @@ class Election:
 
     def _read(self, began: float) -> None:
         try:
-            self._raw = self._leases.get(LEASES, self._identity.namespace, self._settings.name)
+            self._raw = self._cluster.get(LEASES, self._identity.namespace, self._settings.name)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -189,9 +180,9 @@ class Election:
             },
         }
         if make:
-            answer = self._leases.create(LEASES, self._identity.namespace, body)
+            answer = self._cluster.create(LEASES, self._identity.namespace, body)
         else:
-            answer = self._leases.replace(LEASES, self._identity.namespace, self._settings.name, body)
+            answer = self._cluster.replace(LEASES, self._identity.namespace, self._settings.name, body)
         self._raw = answer
         self._seen = look(None, answer, self._monotonic())
 

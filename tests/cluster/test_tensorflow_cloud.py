@@ -13,8 +13,8 @@ import pytest
 
 import mptraining
 import mptraining.tensorflow_cloud as tfc
-from mptraining.cluster.api import JOBS
 from mptraining.packaging.package import CONFIG_MAP_BYTES
+from mptraining_api.kubernetes_api import JOBS
 from mptraining_api.problems import InvalidProgram
 from mptraining_records.storage import storage
 from testbed import ControlPlane

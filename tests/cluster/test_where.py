@@ -14,9 +14,10 @@ import pytest
 from kubernetes import client
 
 from mptraining.cluster import gke as google
-from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import Where, connect
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
+from mptraining_api.kubernetes_api import JOBS
 from testbed import ControlPlane
 from testbed.gke_server import GkeServer
 

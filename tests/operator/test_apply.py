@@ -7,12 +7,11 @@ from typing import Any, Protocol
 
 import pytest
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
-from mptraining_operator import cluster as api_server
 from mptraining_operator.apply import Applier, NotCreated, digest, status_changes
-from mptraining_operator.cluster import ApiProblem
 from mptraining_operator.plan.actions import (
     DeleteJob,
     DeletePod,
@@ -51,7 +50,7 @@ class Bench:
         self.cache = Cache(clock)
         self.said: list[str] = []
         self.counted: list[Plan] = []
-        self.cache.put_job(parse.job(api.put(api_server.JOBS, raw)))
+        self.cache.put_job(parse.job(api.put(JOBS, raw)))
         self.applier = Applier(
             api,
             self.cache,
@@ -116,8 +115,8 @@ def test_status_stands_before_anything_is_created(bench: Bench) -> None:
 
 def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
     seen = bench.seen
-    raw = bench.api.get(api_server.JOBS, "team", "flowers")
-    bench.api.put(api_server.JOBS, {**raw, "status": {"phase": "Suspended"}})
+    raw = bench.api.get(JOBS, "team", "flowers")
+    bench.api.put(JOBS, {**raw, "status": {"phase": "Suspended"}})
     bench.api.calls.clear()
     plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=(EventRecord("Started", ""),))
     assert bench.applier.apply(plan, seen)
@@ -130,14 +129,14 @@ def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
 def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
     seen = bench.seen
     if gone_at == "get":
-        bench.api.refuse("patch", api_server.JOBS, ApiProblem(409, "Conflict", "modified"))
+        bench.api.refuse("patch", JOBS, ApiProblem(409, "Conflict", "modified"))
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.applier.apply(Plan(status=STARTED), seen)
     assert bench.cache.seen(KEY, Limits()) is None
 
 
 def test_other_refusals_of_the_status_come_through(bench: Bench) -> None:
-    bench.api.refuse("patch", api_server.JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
+    bench.api.refuse("patch", JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
     with pytest.raises(ApiProblem) as caught:
         bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     assert caught.value.retry_after == 7.0
@@ -172,7 +171,7 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
 
 def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) -> None:
     bench.start()
-    raw = bench.api.get(api_server.JOBS, "team", "flowers")
+    raw = bench.api.get(JOBS, "team", "flowers")
     again = Bench(bench.api, clock, raw)
     bench.api.calls.clear()
     assert not again.start()
@@ -187,7 +186,7 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
 
 def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, frozen))
+    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, frozen))
     assert bench.start()
     assert bench.findings.job_file == frozen
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
@@ -198,7 +197,7 @@ def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
 def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     body = shared.config_map(bench.owner, bench.job)
     body["data"]["job.json"] = '{"version": 99}'
-    bench.api.put(api_server.CONFIG_MAPS, body)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
     refusal = bench.findings.refusal
     assert refusal is not None
@@ -217,26 +216,26 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
     body = shared.service(bench.owner)
     body["metadata"]["ownerReferences"] = [controller]
-    bench.api.put(api_server.SERVICES, body)
+    bench.api.put(SERVICES, body)
     assert bench.start()
     refusal = bench.findings.refusal
     assert refusal is not None
     assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "Service flowers-workers", bench.clock.now)
     assert words in refusal.message
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
 def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
     body = shared.service(bench.owner)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.api.put(api_server.SERVICES, body)
+    bench.api.put(SERVICES, body)
     assert bench.start()
     assert bench.findings.refusal is not None
     assert "being deleted" in bench.findings.refusal.message
 
 
 def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
-    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA, times=2)
+    bench.api.refuse("create", BATCH_JOBS, QUOTA, times=2)
     assert bench.start()
     refusal = bench.findings.refusal
     assert refusal is not None
@@ -251,7 +250,7 @@ def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
 
 def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
     bench.start()
-    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA)
+    bench.api.refuse("create", BATCH_JOBS, QUOTA)
     assert not bench.start()
     assert bench.findings.refusal is None
 
@@ -266,7 +265,7 @@ def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
     ],
 )
 def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
-    bench.api.refuse("create", api_server.BATCH_JOBS, problem)
+    bench.api.refuse("create", BATCH_JOBS, problem)
     assert bench.start()
     assert bench.findings.refusal is not None
     assert bench.findings.refusal.kind == kind
@@ -281,7 +280,7 @@ def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: st
     ],
 )
 def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiProblem) -> None:
-    bench.api.refuse("create", api_server.SERVICES, problem)
+    bench.api.refuse("create", SERVICES, problem)
     assert not bench.start()
     assert bench.findings.refusal is None
     assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
@@ -289,7 +288,7 @@ def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiPro
 
 def test_an_api_server_in_trouble_is_the_queues_business(bench: Bench) -> None:
     for status in (0, 429, 500, 503):
-        bench.api.refuse("create", api_server.SERVICES, ApiProblem(status, "Trouble", "later"))
+        bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
         with pytest.raises(ApiProblem):
             bench.start()
     assert bench.findings.refusal is None
@@ -309,11 +308,11 @@ def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
     bench.start()
     uid = bench.snapshot.batch_jobs[0].uid
     assert not bench.apply(actions=(EndAttempt("flowers-1", "another"), ForgetAttempt("flowers-9", "gone")))
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1")
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1")
     assert not bench.apply(actions=(EndAttempt("flowers-1", uid),))
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
     assert not bench.apply(actions=(DeletePod("nobody", "x", "flowers-1", uid), DeleteJob("job-1")))
-    assert bench.api.find(api_server.JOBS, "team", "flowers") is None
+    assert bench.api.find(JOBS, "team", "flowers") is None
 
 
 def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
@@ -329,14 +328,14 @@ def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
 def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench, lost: str) -> None:
     """Its pods are ours, and nobody looks after them: once, not in a loop."""
     bench.start()
-    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     uid = stored["metadata"]["uid"]
     del stored["metadata"]["labels" if lost == "label" else "ownerReferences"]
-    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    stored = bench.api.put(BATCH_JOBS, stored)
     if lost == "label":
         # What a stream with a selector calls deleted; its status goes on changing.
         bench.cache.remove_child(KEY, uid, parse.version(stored))
-        bench.api.put(api_server.BATCH_JOBS, stored)
+        bench.api.put(BATCH_JOBS, stored)
     else:
         bench.cache.put_batch_job(KEY, parse.version(stored), parse.batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
@@ -347,23 +346,23 @@ def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench,
 
 def test_a_job_without_label_that_is_going_is_left_to_go(bench: Bench) -> None:
     bench.start()
-    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     del stored["metadata"]["ownerReferences"]
     stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    stored = bench.api.put(BATCH_JOBS, stored)
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", stored["metadata"]["uid"]),))
     assert bench.api.calls == [("get", "jobs", "flowers-1")]
 
 
 def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
-    bench.api.refuse("delete", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    bench.api.refuse("delete", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
     with pytest.raises(ApiProblem):
         bench.apply(actions=(EndAttempt("flowers-1", "x"),))
 
 
 def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
-    stored = bench.api.put(api_server.PODS, raw_pod())
+    stored = bench.api.put(PODS, raw_pod())
     bench.cache.put_pod(KEY, parse.version(stored), parse.pod(stored))
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
@@ -382,8 +381,8 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     bench.cache.put_pod(KEY, 30, parse.pod(pod))
     bench.cache.put_batch_job(KEY, 20, parse.batch_job(job))
     if other:
-        bench.api.put(api_server.PODS, raw_pod(uid="pod-9"))
-        bench.api.put(api_server.BATCH_JOBS, raw_batch_job(uid="batch-9"))
+        bench.api.put(PODS, raw_pod(uid="pod-9"))
+        bench.api.put(BATCH_JOBS, raw_batch_job(uid="batch-9"))
     assert bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert bench.snapshot.pods == ()
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
@@ -400,7 +399,7 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
     bench.cache.put_pod(KEY, 30, parse.pod(raw_pod()))
-    bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
+    bench.api.refuse("patch", PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
     assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
 
@@ -408,7 +407,7 @@ def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
     assert bench.findings.job_file_missing
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, bench.job))
+    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, bench.job))
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
 
@@ -416,7 +415,7 @@ def test_reading_the_job_file(bench: Bench) -> None:
 def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
     """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, forged))
     assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     assert bench.findings.job_file is None
     refusal = bench.findings.refusal
@@ -429,7 +428,7 @@ def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothin
 def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, forged))
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
         bench.apply(actions=(ReadJobFile(),))
     assert bench.findings.job_file == bench.job
@@ -446,7 +445,7 @@ def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Be
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
     body = shared.config_map(shared.Owner("team", "flowers", "earlier"), bench.job)
-    bench.api.put(api_server.CONFIG_MAPS, body)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.findings.job_file, bench.findings.job_file_missing) == (None, True)
 
@@ -454,7 +453,7 @@ def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
 def test_asking_for_nodes(bench: Bench) -> None:
     def node(name: str, ready: str) -> None:
         conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]
-        bench.api.put(api_server.NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
+        bench.api.put(NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
 
     node("well", "True")
     node("silent", "Unknown")

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem
 from mptraining_api.status import JobStatus, Phase
-from mptraining_operator import cluster as api_server
-from mptraining_operator.cluster import ApiProblem
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
@@ -222,25 +221,25 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
 ) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
-    intake.put(api_server.PODS, raw_pod())
-    intake.put(api_server.BATCH_JOBS, raw_batch_job())
-    intake.put(api_server.EVENTS, raw_event())
+    intake.put(PODS, raw_pod())
+    intake.put(BATCH_JOBS, raw_batch_job())
+    intake.put(EVENTS, raw_event())
     assert queue.take(0) is None
     clock.now += COALESCE
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.put(api_server.JOBS, raw_job())
+    intake.put(JOBS, raw_job())
     assert queue.take(0) == KEY
     queue.done(KEY)
-    for resource, raw in ((api_server.JOBS, raw_job(version=11)), (api_server.PODS, raw_pod(version=31))):
+    for resource, raw in ((JOBS, raw_job(version=11)), (PODS, raw_pod(version=31))):
         intake.put(resource, raw)
     clock.now += 1
     assert queue.take(0) is None
-    intake.remove(api_server.PODS, raw_pod(version=32))
+    intake.remove(PODS, raw_pod(version=32))
     clock.now += 1
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.remove(api_server.JOBS, raw_job(version=12))
+    intake.remove(JOBS, raw_job(version=12))
     assert queue.take(0) == KEY
     assert cache.job_keys() == ()
 
@@ -250,7 +249,7 @@ def test_strangers_are_passed_over(clock: Clock, raw_pod: Make, raw_event: Make)
     intake = Intake(cache, queue)
     pod = raw_pod()
     pod["metadata"]["labels"] = {}
-    for resource, raw in ((api_server.PODS, pod), (api_server.EVENTS, raw_event(name="backup"))):
+    for resource, raw in ((PODS, pod), (EVENTS, raw_event(name="backup"))):
         intake.put(resource, raw)
         intake.remove(resource, raw)
     clock.now += 1
@@ -266,8 +265,8 @@ def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[
 def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     api.page_size = 2
     for number in range(5):
-        api.put(api_server.JOBS, raw_job(f"j{number}", uid=f"u{number}"))
-    api.put(api_server.PODS, raw_pod())
+        api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
+    api.put(PODS, raw_pod())
     lists, cache, _ = relister(api, clock)
     assert lists.age() is None
     assert not lists.complete.is_set()
@@ -285,15 +284,15 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     lists, cache, _ = relister(api, clock)
     intake = lists._intake
     for resource, raw in (
-        (api_server.JOBS, raw_job("stays", uid="s")),
-        (api_server.JOBS, raw_job()),
-        (api_server.PODS, raw_pod()),
-        (api_server.BATCH_JOBS, raw_batch_job()),
-        (api_server.EVENTS, raw_event()),
+        (JOBS, raw_job("stays", uid="s")),
+        (JOBS, raw_job()),
+        (PODS, raw_pod()),
+        (BATCH_JOBS, raw_batch_job()),
+        (EVENTS, raw_event()),
     ):
         intake.put(resource, api.put(resource, raw))
     # The stream is ahead of the list that is under way.
-    intake.put(api_server.JOBS, raw_job("fresh", uid="f", version=10_000))
+    intake.put(JOBS, raw_job("fresh", uid="f", version=10_000))
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
     lists.run_once()
@@ -310,11 +309,11 @@ def test_one_object_that_cannot_be_read_stops_no_list(
 ) -> None:
     """And is not taken for gone: its bad news may be about a pod that was read before."""
     lists, cache, _ = relister(api, clock)
-    api.put(api_server.JOBS, raw_job())
-    api.put(api_server.PODS, raw_pod())
+    api.put(JOBS, raw_job())
+    api.put(PODS, raw_pod())
     lists.run_once()
-    api.put(api_server.PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
-    api.put(api_server.PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    api.put(PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
     lists.run_once()
     found = cache.snapshot(KEY, Limits())
     assert found is not None
@@ -331,8 +330,8 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
     def writes(verb: str, plural: str, name: str) -> None:
         if plural == "mptrainingjobs":
             api.before = lambda *_: None
-            api.put(api_server.BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
-            api.put(api_server.JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+            api.put(BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
 
     api.before = writes
     lists.run_once()
@@ -354,8 +353,8 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
             return self.is_set()
 
     lists, _, _ = relister(api, clock)
-    api.refuse("list", api_server.PODS, ApiProblem(500, "InternalError", "etcd"))
-    api.refuse("list", api_server.PODS, ZeroDivisionError("ours"))
+    api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", PODS, ZeroDivisionError("ours"))
     assert lists.anew(Impatient())
     assert lists.complete.is_set()
     assert "etcd" in caplog.text
@@ -394,8 +393,8 @@ def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Cl
     told: list[int] = []
     lists._returned = lambda: told.append(len(api.calls))
     lists.run_once()
-    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
-    api.refuse("list", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
     for _ in range(2):
         with pytest.raises(ApiProblem):
             lists.run_once()
@@ -407,7 +406,7 @@ def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Cl
 
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
-        api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
     lists, cache, _ = relister(api, clock, ("a", "b"))
     lists.run_once()
     assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
@@ -417,7 +416,7 @@ def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_jo
 def test_a_missing_resource_is_said_in_one_plain_line(
     api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
     lists, _, _ = relister(api, time)  # type: ignore[arg-type]
     lists._clock = time.monotonic
     lists.start()

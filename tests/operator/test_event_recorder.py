@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from mptraining_operator.cluster import EVENTS, ApiProblem
+from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_operator.event_recorder import LONGEST_MESSAGE, LONGEST_QUEUE, Announcer
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot

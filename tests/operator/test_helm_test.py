@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mptraining_api.kubernetes_api import LEASES, SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.__main__ import app
-from mptraining_operator.cluster import LEASES, SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.helm_test import findings, reach
 from mptraining_operator.progress.certificate import Certificate, issue, to_secret
 from mptraining_operator.progress.server import ProgressServer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.cluster import LEASES, ApiProblem
+from mptraining_api.kubernetes_api import LEASES, ApiProblem
 from mptraining_operator.leader_election import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
 from mptraining_operator.settings import Identity, LeaseSettings
 

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from mptraining_api import events
-from mptraining_operator.cluster import SECRETS, ApiProblem, Cluster
+from mptraining_api.kubernetes_api import SECRETS, ApiProblem
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, path
 from mptraining_operator.progress.certificate import CertificateKeeper

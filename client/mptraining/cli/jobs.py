@@ -66,8 +66,8 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
     from mptraining_api.problems import Problem
 
     try:
-        from mptraining.cluster.api import JOBS
         from mptraining.cluster.connection import connect
+        from mptraining_api.kubernetes_api import JOBS
 
         found = connect(_where({name: context.params.get(name) for name in _OPTIONS})).items(JOBS)
     except Problem:
@@ -98,9 +98,9 @@ def show_list(
     where: Where,
 ) -> None:
     """List the jobs of a namespace, the newest last."""
-    from mptraining.cluster.api import JOBS
     from mptraining.cluster.connection import connect
     from mptraining.cluster.job_view import HEADINGS, row, view
+    from mptraining_api.kubernetes_api import JOBS
 
     server = connect(where)
     found = server.items(JOBS, everywhere=everywhere)

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import Followed, WorkerPod, pods
+from mptraining_api.kubernetes_api import JOBS
 
 # Logs of the first workers are enough: all workers report the same events, and of worker 1 and later only warnings are
 # shown.

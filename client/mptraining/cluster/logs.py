@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mptraining.cluster.api import PODS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.display.text import lines as event_lines
 from mptraining.display.text import prefixed
 from mptraining_api import events
-from mptraining_api import status as api_status
 from mptraining_api.events import Event, Finished
+from mptraining_api.kubernetes_api import PODS
+from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, JOB_UID, TRAINER_CONTAINER
 
 # (seconds, nanoseconds), both as text; empty before the first line.
 Stamp = tuple[str, ...]
@@ -34,18 +35,18 @@ class WorkerPod:
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     """Return all pods of the job, sorted by attempt and index."""
     found = []
-    for each in server.items(PODS, labelSelector=f"{api_status.JOB_UID}={job_uid}"):
+    for each in server.items(PODS, labelSelector=f"{JOB_UID}={job_uid}"):
         metadata, status = each["metadata"], each.get("status") or {}
         says = metadata.get("labels") or {}
         states = [
             container.get("state") or {}
             for container in status.get("containerStatuses") or ()
-            if container.get("name") == api_status.TRAINER_CONTAINER
+            if container.get("name") == TRAINER_CONTAINER
         ]
         found.append(
             WorkerPod(
-                attempt=int(says.get(api_status.ATTEMPT, 0)),
-                index=int(says.get(api_status.COMPLETION_INDEX, 0)),
+                attempt=int(says.get(ATTEMPT, 0)),
+                index=int(says.get(COMPLETION_INDEX, 0)),
                 created=metadata.get("creationTimestamp") or "",
                 name=metadata["name"],
                 uid=metadata["uid"],
@@ -65,7 +66,7 @@ def chosen(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | Non
 def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
     """Yield the current log of the trainer's container; nothing if the pod is gone."""
     try:
-        yield from server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=False)
+        yield from server.log(pod.name, container=TRAINER_CONTAINER, follow=False)
     except NotFound:
         return
 
@@ -78,7 +79,7 @@ def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None
         query["sinceTime"] = f"{after[0]}Z"
     elif tail is not None:
         query["tailLines"] = str(tail)
-    for line in server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=True, **query):
+    for line in server.log(pod.name, container=TRAINER_CONTAINER, follow=True, **query):
         time, _, text = line.partition(" ")
         at = stamp(time)
         if at > after:

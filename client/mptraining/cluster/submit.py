@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining.cluster.api import CONFIG_MAPS, JOBS, NODES, ApiServer, Raw
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, condition
 from mptraining.packaging.package import Package, too_large
 from mptraining_api.accelerators import catalogue
+from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
 from mptraining_api.resolve.resolve import ClusterSettings, resolve

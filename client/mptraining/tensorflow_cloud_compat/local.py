@@ -60,11 +60,11 @@ class LocalJob(dict[str, str | None]):
 
     def model(self) -> Any:
         """Load the trained keras.Model in float32. Raises InvalidData, InvalidProgram."""
-        from mptraining.cluster import model as cluster_model
+        from mptraining.cluster.model_download import from_run_folder
         from mptraining.cluster.trained_model import load
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            return load(cluster_model.from_run_folder(self.run_folder, Path(scratch, "model")))
+            return load(from_run_folder(self.run_folder, Path(scratch, "model")))
 
 
 def train_here(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:

@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
 
+from mptraining_api.kubernetes_api import SECRETS, ApiProblem
 from mptraining_api.status import Progress
-from mptraining_operator import cluster as api
-from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import (
     LARGEST_BODY,
@@ -39,7 +39,6 @@ from mptraining_operator.progress.auth import (
     path,
 )
 from mptraining_operator.progress.certificate import Certificate, CertificateKeeper, dns_names
-from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.settings import Identity, OperatorSettings, ProgressSettings
 from mptraining_operator.watch.cache import Cache
@@ -61,27 +60,6 @@ _READ_BYTES = 16 * 1024
 MOST_CONNECTIONS = 3000
 
 
-class Reviewer(Protocol):
-    """The part of `auth.TokenReviewer` that the server needs."""
-
-    def remembered(self, token: str) -> Review | None: ...
-    def identify(self, token: str) -> Review: ...
-
-
-class Writer(Protocol):
-    """The part of `writer.ProgressWriter` that the server needs."""
-
-    def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None: ...
-
-
-class Keeper(Protocol):
-    """The part of `certificate.CertificateKeeper` that the server needs."""
-
-    current: Certificate
-
-    def refresh(self) -> bool: ...
-
-
 class NotReady(Exception):
     """The replica has not completed its first list, so `lookup` cannot tell whether the job exists."""
 
@@ -97,9 +75,9 @@ class ProgressServer:
         self,
         settings: ProgressSettings,
         lookup: Callable[[Key], JobForProgress | None],
-        reviewer: Reviewer,
-        writer: Writer,
-        certificate: Keeper,
+        reviewer: TokenReviewer,
+        writer: ProgressWriter,
+        certificate: CertificateKeeper,
         *,
         host: str | None = None,
         refresh_seconds: float = 600.0,
@@ -330,7 +308,7 @@ class ProgressEndpoint:
 
         def read() -> dict[str, Any] | None:
             try:
-                return cluster.get(api.SECRETS, namespace, name)
+                return cluster.get(SECRETS, namespace, name)
             except ApiProblem as problem:
                 if problem.status != 404:
                     raise
@@ -338,8 +316,8 @@ class ProgressEndpoint:
 
         self._keeper = CertificateKeeper(
             read,
-            lambda body: cluster.create(api.SECRETS, namespace, body),
-            lambda body: cluster.replace(api.SECRETS, namespace, name, body),
+            lambda body: cluster.create(SECRETS, namespace, body),
+            lambda body: cluster.replace(SECRETS, namespace, name, body),
             clock,
             name=name,
             names=dns_names(chosen.service, namespace),

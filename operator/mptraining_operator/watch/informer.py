@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from mptraining_operator import cluster
-from mptraining_operator.cluster import ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem, Resource
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import names
 from mptraining_operator.watch import parse
@@ -42,11 +41,11 @@ class Stream:
 
 # MPTrainingJobs last, so that their children are already in the cache.
 STREAMS = (
-    Stream(cluster.BATCH_JOBS, label_selector=names.JOB),
-    Stream(cluster.PODS, label_selector=names.JOB),
+    Stream(BATCH_JOBS, label_selector=names.JOB),
+    Stream(PODS, label_selector=names.JOB),
     # Only these events report that a quota or a policy rejects pods.
-    Stream(cluster.EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
-    Stream(cluster.JOBS),
+    Stream(EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
+    Stream(JOBS),
 )
 
 
@@ -57,10 +56,10 @@ class Intake:
         self._cache = cache
         self._queue = queue
         self._put: dict[Resource, Callable[[RawObject], tuple[Key, bool] | None]] = {
-            cluster.JOBS: self._put_job,
-            cluster.BATCH_JOBS: self._put_batch_job,
-            cluster.PODS: self._put_pod,
-            cluster.EVENTS: self._put_event,
+            JOBS: self._put_job,
+            BATCH_JOBS: self._put_batch_job,
+            PODS: self._put_pod,
+            EVENTS: self._put_event,
         }
 
     def put(self, resource: Resource, raw: RawObject) -> None:
@@ -77,12 +76,12 @@ class Intake:
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
-        remove = self._cache.remove_job if resource == cluster.JOBS else self._cache.remove_child
+        remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
         if remove(key, uid, version):
             self._enqueue(resource, key)
 
     def _enqueue(self, resource: Resource, key: Key) -> None:
-        self._queue.add(key, 0.0 if resource == cluster.JOBS else COALESCE)
+        self._queue.add(key, 0.0 if resource == JOBS else COALESCE)
 
     def _put_job(self, raw: RawObject) -> tuple[Key, bool]:
         job = parse.job(raw)
@@ -104,9 +103,9 @@ class Intake:
 
 
 def _key(resource: Resource, raw: RawObject) -> Key | None:
-    if resource == cluster.JOBS:
+    if resource == JOBS:
         return Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
-    return parse.refused_job(raw) if resource == cluster.EVENTS else parse.owner(raw)
+    return parse.refused_job(raw) if resource == EVENTS else parse.owner(raw)
 
 
 _log = logging.getLogger(__name__)
@@ -120,12 +119,6 @@ _FRESH = 60.0
 CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
 
 
-class Lists(Protocol):
-    """The part of `cluster.Cluster` that lists need."""
-
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
-
-
 class Relister:
     """Relist all resources every `seconds`, in a thread of its own.
 
@@ -134,7 +127,7 @@ class Relister:
 
     def __init__(
         self,
-        lists: Lists,
+        cluster: Cluster,
         cache: Cache,
         intake: Intake,
         *,
@@ -143,7 +136,7 @@ class Relister:
         clock: Callable[[], float],
         returned: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lists = lists
+        self._cluster = cluster
         self._cache = cache
         self._intake = intake
         self._seconds = seconds
@@ -216,7 +209,7 @@ class Relister:
         resource = stream.resource
         seen: set[str] = set()
         version = 0
-        for items, listed_at in self._lists.pages(resource, namespace, **stream.selectors):
+        for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
             version = listed_at
             for item in items:
                 seen.add(item["metadata"]["uid"])
@@ -231,9 +224,9 @@ class Relister:
                 self._intake.forget(resource, key, uid, version)
 
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
-        if resource == cluster.JOBS:
+        if resource == JOBS:
             return self._cache.jobs_older_than(version)
-        kind = {cluster.BATCH_JOBS: "batch_jobs", cluster.PODS: "pods", cluster.EVENTS: "refusals"}[resource]
+        kind = {BATCH_JOBS: "batch_jobs", PODS: "pods", EVENTS: "refusals"}[resource]
         return self._cache.children_older_than(version, kind)
 
     def _run(self) -> None:

@@ -18,9 +18,7 @@ from typing import Any
 
 import kopf
 
-from mptraining_api.spec import GROUP, VERSION
-from mptraining_operator import cluster
-from mptraining_operator.cluster import Resource
+from mptraining_api.kubernetes_api import PAGE, Resource
 from mptraining_operator.watch.informer import STREAMS, Intake
 
 _log = logging.getLogger(__name__)
@@ -28,13 +26,6 @@ _log = logging.getLogger(__name__)
 _TICK = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-# Group and version in kopf's form.
-_VERSIONS = {
-    cluster.JOBS: (GROUP, VERSION),
-    cluster.BATCH_JOBS: ("batch", "v1"),
-    cluster.PODS: ("", "v1"),
-    cluster.EVENTS: ("", "v1"),
-}
 
 
 class Streams:
@@ -138,9 +129,9 @@ def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRe
     """Return kopf's handlers: one for each stream, and the login."""
     handlers = kopf.OperatorRegistry()
     for stream in STREAMS:
-        group, version = _VERSIONS[stream.resource]
-        kopf.on.event(group, version, stream.resource.plural, registry=handlers, id=stream.resource.plural)(
-            _handler(intake, stream.resource, listed_anew)
+        resource = stream.resource
+        kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)(
+            _handler(intake, resource, listed_anew)
         )
     kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
     return handlers
@@ -174,7 +165,7 @@ def settings() -> kopf.OperatorSettings:
             result.watching.label_selectors[stream.resource.plural] = stream.label_selector
         if stream.field_selector:
             result.watching.field_selectors[stream.resource.plural] = stream.field_selector
-    result.watching.chunk_size = cluster.PAGE
+    result.watching.chunk_size = PAGE
     result.watching.server_timeout = 300
     result.watching.connect_timeout = 10
     result.networking.request_timeout = 30

@@ -8,7 +8,7 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_operator import cluster
+from mptraining_api.kubernetes_api import JOBS
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
@@ -35,7 +35,7 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     anew: list[bool] = []
-    handle = kopf_streams._handler(Intake(cache, queue), cluster.JOBS, lambda: anew.append(True))
+    handle = kopf_streams._handler(Intake(cache, queue), JOBS, lambda: anew.append(True))
 
     def arrives(type: str | None, raw: dict[str, Any]) -> None:
         asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
