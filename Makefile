@@ -65,7 +65,7 @@ test: $(INSTALLED) ## every check and test, with the time of each stage
 .PHONY: manifests
 manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the chart's values, schema and table, install.yaml: from the models
 	@$(BIN)/python -m mptraining_api.crd
-	@$(BIN)/python -m mptraining_operator.helm_chart
+	@$(BIN)/python -m tools.helm_chart
 	@$(CHART_DOCS) > charts/mptraining/README.md
 	@$(INSTALL_YAML) > build/install.yaml && mv build/install.yaml manifests/install.yaml
 
@@ -85,7 +85,7 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
-	@$(BIN)/python -m mptraining_operator.helm_chart --check
+	@$(BIN)/python -m tools.helm_chart --check
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
 	  else echo "no Go here: charts/mptraining and manifests/install.yaml are not checked"; fi
 

@@ -36,9 +36,9 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, MPTrainingJob
 from mptraining_api.status import Condition, JobStatus, Phase
-from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
+from tools.helm_chart import ChartValues
 
 ROOT = Path(__file__).parents[2]
 # Every page of the guide: a new one is checked from the day it is written.

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from mptraining_api.model import Model
-from mptraining_operator import helm_chart
-from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.metrics import Metrics
+from tools import helm_chart
+from tools.helm_chart import ChartValues
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"
 
