@@ -73,7 +73,7 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
     from mptraining_operator.resources.environment import PodSettings
     from mptraining_operator.resources.indexed_job import indexed_job
-    from mptraining_operator.resources.shared import Owner, config_map
+    from mptraining_operator.resources.job_objects import Owner, config_map
 
     # The user writes intent only.
     job = MPTrainingJob.parse_yaml(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))

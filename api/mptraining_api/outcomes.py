@@ -1,7 +1,7 @@
 """Outcomes of a process, an attempt or a job: exit code, retry budget and condition reason.
 
 The trainer exits with the outcome's exit code; the operator reads the code, charges the budget and writes the reason
-into the conditions. Only the operator detects the outcomes in `SEEN_FROM_OUTSIDE`; no process exits with their code.
+into the conditions. Only the operator detects the outcomes in `OPERATOR_OUTCOMES`; no process exits with their code.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administra
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
-SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
+OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     OOM_KILLED,
     NODE_LOST,
     CHILD_DELETED,
@@ -78,7 +78,7 @@ SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
     SUSPENDED,
 )
 
-_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
+_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}
 _BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
-from mptraining_api.run_folder import direction
+from mptraining_api.run_folder import metric_direction
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +122,7 @@ def metric_title(name: str) -> str:
 
 def better(name: str) -> Better:
     """Return the direction in which a metric of that name improves; None if unknown."""
-    return _BETTER.get(direction(name))
+    return _BETTER.get(metric_direction(name))
 
 
 def outcome(run: Run) -> str:

@@ -201,8 +201,8 @@ def install(
 
 
 def __getattr__(name: str) -> Any:
-    return package.missing(__name__, name)
+    return package.load_submodule(__name__, name)
 
 
-package.complete(sys.modules[__name__])
+package.make_package(sys.modules[__name__])
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

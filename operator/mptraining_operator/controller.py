@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_operator.apply import Announce, Applier, NotCreated
+from mptraining_operator.apply import Applier, NotCreated, RecordEvent
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
@@ -40,7 +40,7 @@ class Reconciler:
         *,
         plan: Planner,
         limits: Limits,
-        announce: Announce,
+        record_event: RecordEvent,
         observe: Callable[[float], None],
         clock: Callable[[], float],
         stopwatch: Callable[[], float],
@@ -50,7 +50,7 @@ class Reconciler:
         self._applier = applier
         self._plan = plan
         self._limits = limits
-        self._announce = announce
+        self._record_event = record_event
         self._observe = observe
         self._clock = clock
         self._stopwatch = stopwatch
@@ -74,18 +74,18 @@ class Reconciler:
             thread.join(max(0.0, until - self._stopwatch()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def dead(self) -> int:
+    def ended_workers(self) -> int:
         """Return the number of workers that have ended."""
         return sum(1 for thread in self._threads if not thread.is_alive())
 
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             try:
-                self.look_at(key)
+                self.reconcile(key)
             finally:
                 self._queue.done(key)
 
-    def look_at(self, key: Key) -> None:
+    def reconcile(self, key: Key) -> None:
         """Reconcile one job once; an error is logged and retried with exponential backoff."""
         began = self._stopwatch()
         try:
@@ -109,7 +109,7 @@ class Reconciler:
 
     def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS_AT_ONCE):
-            seen = self._cache.seen(key, self._limits, self._reports_since)
+            seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             if seen is None:
                 return
             now = self._clock()
@@ -131,7 +131,7 @@ class Reconciler:
     def _apply_alone(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and apply while no other job starts, so that two jobs do not both take the last nodes."""
         with self._starting:
-            seen = self._cache.seen(key, self._limits, self._reports_since)
+            seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             plan = self._plan(seen.snapshot, now) if seen else Plan()
             return plan, seen is not None and self._applier.apply(plan, seen)
 
@@ -148,4 +148,4 @@ class Reconciler:
             snapshot = self._cache.snapshot(key, self._limits)
             if snapshot is not None:
                 message = f"the operator cannot reconcile this job and keeps retrying: {problem}"
-                self._announce(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))
+                self._record_event(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_api.spec import API_VERSION, KIND
-from mptraining_api.status import stamp
+from mptraining_api.status import format_time
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Snapshot
@@ -49,7 +49,7 @@ class _QueuedEvent:
         return f"{self.key.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-class Announcer:
+class EventRecorder:
     """Queue of Events and the thread that writes them; `clock` is in seconds since 1970."""
 
     def __init__(self, cluster: Cluster, *, host: str, clock: Callable[[], float]) -> None:
@@ -60,7 +60,7 @@ class Announcer:
         # Count and time of the last write, by the name of the Event object.
         self._written: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="announce", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="event-recorder", daemon=True)
         self.dropped = 0
 
     def start(self) -> None:
@@ -77,14 +77,14 @@ class Announcer:
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
-    def announce(self, snapshot: Snapshot, announcement: EventRecord) -> None:
+    def record(self, snapshot: Snapshot, record: EventRecord) -> None:
         """Queue an Event without blocking; drop it if the queue is full."""
         try:
-            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, announcement))
+            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, record))
         except queue.Full:
             self.dropped += 1
 
-    def say_next(self, block: bool = False) -> bool:
+    def write_next(self, block: bool = False) -> bool:
         """Write the oldest queued Event; return False if the queue is empty or stopped. For the thread and tests."""
         try:
             event = self._waiting.get(block)
@@ -101,7 +101,7 @@ class Announcer:
         return True
 
     def _run(self) -> None:
-        while self.say_next(block=True):
+        while self.write_next(block=True):
             if not self._stopping.is_set():
                 self._stopping.wait(_PAUSE)
 
@@ -124,7 +124,9 @@ class Announcer:
     def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
         """Update the count of an Event; return whether the Event still exists."""
         try:
-            self._cluster.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": stamp(now)})
+            self._cluster.patch(
+                EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": format_time(now)}
+            )
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -154,8 +156,8 @@ class Announcer:
             "message": record.message[:LONGEST_MESSAGE],
             "type": record.type,
             "count": 1,
-            "firstTimestamp": stamp(now),
-            "lastTimestamp": stamp(now),
+            "firstTimestamp": format_time(now),
+            "lastTimestamp": format_time(now),
             "source": {"component": OPERATOR, "host": self._host},
             "reportingComponent": OPERATOR,
             "reportingInstance": self._host,

@@ -25,7 +25,7 @@ _STOP_FRACTION = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLease:
+class ObservedLease:
     """A Lease as observed by this replica.
 
     `version` changes with every renewal; `changed` is the time of the last observed change, by the monotonic clock.
@@ -38,7 +38,7 @@ class SeenLease:
     transitions: int = 0
 
 
-class Move(Enum):
+class LeaseAction(Enum):
     """The next action on a Lease."""
 
     CREATE = "create"
@@ -47,10 +47,10 @@ class Move(Enum):
     WAIT = "wait"
 
 
-def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLease:
+def observe(before: ObservedLease | None, raw: Mapping[str, Any], now: float) -> ObservedLease:
     """Return the observed Lease, with `changed` of `before` if its version is the same."""
     spec = raw.get("spec") or {}
-    found = SeenLease(
+    found = ObservedLease(
         holder=spec.get("holderIdentity") or "",
         duration=float(spec.get("leaseDurationSeconds") or 0),
         version=str(raw["metadata"].get("resourceVersion", "")),
@@ -60,15 +60,15 @@ def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLe
     return replace(found, changed=before.changed) if before and before.version == found.version else found
 
 
-def decide(seen: SeenLease | None, identity: str, now: float, duration: float) -> Move:
+def next_action(seen: ObservedLease | None, identity: str, now: float, duration: float) -> LeaseAction:
     """Return this replica's next action; `seen` is None if there is no Lease, `duration` the minimum duration."""
     if seen is None:
-        return Move.CREATE
+        return LeaseAction.CREATE
     if seen.holder == identity:
-        return Move.RENEW
+        return LeaseAction.RENEW
     if not seen.holder:
-        return Move.TAKE
-    return Move.TAKE if now - seen.changed >= max(seen.duration, duration) else Move.WAIT
+        return LeaseAction.TAKE
+    return LeaseAction.TAKE if now - seen.changed >= max(seen.duration, duration) else LeaseAction.WAIT
 
 
 def must_stop(renewed: float, now: float, duration: float) -> bool:
@@ -93,7 +93,7 @@ class Election:
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
-        self._seen: SeenLease | None = None
+        self._seen: ObservedLease | None = None
         self._raw: Raw = {}
         self._renewed = 0.0
         self.leading = False
@@ -150,16 +150,20 @@ class Election:
                 raise
             self._seen = None
         else:
-            self._seen = look(self._seen, self._raw, began)
+            self._seen = observe(self._seen, self._raw, began)
 
     def _advance(self, began: float) -> None:
-        move = decide(self._seen, self._identity.name, began, self._settings.duration_seconds)
-        if move is Move.WAIT or (self.leading and move is Move.TAKE):
+        move = next_action(self._seen, self._identity.name, began, self._settings.duration_seconds)
+        if move is LeaseAction.WAIT or (self.leading and move is LeaseAction.TAKE):
             return
         transitions = self._seen.transitions if self._seen else 0
-        if move is Move.CREATE:
+        if move is LeaseAction.CREATE:
             self._raw = {"metadata": {"name": self._settings.name, "namespace": self._identity.namespace}}
-        self._write(holder=self._identity.name, transitions=transitions + (move is Move.TAKE), make=move is Move.CREATE)
+        self._write(
+            holder=self._identity.name,
+            transitions=transitions + (move is LeaseAction.TAKE),
+            make=move is LeaseAction.CREATE,
+        )
         self._renewed = began
         self.leading = True
 
@@ -184,7 +188,7 @@ class Election:
         else:
             answer = self._cluster.replace(LEASES, self._identity.namespace, self._settings.name, body)
         self._raw = answer
-        self._seen = look(None, answer, self._monotonic())
+        self._seen = observe(None, answer, self._monotonic())
 
 
 class LeaseKeeper:

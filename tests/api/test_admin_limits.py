@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.admin_limits import JobLimits, refuse
+from mptraining_api.admin_limits import JobLimits, check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -27,7 +27,7 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
     job = MPTrainingJob.parse(document)
     resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback, experimental_multi_host_tpu=True))
     try:
-        refuse(
+        check_limits(
             job, resolved, JobLimits.parse(limits), operator_namespace="mptraining-system", operator_account="operator"
         )
     except OutsideLimits as problem:

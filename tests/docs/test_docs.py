@@ -31,7 +31,7 @@ from typer.main import get_command
 
 from mptraining.cli.main import app
 from mptraining_api.model import Model
-from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
+from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, MPTrainingJob
@@ -288,7 +288,7 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
         Budget.INFRASTRUCTURE_RETRIES: "`infrastructureRetries`",
     }
     told = {row[0].strip("`"): row[2] for row in _table("docs/guide/reference.md", "## Reasons")}
-    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
+    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *OPERATOR_OUTCOMES)}
 
 
 def test_the_guide_names_every_reason_to_wait() -> None:

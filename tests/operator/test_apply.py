@@ -25,10 +25,10 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
-from mptraining_operator.resources import shared
+from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -55,14 +55,14 @@ class Bench:
             api,
             self.cache,
             pod_settings=lambda owner: PodSettings(),
-            announce=lambda snapshot, announcement: self.said.append(announcement.reason),
+            record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
         )
 
     @property
-    def seen(self) -> Seen:
-        found = self.cache.seen(KEY, Limits())
+    def seen(self) -> VersionedSnapshot:
+        found = self.cache.versioned_snapshot(KEY, Limits())
         assert found is not None
         return found
 
@@ -71,8 +71,8 @@ class Bench:
         return self.seen.snapshot
 
     @property
-    def findings(self) -> Lookups:
-        return self.snapshot.findings
+    def lookups(self) -> Lookups:
+        return self.snapshot.lookups
 
     @property
     def job(self) -> ResolvedJob:
@@ -81,8 +81,8 @@ class Bench:
         return resolve(job, ClusterSettings(default_image="trainer:1"))
 
     @property
-    def owner(self) -> shared.Owner:
-        return shared.Owner("team", "flowers", "job-1")
+    def owner(self) -> job_objects.Owner:
+        return job_objects.Owner("team", "flowers", "job-1")
 
     def apply(self, **plan: Any) -> bool:
         return self.applier.apply(Plan(**plan), self.seen)
@@ -110,7 +110,7 @@ def test_status_stands_before_anything_is_created(bench: Bench) -> None:
     # Own writes are known at once; the digest of what is frozen stands in the status before the ConfigMap is there.
     assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
-    assert bench.findings.job_file == bench.job
+    assert bench.lookups.job_file == bench.job
 
 
 def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
         bench.api.refuse("patch", JOBS, ApiProblem(409, "Conflict", "modified"))
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.applier.apply(Plan(status=STARTED), seen)
-    assert bench.cache.seen(KEY, Limits()) is None
+    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
 def test_other_refusals_of_the_status_come_through(bench: Bench) -> None:
@@ -165,7 +165,7 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     assert bench.api.written() == [*ONCE, ("create", "jobs", "flowers-1")]
     # What is known to be ours is not read again; the Indexed Job is.
     assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
     assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
 
 
@@ -181,25 +181,25 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
         "networkpolicies",
         "jobs",
     ]
-    assert again.findings.job_file == again.job
+    assert again.lookups.job_file == again.job
 
 
 def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
-    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, frozen))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, frozen))
     assert bench.start()
-    assert bench.findings.job_file == frozen
+    assert bench.lookups.job_file == frozen
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
     assert not bench.apply(actions=(StartAttempt(1, frozen),))
     assert ("create", "jobs", "flowers-1") in bench.api.calls
 
 
 def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
-    body = shared.config_map(bench.owner, bench.job)
+    body = job_objects.config_map(bench.owner, bench.job)
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert refusal.kind == "Refused"
     assert "another version" in refusal.message
@@ -214,11 +214,11 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     ],
 )
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
-    body = shared.service(bench.owner)
+    body = job_objects.service(bench.owner)
     body["metadata"]["ownerReferences"] = [controller]
     bench.api.put(SERVICES, body)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "Service flowers-workers", bench.clock.now)
     assert words in refusal.message
@@ -226,33 +226,33 @@ def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: s
 
 
 def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
-    body = shared.service(bench.owner)
+    body = job_objects.service(bench.owner)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     bench.api.put(SERVICES, body)
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert "being deleted" in bench.findings.refusal.message
+    assert bench.lookups.refusal is not None
+    assert "being deleted" in bench.lookups.refusal.message
 
 
 def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
     bench.api.refuse("create", BATCH_JOBS, QUOTA, times=2)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.kind, refusal.child, refusal.message) == ("Refused", "Job flowers-1", "exceeded quota: jobs")
     bench.clock.now += 10
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert bench.findings.refusal.at == bench.clock.now
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.at == bench.clock.now
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
     bench.start()
     bench.api.refuse("create", BATCH_JOBS, QUOTA)
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
 def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
     bench.api.refuse("create", BATCH_JOBS, problem)
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert bench.findings.refusal.kind == kind
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.kind == kind
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: st
 def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiProblem) -> None:
     bench.api.refuse("create", SERVICES, problem)
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
     assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
 
 
@@ -291,13 +291,13 @@ def test_an_api_server_in_trouble_is_the_queues_business(bench: Bench) -> None:
         bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
         with pytest.raises(ApiProblem):
             bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
     job = bench.job.model_copy(update={"image": None})
     assert bench.apply(actions=(StartAttempt(1, job),))
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert refusal.kind == "Invalid"
     assert "image" in refusal.message
@@ -334,10 +334,10 @@ def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench,
     stored = bench.api.put(BATCH_JOBS, stored)
     if lost == "label":
         # What a stream with a selector calls deleted; its status goes on changing.
-        bench.cache.remove_child(KEY, uid, parse.version(stored))
+        bench.cache.remove_child(KEY, uid, parse.resource_version(stored))
         bench.api.put(BATCH_JOBS, stored)
     else:
-        bench.cache.put_batch_job(KEY, parse.version(stored), parse.batch_job(stored))
+        bench.cache.put_batch_job(KEY, parse.resource_version(stored), parse.batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
@@ -363,7 +363,7 @@ def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
 
 def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
     stored = bench.api.put(PODS, raw_pod())
-    bench.cache.put_pod(KEY, parse.version(stored), parse.pod(stored))
+    bench.cache.put_pod(KEY, parse.resource_version(stored), parse.pod(stored))
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
@@ -394,7 +394,7 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     assert bench.snapshot.pods == ()
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.apply(actions=(DeleteJob("job-1"),))
-    assert bench.cache.seen(KEY, Limits()) is None
+    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
@@ -406,19 +406,19 @@ def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
 
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
-    assert bench.findings.job_file_missing
-    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, bench.job))
+    assert bench.lookups.job_file_missing
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.job))
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
+    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (bench.job, False)
 
 
 def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
     """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
-    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
     assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
-    assert bench.findings.job_file is None
-    refusal = bench.findings.refusal
+    assert bench.lookups.job_file is None
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
     assert "is not the job that status.jobDigest vouches for. Delete the ConfigMap" in refusal.message
@@ -428,10 +428,10 @@ def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothin
 def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(CONFIG_MAPS, shared.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
         bench.apply(actions=(ReadJobFile(),))
-    assert bench.findings.job_file == bench.job
+    assert bench.lookups.job_file == bench.job
 
 
 def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Bench) -> None:
@@ -444,10 +444,10 @@ def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Be
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
-    body = shared.config_map(shared.Owner("team", "flowers", "earlier"), bench.job)
+    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier"), bench.job)
     bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.findings.job_file, bench.findings.job_file_missing) == (None, True)
+    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (None, True)
 
 
 def test_asking_for_nodes(bench: Bench) -> None:
@@ -458,11 +458,11 @@ def test_asking_for_nodes(bench: Bench) -> None:
     node("well", "True")
     node("silent", "Unknown")
     assert bench.apply(actions=tuple(ReadNode(name) for name in ("well", "silent", "gone")))
-    assert dict(bench.findings.lost_nodes) == {"well": False, "silent": True, "gone": True}
+    assert dict(bench.lookups.lost_nodes) == {"well": False, "silent": True, "gone": True}
 
 
 def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
     seen = bench.seen
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
-    assert dict(bench.findings.lost_nodes) == {}
+    assert dict(bench.lookups.lost_nodes) == {}

@@ -16,7 +16,7 @@ from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 
@@ -37,7 +37,7 @@ class Applied:
         self.answers = list(answers)
         self.plans: list[Plan] = []
 
-    def apply(self, plan: Plan, seen: Seen) -> bool:
+    def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         self.plans.append(plan)
         answer = self.answers.pop(0) if self.answers else False
         if isinstance(answer, Exception):
@@ -67,7 +67,7 @@ class Bench:
             self.applied,
             plan=make,
             limits=Limits(),
-            announce=lambda snapshot, announcement: self.said.append(announcement),
+            record_event=lambda snapshot, announcement: self.said.append(announcement),
             observe=self.seconds.append,
             clock=clock,
             stopwatch=clock,
@@ -81,7 +81,7 @@ class Bench:
 
 def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 1
     assert bench.next_in(clock) == 30
     assert len(bench.seconds) == 1
@@ -89,13 +89,13 @@ def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> Non
 
 def test_after_a_write_there_is_a_second_look(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.RUNNING), wake_at=clock.now + 30))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 2
 
 
 def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) is None
 
 
@@ -108,21 +108,21 @@ def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make)
         return Plan()
 
     bench.reconciler._plan = make
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     bench.reconciler.start(0, reports_since=990.0)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert heard == [None, 990.0]
 
 
 def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 3
 
 
 def test_but_not_for_ever(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), *[True] * 100, plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == PLANS_AT_ONCE
     assert bench.next_in(clock) == 1
 
@@ -131,7 +131,7 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     bench.queue.retry(KEY)
     bench.cache.remove_job(KEY, "job-1", 99)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.applied.plans == []
     assert bench.queue.failures(KEY) == 0
 
@@ -143,7 +143,7 @@ def test_trouble_is_tried_again_later_each_time_and_said_once(
     waits = []
     for _ in range(7):
         bench.queue.take(0)
-        bench.reconciler.look_at(KEY)
+        bench.reconciler.reconcile(KEY)
         bench.queue.done(KEY)
         waits.append(bench.next_in(clock))
         clock.now += 60
@@ -154,13 +154,13 @@ def test_trouble_is_tried_again_later_each_time_and_said_once(
     assert not any(record.exc_info for record in caplog.records)
     # Well again: the count begins anew.
     bench.queue.take(0)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.queue.failures(KEY) == 0
 
 
 def test_the_api_servers_wish_for_a_pause_is_kept(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 40
 
 
@@ -169,7 +169,7 @@ def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
 ) -> None:
     bench = Bench(clock, raw_job(), plan=ZeroDivisionError("a policy divides"))
     with caplog.at_level(logging.ERROR):
-        bench.reconciler.look_at(KEY)
+        bench.reconciler.reconcile(KEY)
     assert caplog.records[0].exc_info
     assert bench.next_in(clock) == 0.25
 
@@ -186,7 +186,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
     done = threading.Event()
 
     class Failing(Applied):
-        def apply(self, plan: Plan, seen: Seen) -> bool:
+        def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             super().apply(plan, seen)
             if len(self.plans) == 3:
                 done.set()
@@ -200,7 +200,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         applied,
         plan=lambda snapshot, now: Plan(),
         limits=Limits(),
-        announce=lambda snapshot, announcement: None,
+        record_event=lambda snapshot, announcement: None,
         observe=lambda seconds: None,
         clock=Moving(),
         stopwatch=time.monotonic,
@@ -210,10 +210,10 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
     assert done.wait(60)
-    assert reconciler.dead() == 0
+    assert reconciler.ended_workers() == 0
     queue.stop()
     assert reconciler.join(60)
-    assert reconciler.dead() == 2
+    assert reconciler.ended_workers() == 2
 
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
@@ -339,7 +339,7 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
     assert torn is not None
     assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
     assert lists.age() == 0
-    assert lists.anew(threading.Event())
+    assert lists.list_until_complete(threading.Event())
     whole = cache.snapshot(KEY, Limits())
     assert whole is not None
     assert whole.batch_job(2) is not None
@@ -355,13 +355,13 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
     lists, _, _ = relister(api, clock)
     api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
     api.refuse("list", PODS, ZeroDivisionError("ours"))
-    assert lists.anew(Impatient())
+    assert lists.list_until_complete(Impatient())
     assert lists.complete.is_set()
     assert "etcd" in caplog.text
     assert "ours" in caplog.text
     stopped = threading.Event()
     stopped.set()
-    assert not lists.anew(stopped)
+    assert not lists.list_until_complete(stopped)
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
@@ -371,7 +371,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
     lists, _, _ = relister(api, clock)
     lists.run_once()
     clock.now += age
-    assert lists.pause() == pause
+    assert lists.seconds_until_relist() == pause
     listed = len(api.calls)
     lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
     lists.start()
@@ -380,7 +380,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
         time.sleep(0.005)
     # The thread begins with a list of its own.
     listed = len(api.calls)
-    lists.soon()
+    lists.request_relist()
     while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
         time.sleep(0.005)
     lists.stop()
@@ -391,7 +391,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
 def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Clock) -> None:
     lists, _, _ = relister(api, clock)
     told: list[int] = []
-    lists._returned = lambda: told.append(len(api.calls))
+    lists._on_served_again = lambda: told.append(len(api.calls))
     lists.run_once()
     api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
     api.refuse("list", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))

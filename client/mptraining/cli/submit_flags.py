@@ -68,7 +68,7 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
 
     Raises InvalidSpec for an unknown accelerator.
     """
-    accelerator: dict[str, Any] = {"type": accelerators.canonical(flags.accelerator or "cpu")}
+    accelerator: dict[str, Any] = {"type": accelerators.canonical_name(flags.accelerator or "cpu")}
     accelerator |= _without_none(topology=flags.topology, countPerNode=flags.count)
     if flags.spot:
         accelerator["provisioning"] = "Spot"

@@ -19,7 +19,7 @@ from mptraining.cluster.logs import WorkerPod
 from mptraining.display.text import Display
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
-from mptraining_api.status import Attempt, config_map
+from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
     from mptraining.runs import History, Run
@@ -205,7 +205,7 @@ class Job(dict[str, str | None]):
         from mptraining_api.resolved_job import ResolvedJob
 
         try:
-            document = self.server.get(CONFIG_MAPS, config_map(self.name))
+            document = self.server.get(CONFIG_MAPS, config_map_name(self.name))
         except ClusterProblem:
             return None
         return ResolvedJob.read(document["data"][run_folder.JOB])

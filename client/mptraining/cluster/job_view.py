@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from mptraining.display.text import duration, number, rate
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
-from mptraining_api.status import Attempt, Condition, JobStatus, Phase, seconds
+from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
 # conditions).
@@ -129,7 +129,7 @@ def unseen(seen: JobView, now: float) -> str | None:
     created = seen.document["metadata"].get("creationTimestamp")
     if seen.status.phase is not None or not created:
         return None
-    waited = now - seconds(str(created))
+    waited = now - parse_time(str(created))
     if waited < 30:
         return None
     return (
@@ -197,7 +197,7 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
     metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))
     created = seen.document["metadata"].get("creationTimestamp")
-    age = duration(max(0.0, now - seconds(str(created)))) if created else ""
+    age = duration(max(0.0, now - parse_time(str(created)))) if created else ""
     return (seen.name, seen.phase, f"{count} x {accelerator.get('type', '')}", percent, metrics, age)
 
 

@@ -60,7 +60,7 @@ def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
     return Review(True, confirmed, namespace, _first(extra.get(_POD_NAME)), _first(extra.get(_POD_UID)))
 
 
-def claimed(token: str) -> tuple[tuple[str, ...], float | None]:
+def unverified_claims(token: str) -> tuple[tuple[str, ...], float | None]:
     """Return the audiences of this endpoint in the token's claims, and its expiry (seconds since 1970), unverified.
 
     No audiences if it is not a token for this endpoint.
@@ -108,15 +108,15 @@ class TokenReviewer:
         self._answers: OrderedDict[bytes, tuple[float, Review]] = OrderedDict()
         self._pending: dict[bytes, Future[Review]] = {}
 
-    def remembered(self, token: str) -> Review | None:
+    def cached_review(self, token: str) -> Review | None:
         """Return the cached review, or None if the API server must review the token. Does not block."""
         with self._lock:
             return self._look_up(_digest(token))
 
-    def identify(self, token: str) -> Review:
+    def review_token(self, token: str) -> Review:
         """Return the review of the token; blocks while the API server reviews it, once for concurrent callers."""
         digest = _digest(token)
-        audiences, end = claimed(token)
+        audiences, end = unverified_claims(token)
         if not audiences:
             return REFUSED
         with self._lock:
@@ -198,12 +198,12 @@ class Refused(Exception):
         self.retry_after = retry_after
 
 
-def path(job: Key) -> str:
+def report_path(job: Key) -> str:
     """Return the URL path of the progress reports of a job."""
     return f"/v1/namespaces/{job.namespace}/jobs/{job.name}/progress"
 
 
-def bearer(header: str | None) -> str:
+def bearer_token(header: str | None) -> str:
     """Return the bearer token of an Authorization header. Raises Refused."""
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():

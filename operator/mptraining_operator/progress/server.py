@@ -33,10 +33,10 @@ from mptraining_operator.progress.auth import (
     Refused,
     Review,
     TokenReviewer,
-    bearer,
+    bearer_token,
     check_caller,
     check_report,
-    path,
+    report_path,
 )
 from mptraining_operator.progress.certificate import Certificate, CertificateKeeper, dns_names
 from mptraining_operator.progress.writer import ProgressWriter
@@ -138,11 +138,11 @@ class ProgressServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        load(self._context, self._certificate.current)
+        load_certificate(self._context, self._certificate.current)
         # This applies to the whole process, kopf's streams included: asyncio has no setting for one server.
         sslproto.SSLProtocol.max_size = _READ_BYTES
         application = web.Application(middlewares=[_json_errors], client_max_size=LARGEST_BODY)
-        application.router.add_post(path(Key("{namespace}", "{name}")), self._report)
+        application.router.add_post(report_path(Key("{namespace}", "{name}")), self._report)
         application.on_response_prepare.append(self._limit_keepalive)
         runner = web.AppRunner(
             application,
@@ -184,7 +184,7 @@ class ProgressServer:
             try:
                 if await asyncio.to_thread(self._certificate.refresh):
                     # New connections use it; open connections are kept.
-                    load(self._context, self._certificate.current)
+                    load_certificate(self._context, self._certificate.current)
                     _log.info("the progress endpoint has a new certificate")
             except Exception:  # noqa: BLE001 - the endpoint keeps its certificate
                 _log.exception("the progress endpoint keeps its certificate")
@@ -200,7 +200,7 @@ class ProgressServer:
         if (request.content_length or 0) > LARGEST_BODY:
             raise _too_large()
         # Authenticate before the body is read, so that unauthenticated clients cannot use memory.
-        review = await self._review(bearer(request.headers.get("Authorization")))
+        review = await self._review(bearer_token(request.headers.get("Authorization")))
         try:
             found = self._lookup(key) if review.authenticated else None
         except NotReady:
@@ -210,17 +210,17 @@ class ProgressServer:
         return _answer(202, {})
 
     async def _review(self, token: str) -> Review:
-        known = self._reviewer.remembered(token)
+        known = self._reviewer.cached_review(token)
         if known is not None:
             return known
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.identify, token)
+            return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.review_token, token)
         except Exception as error:  # noqa: BLE001 - any failure of the review gives the same response
             _log.warning("a token could not be reviewed: %s", error)
             raise Refused(503, "the token cannot be reviewed now: report again later", _BUSY_SECONDS) from None
 
 
-def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     """Load the certificate into the context. Raises ssl.SSLError."""
     # The ssl module loads certificates from files only.
     with tempfile.TemporaryDirectory(prefix="mptraining-") as folder:
@@ -252,7 +252,7 @@ async def _json_errors(
         return _refusal(Refused(503, "it took too long: report again later", _BUSY_SECONDS))
     except web.HTTPException as error:
         messages = {
-            404: f"no such path: use POST {path(Key('NAMESPACE', 'NAME'))}",
+            404: f"no such path: use POST {report_path(Key('NAMESPACE', 'NAME'))}",
             405: f"{request.method} is not known here: use POST",
             413: _too_large().error,
         }

@@ -17,8 +17,8 @@ from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import PodTemplate
 from mptraining_operator.resources import names
-from mptraining_operator.resources.shared import Owner
-from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, Authorities, SourceParts
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, CABundle, SourceParts
 
 # The CSI driver that mounts secrets of an external secret manager (secrets-store-csi-driver).
 _SECRETS_STORE = "secrets-store.csi.k8s.io"
@@ -93,7 +93,7 @@ class PodSettings:
     progress_certificate: str = ""
     # Names of Secrets and of a ConfigMap in the job's namespace.
     image_pull_secrets: tuple[str, ...] = ()
-    authorities: Authorities | None = None
+    ca_bundle: CABundle | None = None
     priority_class_name: str | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     http_proxy: str | None = None
@@ -144,7 +144,7 @@ def init_environment(
 
 def _external(settings: PodSettings) -> dict[str, str]:
     """Return the variables for connections outside the cluster: proxies and CA bundle."""
-    file = settings.authorities.file if settings.authorities else None
+    file = settings.ca_bundle.file if settings.ca_bundle else None
     return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
 
 

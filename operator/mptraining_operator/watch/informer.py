@@ -72,7 +72,7 @@ class Intake:
         """Remove a deleted object, given in its last state."""
         key = _key(resource, raw)
         if key is not None:
-            self.forget(resource, key, parse.uid(raw), parse.version(raw))
+            self.forget(resource, key, parse.uid(raw), parse.resource_version(raw))
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
@@ -89,17 +89,21 @@ class Intake:
 
     def _put_batch_job(self, raw: RawObject) -> tuple[Key, bool] | None:
         key = parse.owner(raw)
-        return None if key is None else (key, self._cache.put_batch_job(key, parse.version(raw), parse.batch_job(raw)))
+        return (
+            None
+            if key is None
+            else (key, self._cache.put_batch_job(key, parse.resource_version(raw), parse.batch_job(raw)))
+        )
 
     def _put_pod(self, raw: RawObject) -> tuple[Key, bool] | None:
         key = parse.owner(raw)
-        return None if key is None else (key, self._cache.put_pod(key, parse.version(raw), parse.pod(raw)))
+        return None if key is None else (key, self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw)))
 
     def _put_event(self, raw: RawObject) -> tuple[Key, bool] | None:
         key, refusal = parse.refused_job(raw), parse.pod_refusal(raw)
         if key is None or refusal is None:
             return None
-        return key, self._cache.put_refusal(key, parse.version(raw), refusal)
+        return key, self._cache.put_refusal(key, parse.resource_version(raw), refusal)
 
 
 def _key(resource: Resource, raw: RawObject) -> Key | None:
@@ -122,7 +126,8 @@ CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f man
 class Relister:
     """Relist all resources every `seconds`, in a thread of its own.
 
-    `clock` is monotonic, in seconds; empty `namespaces` are all. `returned` is called when a resource is served again.
+    `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server
+    serves a resource again.
     """
 
     def __init__(
@@ -134,7 +139,7 @@ class Relister:
         seconds: float,
         namespaces: tuple[str, ...],
         clock: Callable[[], float],
-        returned: Callable[[], None] = lambda: None,
+        on_served_again: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -142,7 +147,7 @@ class Relister:
         self._seconds = seconds
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
-        self._returned = returned
+        self._on_served_again = on_served_again
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
@@ -162,11 +167,11 @@ class Relister:
         """Return the seconds since the last complete list, or None before the first."""
         return None if self._completed is None else self._clock() - self._completed
 
-    def soon(self) -> None:
+    def request_relist(self) -> None:
         """Request a relist after a watch stream restarted: within seconds, or later if the last list is recent."""
         self._requested.set()
 
-    def pause(self) -> float:
+    def seconds_until_relist(self) -> float:
         """Return the seconds until a list that is requested now."""
         age = self.age()
         if age is None:
@@ -174,7 +179,7 @@ class Relister:
         # No later than the next periodic list.
         return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
 
-    def anew(self, stopping: threading.Event) -> bool:
+    def list_until_complete(self, stopping: threading.Event) -> bool:
         """Make a complete list that begins now, with retries; return False if `stopping` is set first."""
         pause = 1.0
         while not stopping.is_set():
@@ -201,7 +206,7 @@ class Relister:
             raise
         if self._unserved:
             self._unserved = False
-            self._returned()
+            self._on_served_again()
         self._completed = self._clock()
         self.complete.set()
 
@@ -245,7 +250,7 @@ class Relister:
                 continue
             pause = 1.0
             if self._requested.wait(self._seconds):
-                self._stopping.wait(self.pause())
+                self._stopping.wait(self.seconds_until_relist())
                 self._requested.clear()
 
 

@@ -31,8 +31,8 @@ _LONGEST_PAUSE = 30.0
 class Streams:
     """Run kopf and restart it whenever it ends.
 
-    `listed_anew` is called for each object that comes from a list instead of a watch. `served` returns whether the API
-    server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
+    `on_listed` is called for each object that comes from a list instead of a watch. `all_served` returns whether the
+    API server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
     watches one that is missing then.
     """
 
@@ -41,13 +41,13 @@ class Streams:
         intake: Intake,
         *,
         namespaces: tuple[str, ...],
-        listed_anew: Callable[[], None],
-        served: Callable[[], bool],
+        on_listed: Callable[[], None],
+        all_served: Callable[[], bool],
     ) -> None:
         self._intake = intake
         self._namespaces = namespaces
-        self._listed_anew = listed_anew
-        self._served = served
+        self._on_listed = on_listed
+        self._served = all_served
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
         # None between two runs of kopf.
@@ -59,16 +59,16 @@ class Streams:
 
     def stop(self, seconds: float = 5.0) -> None:
         self._stopping.set()
-        self.begin_anew()
+        self.restart()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart kopf: a resource was not served for a while, and kopf may never watch it again."""
         with suppress(RuntimeError):
             self._end()
 
-    def silence(self) -> float:
+    def seconds_since_tick(self) -> float:
         """Return the seconds since kopf's event loop last ran; 0 between two runs of kopf."""
         ticked = self._ticked
         if ticked is None:
@@ -110,7 +110,7 @@ class Streams:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 await kopf.operator(
-                    registry=registry(self._intake, self._listed_anew),
+                    registry=registry(self._intake, self._on_listed),
                     settings=settings(),
                     standalone=True,
                     stop_flag=end,
@@ -125,13 +125,13 @@ class Streams:
             await asyncio.sleep(_TICK)
 
 
-def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRegistry:
+def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegistry:
     """Return kopf's handlers: one for each stream, and the login."""
     handlers = kopf.OperatorRegistry()
     for stream in STREAMS:
         resource = stream.resource
         kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)(
-            _handler(intake, resource, listed_anew)
+            _handler(intake, resource, on_listed)
         )
     kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
     return handlers
@@ -177,14 +177,14 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def _handler(intake: Intake, resource: Resource, listed_anew: Callable[[], None]) -> Callable[..., Any]:
+def _handler(intake: Intake, resource: Resource, on_listed: Callable[[], None]) -> Callable[..., Any]:
     async def handle(event: Any, type: str | None, **_: Any) -> None:
         raw = event["object"]
         if type == "DELETED":
             intake.remove(resource, raw)
             return
         if type is None:
-            listed_anew()
+            on_listed()
         intake.put(resource, raw)
 
     return handle

@@ -43,7 +43,7 @@ def test_before_anybody_looked() -> None:
     assert unseen(view(document(phase="Pending")), CREATED + 60) is None
 
 
-@pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.SEEN_FROM_OUTSIDE])
+@pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.OPERATOR_OUTCOMES])
 def test_every_way_to_end_has_a_code_and_says_what_to_do(outcome: outcomes.Outcome) -> None:
     seen = view(failed(outcome.reason))
     assert (seen.finished, seen.succeeded) == (True, False)

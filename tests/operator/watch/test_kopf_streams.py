@@ -75,13 +75,13 @@ def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: An
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.Streams(intake, namespaces=(), listed_anew=lambda: None, served=served)
+    streams = kopf_streams.Streams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
     streams.start()
     assert began.get(timeout=240) == 2
-    streams.begin_anew()
+    streams.restart()
     assert began.get(timeout=240) == 1
-    assert streams.silence() < 60
+    assert streams.seconds_since_tick() < 60
     streams.stop(60)
     assert not streams._thread.is_alive()
-    assert streams.silence() == math.inf
-    streams.begin_anew()
+    assert streams.seconds_since_tick() == math.inf
+    streams.restart()
