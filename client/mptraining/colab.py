@@ -39,13 +39,13 @@ def _use_keras_2(text: str) -> None:
 
 def _running_notebook() -> str:
     """Return the running notebook as program text; empty if it is not available."""
-    from mptraining.packaging.notebooks import program, running_notebook, shell
+    from mptraining.packaging.notebooks import ipython_shell, notebook_to_program, running_notebook
     from mptraining_api.problems import Problem
 
-    if shell() is None:
+    if ipython_shell() is None:
         return ""
     try:
-        return program(running_notebook(as_saved=True)).text
+        return notebook_to_program(running_notebook(as_saved=True)).text
     except Problem:
         # `tfc.run` raises the same problem to the user.
         return ""

@@ -36,7 +36,9 @@ def test_a_notebook_becomes_a_job(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Other tests make nodes in this control plane.
-    monkeypatch.setattr("mptraining.cluster.submit.lacking", lambda server, job: (f"no {job.accelerator.type} now",))
+    monkeypatch.setattr(
+        "mptraining.cluster.submit.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
+    )
     job = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert isinstance(job, mptraining.Job)
     assert "advice: no nvidia-tesla-t4 now\n" in capsys.readouterr().out

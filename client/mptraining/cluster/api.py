@@ -41,7 +41,7 @@ class ApiServer:
         self.name = name
         self.namespace = namespace
 
-    def within(self, namespace: str) -> ApiServer:
+    def in_namespace(self, namespace: str) -> ApiServer:
         """Return the same cluster with another namespace."""
         return ApiServer(self.api, name=self.name, namespace=namespace)
 

@@ -90,7 +90,7 @@ def connect(where: Where) -> ApiServer:
     if where.cluster and where.project and where.location:
         from mptraining.cluster import gke
 
-        gke.configure(configuration, gke.find(where.project, where.location, where.cluster))
+        gke.configure(configuration, gke.find_cluster(where.project, where.location, where.cluster))
         name, namespace = f"GKE cluster {where.cluster}", "default"
     elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and _is_pod()):
         try:

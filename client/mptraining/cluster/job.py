@@ -14,7 +14,7 @@ from mptraining.cluster import logs, model_download
 from mptraining.cluster.api import ApiServer, CommandFailed
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
-from mptraining.cluster.job_view import JobView, view, why
+from mptraining.cluster.job_view import JobView, reason_text, view
 from mptraining.cluster.logs import WorkerPod
 from mptraining.display.text import Display
 from mptraining_api import run_folder
@@ -90,7 +90,7 @@ class Job(dict[str, str | None]):
         self.uid: str = metadata["uid"]
         self.where = where
         self.warnings = tuple(warnings)
-        self.server = server.within(self.namespace)
+        self.server = server.in_namespace(self.namespace)
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
@@ -127,19 +127,19 @@ class Job(dict[str, str | None]):
         self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None, raw: bool = False
     ) -> Iterator[str]:
         """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON."""
-        from mptraining.cluster.follow import Following, Line
+        from mptraining.cluster.follow import JobFollower, Line
 
         if not follow:
-            for pod in logs.chosen(logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
+            for pod in logs.select_pods(logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
                 if pod.started:
-                    for text in logs.lines(self.server, pod):
-                        yield from logs.readable(pod, text, raw=raw)
+                    for text in logs.log_lines(self.server, pod):
+                        yield from logs.format_line(pod, text, raw=raw)
             return
         first = attempt or self.status().status.current_attempt or 0
-        with Following(self.server, self.name, self.uid, worker=worker) as following:
+        with JobFollower(self.server, self.name, self.uid, worker=worker) as following:
             for update in following.updates():
                 if isinstance(update, Line) and update.pod.attempt >= first:
-                    yield from logs.readable(update.pod, update.text, raw=raw)
+                    yield from logs.format_line(update.pod, update.text, raw=raw)
 
     def wait(self, timeout: float | None = None, *, display: Display | None = None) -> JobView:
         """Show the job until it has ended, and fetch its model if it has no run folder; return its status.
@@ -175,9 +175,9 @@ class Job(dict[str, str | None]):
             display.close()
 
     def _detached(self) -> str:
-        from mptraining.cluster.wait import detached
+        from mptraining.cluster.wait import detached_text
 
-        return f"{detached(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
+        return f"{detached_text(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -232,19 +232,19 @@ class Job(dict[str, str | None]):
         folder = self.run_folder
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):
             return load_run(folder)
-        told = history(logs.chief_events(self.server, self.uid))
-        gaps = () if told.points else ("the run folder is not reached from here, and no pod's log is left",)
-        return Run(self.name, self.resolved, None, told, gaps)
+        curves = history(logs.chief_events(self.server, self.uid))
+        gaps = () if curves.points else ("the run folder is not reached from here, and no pod's log is left",)
+        return Run(self.name, self.resolved, None, curves, gaps)
 
     def model(self) -> Any:
         """Wait for the end of the job and load the trained keras.Model in float32.
 
         Raises ClusterProblem if the job failed or its model is gone, InvalidProgram if the local Keras cannot load it.
         """
-        from mptraining.cluster.trained_model import load
+        from mptraining.cluster.trained_model import load_model
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            return load(self.save_model(Path(scratch, run_folder.MODEL)))
+            return load_model(self.save_model(Path(scratch, run_folder.MODEL)))
 
     def save_model(self, folder: str | Path) -> Path:
         """Wait for the end of the job and copy the model (model.json, model.keras, weights.npz, …) to `folder`."""
@@ -288,7 +288,7 @@ class Job(dict[str, str | None]):
 
     def _must_have_succeeded(self, seen: JobView) -> None:
         if seen.finished and not seen.succeeded:
-            raise ClusterProblem(self.name, f"there is no model, the job has failed: {why(seen)}")
+            raise ClusterProblem(self.name, f"there is no model, the job has failed: {reason_text(seen)}")
 
 
 def attach(name: str, where: Where = HERE) -> Job:

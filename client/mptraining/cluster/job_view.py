@@ -114,7 +114,7 @@ def condition(status: JobStatus, type: str) -> Condition | None:
     return next((each for each in status.conditions or () if each.type == type and each.status == "True"), None)
 
 
-def why(seen: JobView) -> str:
+def reason_text(seen: JobView) -> str:
     """Return reason and message of the current condition: Succeeded, Failed, Suspended, or else Running."""
     status = seen.status
     found = seen.ended_by or condition(status, "Suspended")
@@ -124,7 +124,7 @@ def why(seen: JobView) -> str:
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
-def unseen(seen: JobView, now: float) -> str | None:
+def no_operator_text(seen: JobView, now: float) -> str | None:
     """Return advice if no operator has seen the job for 30 seconds."""
     created = seen.document["metadata"].get("creationTimestamp")
     if seen.status.phase is not None or not created:
@@ -168,7 +168,7 @@ def progress_text(seen: JobView) -> str:
 def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     """Return the job as text: phase, reason, progress, resolved settings, attempts, advice. `more` is added advice."""
     status = seen.status
-    rows = [("why", why(seen)), ("progress", progress_text(seen))]
+    rows = [("why", reason_text(seen)), ("progress", progress_text(seen))]
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))

@@ -25,7 +25,7 @@ class RunSummary:
             self.saved = event.first_step
 
 
-def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
+def success_lines(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
     """Return the final lines after success; `folder` is None for a cluster job without a run folder."""
     if finished is None:
         return ("Ended without a report of the result.",)

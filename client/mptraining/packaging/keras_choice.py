@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mptraining.packaging.package import Package, SourceFile
-from mptraining.packaging.package import package as packed
+from mptraining.packaging.package import Package, SourceFile, build_package
 from mptraining_api.keras_2.source_code import (
     KerasCode,
     Sign,
@@ -57,7 +56,9 @@ def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
     if text.encode() == before.content:
         return shipped, []
     files[before.path] = SourceFile.of_text(before.path, text)
-    made = packed(files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes)
+    made = build_package(
+        files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes
+    )
     return made, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
 
 

@@ -47,11 +47,11 @@ class Review:
 REFUSED = Review(authenticated=False)
 
 
-def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
-    """Parse the `status` of a TokenReview for the audiences `asked`; an incomplete one is REFUSED."""
+def read_review(status: Mapping[str, Any], requested: tuple[str, ...]) -> Review:
+    """Parse the `status` of a TokenReview for the audiences `requested`; an incomplete one is REFUSED."""
     user = status.get("user") or {}
     # Without `audiences` in the status the authenticator does not check them, and the token may be for any audience.
-    confirmed = tuple(each for each in status.get("audiences") or () if each in asked)
+    confirmed = tuple(each for each in status.get("audiences") or () if each in requested)
     account = str(user.get("username") or "")
     namespace, _, name = account.removeprefix(_ACCOUNT).partition(":")
     if status.get("authenticated") is not True or not confirmed or not account.startswith(_ACCOUNT) or not name:

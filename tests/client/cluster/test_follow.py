@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.follow import Following, Line, Tick
+from mptraining.cluster.follow import JobFollower, Line, Tick
 from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, TRAINER_CONTAINER
 
 TIME = "2026-01-01T00:00:00Z"
@@ -38,7 +38,7 @@ class Slow:
 
 def test_the_logs_of_a_job_that_has_ended_are_waited_for_until_they_are_found() -> None:
     server, ticks, said = Slow(), 0, []
-    with Following(cast(ApiServer, server), "flowers", "u") as following:
+    with JobFollower(cast(ApiServer, server), "flowers", "u") as following:
         for update in following.updates(tick_seconds=0.01):
             ticks += isinstance(update, Tick)
             if ticks == 3:

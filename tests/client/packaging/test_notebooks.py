@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from mptraining.packaging import notebooks
-from mptraining.packaging.notebooks import Cell, Notebook, NotebookProgram, code_cells, program, read_notebook
+from mptraining.packaging.notebooks import (
+    Cell,
+    Notebook,
+    NotebookProgram,
+    code_cells,
+    notebook_to_program,
+    read_notebook,
+)
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer import notebook_shell
 from mptraining_trainer.notebook_shell import place_of
@@ -19,7 +26,7 @@ from mptraining_trainer.notebook_shell import place_of
 
 def made(*sources: str) -> NotebookProgram:
     cells = (Cell(number, source) for number, source in enumerate(sources, start=1))
-    return program(Notebook("train.ipynb", tuple(cells)))
+    return notebook_to_program(Notebook("train.ipynb", tuple(cells)))
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -200,7 +200,7 @@ def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def run(*executed: str, **names: str) -> None:
         shell = Shell(*executed, **names)
         for module in (notebooks, program):
-            monkeypatch.setattr(module, "shell", lambda: shell)
+            monkeypatch.setattr(module, "ipython_shell", lambda: shell)
 
     return run
 
