@@ -47,7 +47,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: lock
-lock: $(INSTALLED) ## requirements.lock and the images' locks anew from pyproject.toml
+lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
 	images/lock.sh
@@ -112,7 +112,7 @@ build/bin/kube-score:
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
 
 .PHONY: format
-format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
+format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 

@@ -88,7 +88,7 @@ def _host(host: str) -> str:
     return _DOCKER if host in _DOCKER_ALIASES else host
 
 
-_ASK = "Ask whoever runs the operator."
+_ASK = "Ask the operator's administrator."
 
 
 def _known(name: str) -> str:

@@ -31,7 +31,7 @@ from mptraining_operator.resources.volumes import CABundle
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import STREAMS, Intake, Relister
-from mptraining_operator.watch.kopf_streams import Streams
+from mptraining_operator.watch.kopf_streams import WatchStreams
 from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Operator:
             clock=time.monotonic,
             on_served_again=self._restart_streams,
         )
-        self._streams = Streams(
+        self._streams = WatchStreams(
             intake,
             namespaces=settings.namespaces,
             on_listed=self._relister.request_relist,

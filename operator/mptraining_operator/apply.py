@@ -124,8 +124,12 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
         raise NotCreated(
             "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
         )
-    controlled_by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
-    raise NotCreated("NameTaken", child, f"it exists already, controlled by {controlled_by}")
+    by = (
+        f"with the controller {controller.get('kind')} {controller.get('name')!r}"
+        if controller
+        else "without a controller"
+    )
+    raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 
 def digest(text: str) -> str:
@@ -153,9 +157,7 @@ def read_frozen_job(text: str, snapshot: Snapshot) -> ResolvedJob:
     where = f"ConfigMap {config_map_name(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
     if expected is not None and digest(text) != expected:
-        message = (
-            f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is created again."
-        )
+        message = f"{JOB_FILE} does not match status.jobDigest. Delete the ConfigMap: it is created again."
         raise NotCreated("NameTaken", where, message)
     try:
         return ResolvedJob.read(text)

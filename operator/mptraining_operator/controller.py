@@ -90,7 +90,7 @@ class Reconciler:
         began = self._stopwatch()
         try:
             self._reconcile(key)
-            self._queue.succeeded(key)
+            self._queue.forget(key)
         except ApiProblem as problem:
             delay = self._queue.retry(key, problem.retry_after or 0.0)
             text = "the API server's answer: %s; tried again in %.0f s"

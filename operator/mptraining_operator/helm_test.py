@@ -95,9 +95,7 @@ def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, prob
             False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas."
         )
     if status != http.HTTPStatus.UNAUTHORIZED:
-        return CheckResult(
-            False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right"
-        )
+        return CheckResult(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token instead of 401")
     return CheckResult(
         True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token"
     )

@@ -124,7 +124,7 @@ class Election:
         try:
             self._write(holder="", transitions=self._seen.transitions if self._seen else 0)
         except ApiProblem as problem:
-            _log.warning("the lease was not released, a successor waits for it to run out: %s", problem)
+            _log.warning("the lease was not released, a successor waits until it expires: %s", problem)
 
     def _step_once(self, began: float) -> None:
         """Read and write the Lease. A leader writes first and reads only after a conflict.

@@ -334,7 +334,7 @@ def test_an_unchanged_script_trains_here_by_one_command(
     assert [file.path for file in package.files] == ["neighbour.py", "scale.py"]
     out = capsys.readouterr().out
     assert out.startswith("['--lr=1'] x __main__\n")
-    assert "note: K80 is offered no more: the job asks for 1 x T4 in place of 1 x K80" in out
+    assert "note: K80 is no longer offered: the job asks for 1 x T4 in place of 1 x K80" in out
 
 
 def test_one_line_or_one_variable_decides_where_unchanged_calls_train(

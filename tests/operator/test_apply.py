@@ -210,7 +210,7 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     [
         ({"kind": "MPTrainingJob", "name": "flowers", "uid": "earlier", "controller": True}, "being deleted"),
         ({"kind": "Deployment", "name": "web", "uid": "x", "controller": True}, "Deployment 'web'"),
-        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "nobody"),
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "without a controller"),
     ],
 )
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
@@ -421,7 +421,7 @@ def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothin
     refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
-    assert "is not the job that status.jobDigest vouches for. Delete the ConfigMap" in refusal.message
+    assert "does not match status.jobDigest. Delete the ConfigMap" in refusal.message
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 
@@ -429,7 +429,7 @@ def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(be
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
-    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
+    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
         bench.apply(actions=(ReadJobFile(),))
     assert bench.lookups.job_file == bench.job
 

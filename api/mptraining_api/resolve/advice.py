@@ -41,7 +41,9 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
         )
     if job.output is None:
         if spot:
-            yield ("Spot without output.uri: whenever a machine is taken away, training starts again from nothing.")
+            yield (
+                "Spot without output.uri: whenever a machine is preempted, training starts again from the beginning."
+            )
         else:
             yield (
                 "No output.uri: in a cluster nothing can be resumed, and the model has to be fetched within 600 s of "

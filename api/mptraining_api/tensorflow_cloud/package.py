@@ -43,7 +43,7 @@ REMOVED_NAMES = {
         "run_models and run_experiment_cloud train models of TF Model Garden, which needs TensorFlow of its own: call "
         "tfc.run with a script that makes the model by tf.keras.applications, or calls train_lib.run_experiment"
     ),
-    "core.gcp": "machines are those of the cluster, and no project is asked for: mptj accelerators lists them",
+    "core.gcp": "the job runs on machines of the cluster, and needs no project, region or zone",
     "core.preprocess": _IMAGES,
     "core.validate": "tfc.run checks its arguments itself",
     "tuner.cloud_fit_remote": "the job's own program loads what cloud_fit has written",

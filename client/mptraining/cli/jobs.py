@@ -211,7 +211,7 @@ def suspend(
         job = _attach(name, where)
         _refuse_ended(job)
         job.suspend()
-        typer.echo(f"suspended: {name}; it goes on with: mptj resume {name}")
+        typer.echo(f"suspended: {name}; to continue it: mptj resume {name}")
 
 
 def resume(
@@ -299,7 +299,7 @@ def _refuse_ended(job: Job) -> None:
 
     seen = job.status()
     if seen.finished:
-        step = f"To run it again: mptj cancel {job.name}, and submit it; with output.uri it goes on from there."
+        step = f"To run it again: mptj cancel {job.name}, then submit it; with output.uri it resumes from a checkpoint."
         raise ClusterProblem(job.name, f"the job has ended ({seen.phase})", next_step=step)
 
 

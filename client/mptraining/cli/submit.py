@@ -102,7 +102,7 @@ def submit(
         follow_until_ended(job, timeout=None, model=None, plain=plain)
     elif output is None:
         named = shlex.join([job.name, *where.flags()])
-        typer.echo(f"  mptj wait {named}      follow it to the end\n  mptj status {named}    how it stands, and why")
+        typer.echo(f"  mptj wait {named}      follow it to the end\n  mptj status {named}    its phase, and the reason")
 
 
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:

@@ -111,7 +111,7 @@ def refuse_flags_with_file(target: str, flags: Flags, arguments: Sequence[str] =
     if given:
         raise InvalidSpec(
             target,
-            f"is a job file, which says everything; {', '.join(given)} beside it",
+            f"is a complete job file; it cannot be combined with {', '.join(given)}",
             next_step="Write it into the file.",
         )
 

@@ -55,7 +55,7 @@ class Where:
                 next_step="`gcloud container clusters list` or the console's Kubernetes page names them.",
             )
         if self.cluster and (self.context or self.kubeconfig or self.in_cluster):
-            raise NoCluster("cluster", "given beside a kubeconfig", expected="one way to name the cluster")
+            raise NoCluster("cluster", "given together with a kubeconfig", expected="one way to name the cluster")
 
     def flags(self) -> list[str]:
         """Return the flags of `mptj` that select the same cluster and namespace."""

@@ -124,7 +124,7 @@ def _forbidden(request: Request, message: str) -> ClusterProblem:
     return ClusterProblem(
         request.cluster,
         f"refused to {request.verb} {request.resource} in namespace {request.namespace!r}: {message}",
-        next_step="Ask who looks after the namespace, or name another with --namespace.",
+        next_step="Ask the administrator of the namespace, or name another with --namespace.",
     )
 
 

@@ -49,11 +49,11 @@ def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
     """
     found: list[Mapping[str, Any]] = list(server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}"))
     for kind in ("Job", "Pod"):
-        found += of_children(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
+        found += child_events(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
     return sorted(map(_read, found))
 
 
-def of_children(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
+def child_events(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
     """Return the events about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
     theirs = re.compile(rf"{re.escape(job)}-\d+(-\d+-[a-z0-9]+)?")
     return [each for each in documents if theirs.fullmatch(each.get("involvedObject", {}).get("name", ""))]
@@ -233,7 +233,7 @@ class Job(dict[str, str | None]):
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):
             return load_run(folder)
         curves = history(logs.chief_events(self.server, self.uid))
-        gaps = () if curves.points else ("the run folder is not reached from here, and no pod's log is left",)
+        gaps = () if curves.points else ("the run folder cannot be reached from here, and no pod's log is left",)
         return Run(self.name, self.resolved, None, curves, gaps)
 
     def model(self) -> Any:

@@ -17,7 +17,7 @@ from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_ti
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
 # conditions).
 _ADVICE: Mapping[str, str] = {
-    "ProgramFailed": "the worker's own words: mptj logs {name}; try the same on this machine: mptj run FILE --local",
+    "ProgramFailed": "the worker's output: mptj logs {name}; try the same on this machine: mptj run FILE --local",
     "InvalidSpec": "fix the job, then: mptj cancel {name} and submit it again",
     "InvalidData": "check paths and rights of spec.data; every record: mptj records verify URI",
     "InvalidProgram": "try it on this machine first: mptj run FILE --local",
@@ -25,13 +25,13 @@ _ADVICE: Mapping[str, str] = {
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
     "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",
     "PendingTimeout": "free machines or raise runPolicy.pendingTimeoutSeconds; nodes of the cluster: kubectl get nodes",
-    "NoProgress": "what they did last: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
-    "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it goes on from its checkpoint",
+    "NoProgress": "the workers' last output: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
+    "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it resumes from its checkpoint",
     "Preempted": "with output.uri and checkpoint.everySteps less is lost each time; or provisioning: OnDemand",
     "NodeLost": "with output.uri and checkpoint.everySteps less is lost each time",
-    "StorageUnavailable": "the bucket stopped answering: submit the job again, it goes on from its checkpoint",
+    "StorageUnavailable": "the bucket stopped answering: submit the job again; it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
-    "Suspended": "go on with: mptj resume {name}",
+    "Suspended": "to continue: mptj resume {name}",
 }
 
 
@@ -120,7 +120,7 @@ def reason_text(seen: JobView) -> str:
     found = seen.ended_by or condition(status, "Suspended")
     found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
     if found is None:
-        return seen.error or "the operator has not looked at the job yet"
+        return seen.error or "the operator has not processed the job yet"
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
@@ -133,7 +133,7 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
     if waited < 30:
         return None
     return (
-        f"for {duration(waited)} no operator has looked at the job; is it running? "
+        f"no operator has processed the job for {duration(waited)}; is the operator running? "
         "kubectl get deployments --namespace mptraining-system"
     )
 

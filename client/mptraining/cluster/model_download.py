@@ -50,7 +50,7 @@ def from_run_folder(output: str, folder: Path) -> Path:
             # access to this machine.
             path = Path(os.path.normpath(part / each.uri.removeprefix(source).lstrip("/")))
             if not path.is_relative_to(part):
-                raise InvalidData(each.uri, "leads out of the model's folder", next_step="Delete that object.")
+                raise InvalidData(each.uri, "is outside the model's folder", next_step="Delete that object.")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(storage.read(each.uri))
     return folder
@@ -131,8 +131,8 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
         except tarfile.TarError as error:
             raise ClusterProblem(
                 pod.name,
-                f"what it sent is no model: {error}",
-                next_step="Look at what the job runs before anything of it is opened here.",
+                f"it did not send a model: {error}",
+                next_step="Check what the job runs before you open any of its files.",
             ) from None
 
 
@@ -157,7 +157,7 @@ def model_unavailable(name: str, *, finished: bool) -> ClusterProblem:
     if finished:
         return ClusterProblem(
             name,
-            "the job had no output.uri, and the pod that kept its model has gone",
+            "the job had no output.uri, and the pod that kept its model no longer exists",
             next_step="Train again with output.uri, or fetch it in time: Job.wait(), `mptj wait NAME --model FOLDER`.",
         )
     return ClusterProblem(name, "no worker keeps a model yet", next_step=f"Wait for the end: mptj wait {name}")

@@ -48,8 +48,8 @@ def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str 
     there = ", ".join(f"{name} ({count} node{'s' if count != 1 else ''})" for name, count in sorted(types.items()))
     choice = f"the cluster has {there}" if there else "no node of the cluster has an accelerator"
     return (
-        f"no node has {wanted} now: {choice}. The job waits until one comes (an autoscaler may make it), "
-        "or falls back to the CPU where the operator's settings say so"
+        f"no node has {wanted} now: {choice}. The job waits for one (an autoscaler may add it), "
+        "or falls back to the CPU if the operator's settings allow it"
     )
 
 

@@ -91,7 +91,7 @@ def load_model(folder: Path) -> Any:
             errors.append(f"{name}: {type(error).__name__}: {error}")
     raise InvalidProgram(
         str(folder),
-        f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
+        f"Keras {keras.__version__} cannot load this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
         next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
         "the weights alone are in weights.npz",
     )

@@ -55,16 +55,18 @@ def wait(
                 if model_waits is not None and isinstance(event, Notice) and event.topic == MODEL_WAITS:
                     model_waits(update.pod)
             elif isinstance(update, NoAnswer):
-                display.say(f"warning: {update.problem} It is asked again until it does.")
+                display.say(f"warning: {update.problem} The request is retried.")
             elif last is not None:
                 shown.show_no_update(last)
             if end is not None and clock() >= end and not (last and last.finished):
                 phase = last.phase if last else "unknown"
                 raise StillRunning(
-                    name, f"still {phase} after {timeout:g} s", next_step=f"It goes on: mptj wait {name}"
+                    name,
+                    f"still {phase} after {timeout:g} s",
+                    next_step=f"The job continues; wait again: mptj wait {name}",
                 )
     if last is None:
-        raise StillRunning(name, "nothing is known of it")
+        raise StillRunning(name, "its status is unknown")
     display.close()
     for text in final_lines(last, shown.summary):
         display.say(text)
@@ -151,7 +153,7 @@ def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
 def detached_text(name: str, flags: list[str]) -> str:
     """Return the message after Ctrl-C, with the commands to attach again and to cancel."""
     arguments = shlex.join([name, *flags])
-    return f"Detached; the job goes on. Attach again: mptj wait {arguments}   End it: mptj cancel {arguments}"
+    return f"Detached; the job continues. Attach again: mptj wait {arguments}   Cancel it: mptj cancel {arguments}"
 
 
 def _is_finite(text: str) -> bool:

@@ -103,7 +103,7 @@ class NotebookDisplay:
 
 def page(kept: list[str], moving: str, left_out: int = 0) -> str:
     """Return the HTML of the cell; `moving` is HTML, the lines in `kept` are plain text."""
-    more = f"<div><i>{left_out} earlier lines are left out</i></div>" if left_out else ""
+    more = f"<div><i>{left_out} earlier lines are not shown</i></div>" if left_out else ""
     text = escape("\n".join(kept))
     return f'{more}<pre style="margin:0;white-space:pre-wrap">{text}</pre><div>{moving}</div>'
 

@@ -48,7 +48,7 @@ def success_lines(finished: Finished | None, folder: str | None) -> tuple[str, .
 def _numbers(finished: Finished) -> str:
     """Return the recoveries from non-finite numbers; empty if there were none."""
     times = finished.recoveries or 0
-    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
+    return f"rolled back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
 
 
 def _data(finished: Finished) -> str:

@@ -112,7 +112,7 @@ def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[o
     if end.code < 0:
         return outcomes.by_exit_code(end.code), f"{name} was ended by {_signal_name(-end.code)}"
     outcome = outcomes.by_exit_code(end.code)
-    return outcome, f"{name} left with exit code {end.code} ({outcome.meaning}); the lines above may say why"
+    return outcome, f"{name} exited with code {end.code} ({outcome.meaning}); the lines above may say why"
 
 
 def _name(end: End, *, many: bool) -> str:

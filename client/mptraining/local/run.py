@@ -224,7 +224,7 @@ def run_local(
         signals.append(number)
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if len(signals) == 1:
-            display.say(f"{name}: saving and stopping; once more ends it at once")
+            display.say(f"{name}: saving and stopping; a second signal stops it at once")
 
     with ExitStack() as stack:
         stack.callback(display.close)

@@ -127,7 +127,7 @@ def _from_colab() -> object | None:
     answer = _message.blocking_request("get_ipynb", request="", timeout_sec=_SECONDS)
     if not answer:
         step = "Run the cell again, or save the notebook and name it: entry_point='notebook.ipynb'."
-        raise InvalidProgram("the notebook", f"Colab did not hand it out within {_SECONDS} s", next_step=step)
+        raise InvalidProgram("the notebook", f"Colab did not return it within {_SECONDS} s", next_step=step)
     return answer["ipynb"]  # type: ignore[no-any-return]
 
 
@@ -295,7 +295,7 @@ def _pip(call: _Call) -> Iterator[str]:
 
 def _note(call: _Call, where: str) -> list[str]:
     if call.method == "run_cell_magic" and call.magic not in KNOWN_CELLS | SILENT_CELLS:
-        return [f"{where}: %%{call.magic} is not known in the job; the cell is passed over there"]
+        return [f"{where}: %%{call.magic} is not known in the job; the cell is skipped there"]
     if call.method == "run_line_magic" and call.magic not in KNOWN_LINES | SILENT_LINES:
-        return [f"{where}: %{call.magic} is not known in the job, and is passed over there"]
+        return [f"{where}: %{call.magic} is not known in the job, and is skipped there"]
     return []

@@ -33,7 +33,7 @@ MOST_FILES = 10_000
 ARCHIVE_KEY = "source.tgz"
 IGNORE_FILE = ".mptrainingignore"
 
-_TO_THE_BUCKET = "Data belongs into a bucket: read it from gs:// in the program"
+_TO_THE_BUCKET = "Put data into a bucket, and read it from gs:// in the program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def too_large_problem(package: Package) -> InvalidProgram:
         "source",
         f"{_amount(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
         expected=f"at most {_amount(CONFIG_MAP_BYTES)} packed without a bucket",
-        next_step=f"Leave files out by {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
+        next_step=f"Exclude files with {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
     )
 
 
@@ -156,9 +156,9 @@ def _check(ordered: tuple[SourceFile, ...]) -> None:
     for file in ordered:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise InvalidProgram("source", f"{file.path!r} leads out of it", expected="a relative path inside")
+            raise InvalidProgram("source", f"{file.path!r} is outside of it", expected="a relative path inside")
         if file.path == before:
-            raise InvalidProgram("source", f"two files of the path {file.path!r}", next_step="Rename one of them.")
+            raise InvalidProgram("source", f"two files have the path {file.path!r}", next_step="Rename one of them.")
         before = file.path
     check_size({file.path: len(file.content) for file in ordered})
 

@@ -64,7 +64,7 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
         elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | FILE_OPTIONS:
             lines.append(word.replace("=", " ", 1))
         elif word.startswith("-"):
-            notes.append(f"pip's {word} is not known in the job, and is passed over")
+            notes.append(f"pip's {word} is not known in the job, and is ignored")
         elif "{" in word or "$" in word:
             notes.append(f"pip install {word}: known only when the notebook runs; not installed")
         elif ("/" in word or word in (".", "..")) and "://" not in word:

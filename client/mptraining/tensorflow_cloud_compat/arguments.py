@@ -231,7 +231,7 @@ def _with_current_accelerator(machine: MachineConfig) -> tuple[MachineConfig, li
     if near is None:
         return machine, []
     note = (
-        f"{kind.value} is offered no more: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
+        f"{kind.value} is no longer offered: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
     )
     return replace(machine, accelerator_type=near), [note]
 

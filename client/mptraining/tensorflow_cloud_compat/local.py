@@ -103,5 +103,5 @@ def _failed(folder: str, exit_code: int) -> Problem:
     return InvalidProgram(
         "the job",
         f"ended with exit code {exit_code}",
-        next_step=f"The lines above say why; what it left is in {folder}.",
+        next_step=f"See the lines above; its files are in {folder}.",
     )

@@ -27,7 +27,7 @@ def redirect(target: Target) -> None:
     try:
         core = {name: import_module(f"tensorflow_cloud.core.{name}") for name in _PATCHES}
     except ImportError as error:
-        step = "Install it, or use mptraining.tensorflow_cloud in its place, which needs it not."
+        step = "Install it, or use mptraining.tensorflow_cloud instead, which does not need it."
         raise InvalidProgram("tensorflow_cloud", f"cannot be imported: {error}", next_step=step) from error
     route = _Route(target)
     for name, patch in _PATCHES.items():

@@ -77,7 +77,7 @@ def with_attempt_started(status: JobStatus, number: int, job: ResolvedJob, now: 
         }
     )
     if job.accelerator.asked_for:
-        message = f"{job.accelerator.asked_for} is absent from this cluster, as the operator's settings say"
+        message = f"{job.accelerator.asked_for} is absent from this cluster; the operator's setting cpuFallback is on"
         status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
     if condition(status, "Suspended") is not None:
         status = with_resumed(status, now, generation)

@@ -49,7 +49,7 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         # An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
-    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({condition or 'no message'})")
+    return Verdict(outcomes.CHILD_DELETED, f"a worker's pod was deleted ({condition or 'no message'})")
 
 
 def _failed_by_itself(pod: SeenPod) -> bool:
@@ -143,7 +143,7 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     if batch_job is None:
         if not conditions.is_true(status, "Running"):
             return None
-        message = f"Job {snapshot.key.name}-{attempt.number} is gone; somebody deleted it"
+        message = f"Job {snapshot.key.name}-{attempt.number} was deleted"
         return charge_budget(snapshot, status, outcomes.CHILD_DELETED, message, now)
     due = end_is_due(snapshot, batch_job)
     silent = due is not None and now >= due

@@ -44,7 +44,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
             # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
             after = after.model_copy(update={"start_time": None})
         if preempted:
-            records = (EventRecord(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
+            records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
     deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)

@@ -119,7 +119,7 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
         "attempts": [*before, attempt][-ATTEMPTS_KEPT:],
     }
     status = status.model_copy(update=update)
-    message = f"somebody edited the status; continuing with attempt {number}"
+    message = f"the status was edited; continuing with attempt {number}"
     status = conditions.with_waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 

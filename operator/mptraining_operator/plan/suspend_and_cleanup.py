@@ -68,7 +68,7 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     status = conditions.with_suspended(status, now, snapshot.generation)
     # A Job suspended by its queue has no pods, or its pods are already terminating.
     works = any(not each.suspended for each in running) or any(not pod.terminated for pod in snapshot.pods)
-    leave = "the workers save a checkpoint and leave" if works else "no worker runs"
+    leave = "the workers save a checkpoint and exit" if works else "no worker runs"
     record = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to continue")
     return Plan(status=status, actions=actions, event_records=(record,))
 

@@ -241,7 +241,7 @@ def check_report(body: bytes, job: JobForProgress) -> Report:
         report = None
     attempt = report.attempt if report is not None else None
     if attempt is not None and attempt != job.attempt:
-        raise Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker's time is over")
+        raise Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker is outdated")
     if not isinstance(report, events.Progress | events.Finished):
         raise Refused(400, f"{_describe(body)}: send one Event of kind Progress or Finished, as the trainer prints it")
     return report
@@ -253,7 +253,7 @@ def _not_among_the_workers(review: Review, key: Key, job: JobForProgress) -> Ref
     if not review.pod_uid or attempt is None:
         return Refused(403, f"the token is not of a worker of {key}: only the job's own pods may report")
     if attempt < job.attempt:
-        return Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker's time is over")
+        return Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker is outdated")
     error = f"the pod {review.pod_name} is not among the live workers of attempt {job.attempt}"
     return Refused(409, f"{error}: report again later if it was just created", NOT_SEEN_YET_SECONDS)
 

@@ -180,7 +180,7 @@ def ensure_certificate(
             continue
         return certificate
     raise RuntimeError(
-        f"the Secret {name} was changed by somebody else {_TRIES} times in a row; check which client writes it"
+        f"the Secret {name} was changed by another client {_TRIES} times in a row; check which client writes it"
     )
 
 

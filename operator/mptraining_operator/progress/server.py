@@ -264,7 +264,7 @@ async def _json_errors(
         return _refusal(Refused(400, "the connection ended before the report did"))
     except Exception:  # noqa: BLE001 - the client gets 500 without a traceback
         _log.exception("a report of progress failed")
-        return _refusal(Refused(500, "the operator failed, its log says why: report again later", _BUSY_SECONDS))
+        return _refusal(Refused(500, "the operator failed, see its log: report again later", _BUSY_SECONDS))
 
 
 def _too_large() -> Refused:

@@ -28,7 +28,7 @@ _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 
 
-class Streams:
+class WatchStreams:
     """Run kopf and restart it whenever it ends.
 
     `on_listed` is called for each object that comes from a list instead of a watch. `all_served` returns whether the
@@ -85,7 +85,7 @@ class Streams:
             try:
                 asyncio.run(self._operate())
             except Exception as error:  # noqa: BLE001 - kopf is restarted after any error
-                _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
+                _log.warning("the watch streams ended and restart in %.0f s: %s", pause, error)
             self._ticked = None
             if self._stopping.wait(pause):
                 return
@@ -95,7 +95,7 @@ class Streams:
         try:
             return self._served()
         except Exception as error:  # noqa: BLE001 - discovery is retried
-            _log.warning("the API server does not say what it serves: %s", error)
+            _log.warning("API discovery failed: %s", error)
             return False
 
     async def _operate(self) -> None:

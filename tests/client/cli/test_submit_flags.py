@@ -47,5 +47,5 @@ def test_an_unknown_accelerator_names_the_nearest() -> None:
 
 def test_flags_beside_a_file_are_refused() -> None:
     refuse_flags_with_file("job.yaml", Flags())
-    with pytest.raises(InvalidSpec, match=re.escape("--count, --batch-size, ARGUMENTS beside it")):
+    with pytest.raises(InvalidSpec, match=re.escape("it cannot be combined with --count, --batch-size, ARGUMENTS")):
         refuse_flags_with_file("job.yaml", Flags(count=2, batch_size=3, arguments=("x",)))

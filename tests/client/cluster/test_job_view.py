@@ -37,9 +37,9 @@ def failed(reason: str) -> dict[str, Any]:
 def test_before_anybody_looked() -> None:
     seen = view(document())
     assert (seen.phase, seen.finished, seen.exit_code) == ("Pending", False, None)
-    assert reason_text(seen) == "the operator has not looked at the job yet"
+    assert reason_text(seen) == "the operator has not processed the job yet"
     assert no_operator_text(seen, CREATED + 10) is None
-    assert "no operator has looked at the job" in str(no_operator_text(seen, CREATED + 60))
+    assert "no operator has processed the job" in str(no_operator_text(seen, CREATED + 60))
     assert no_operator_text(view(document(phase="Pending")), CREATED + 60) is None
 
 

@@ -57,7 +57,7 @@ def test_a_folder_of_the_pods_alone(tmp_path: Path) -> None:
 def test_no_object_of_a_bucket_is_written_outside_of_the_folder(output: str, tmp_path: Path) -> None:
     storage.write(f"{output}/model/../../../../.bashrc", b"echo caught")
     storage.write(f"{output}/model/a/../b", b"stays inside")
-    with pytest.raises(InvalidData, match=r"bashrc: leads out of the model's folder"):
+    with pytest.raises(InvalidData, match=r"bashrc: is outside the model's folder"):
         model_download.from_run_folder(output, tmp_path / "home" / "model")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -94,7 +94,7 @@ def test_no_pod_writes_outside_of_the_folder(
         model_download.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
         assert [path.relative_to(home).as_posix() for path in home.rglob("*.d/job")] == ["model/etc/cron.d/job"]
         return
-    with pytest.raises(ClusterProblem, match=r"flowers-1-0-abcde: what it sent is no model"):
+    with pytest.raises(ClusterProblem, match=r"flowers-1-0-abcde: it did not send a model"):
         model_download.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
     assert list(tmp_path.rglob("*")) == [home]
 

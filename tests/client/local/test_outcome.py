@@ -90,8 +90,8 @@ def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
     ("recoveries", "said"),
     [
         (0, []),
-        (1, ["  numbers     went back 1 time, ended under float32"]),
-        (2, ["  numbers     went back 2 times, ended under float32"]),
+        (1, ["  numbers     rolled back 1 time, ended under float32"]),
+        (2, ["  numbers     rolled back 2 times, ended under float32"]),
     ],
 )
 def test_ways_back_are_told_at_the_end(recoveries: int, said: list[str]) -> None:

@@ -113,7 +113,7 @@ def test_what_is_no_program_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
         build_package(files, program=SCRIPT)
     assert str(caught.value).startswith(
         "source: 6 files, 2.1 KB; the biggest: 6.bin (600 bytes), 5.bin (500 bytes), 4.bin (400 bytes), "
-        "3.bin (300 bytes), 2.bin (200 bytes); expected at most 1.0 KB in 10,000 files. Data belongs into a bucket"
+        "3.bin (300 bytes), 2.bin (200 bytes); expected at most 1.0 KB in 10,000 files. Put data into a bucket"
     )
     monkeypatch.setattr(packing, "MOST_FILES", 1)
     with pytest.raises(InvalidProgram, match="2 files, 0 bytes"):
@@ -122,10 +122,10 @@ def test_what_is_no_program_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", ""])
 def test_nothing_leads_out(path: str) -> None:
-    with pytest.raises(InvalidProgram, match="leads out of it"):
+    with pytest.raises(InvalidProgram, match="is outside of it"):
         build_package([SourceFile(path, b"")], program=SCRIPT)
 
 
 def test_two_files_of_one_path() -> None:
-    with pytest.raises(InvalidProgram, match="two files of the path 'a'"):
+    with pytest.raises(InvalidProgram, match="two files have the path 'a'"):
         build_package([SourceFile("a", b""), SourceFile("a", b"x")], program=SCRIPT)

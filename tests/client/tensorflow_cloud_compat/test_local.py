@@ -45,7 +45,7 @@ def test_a_failure_says_where_to_look(
     monkeypatch.chdir(tmp_path)
     document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "output": {"uri": "here"}}}
     shipped = build_package(FILES, program=PROGRAM, requirements="reqs.txt")
-    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. The lines above say why.* in {tmp_path}/here"):
+    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/here"):
         train_locally(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
     assert "note: reqs.txt is not installed here" in capsys.readouterr().out
 

@@ -75,7 +75,7 @@ def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: An
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.Streams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
+    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
     streams.start()
     assert began.get(timeout=240) == 2
     streams.restart()
