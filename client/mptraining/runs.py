@@ -163,5 +163,5 @@ def _attempts(files: Iterable[tuple[str, bytes]]) -> list[list[Event]]:
         assert match
         found = (events.parse(line) for line in content.decode("utf-8", errors="replace").splitlines())
         launches.setdefault((int(match[1]), match[2]), []).extend(each for each in found if each is not None)
-    found = [sorted(each, key=lambda event: event.time) for each in launches.values() if each]
-    return sorted(found, key=lambda each: (each[0].attempt, each[0].time))
+    per_launch = [sorted(each, key=lambda event: event.time) for each in launches.values() if each]
+    return sorted(per_launch, key=lambda each: (each[0].attempt, each[0].time))
