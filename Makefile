@@ -47,7 +47,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: lock
-lock: $(INSTALLED) ## requirements.lock and the images' locks anew from pyproject.toml
+lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
 	images/lock.sh
@@ -65,7 +65,7 @@ test: $(INSTALLED) ## every check and test, with the time of each stage
 .PHONY: manifests
 manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the chart's values, schema and table, install.yaml: from the models
 	@$(BIN)/python -m mptraining_api.crd
-	@$(BIN)/python -m mptraining_operator.helm_chart
+	@$(BIN)/python -m tools.helm_chart
 	@$(CHART_DOCS) > charts/mptraining/README.md
 	@$(INSTALL_YAML) > build/install.yaml && mv build/install.yaml manifests/install.yaml
 
@@ -85,7 +85,7 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
-	@$(BIN)/python -m mptraining_operator.helm_chart --check
+	@$(BIN)/python -m tools.helm_chart --check
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
 	  else echo "no Go here: charts/mptraining and manifests/install.yaml are not checked"; fi
 
@@ -112,7 +112,7 @@ build/bin/kube-score:
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
 
 .PHONY: format
-format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
+format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 

@@ -23,7 +23,7 @@ compile --universal --extra trainer -c requirements.lock -o images/trainer.lock 
   --no-emit-package frozenlist --no-emit-package multidict --no-emit-package propcache --no-emit-package tzdata \
   --no-emit-package yarl \
   --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras --no-emit-package tensorboard
-# tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is left out, and pip is told --no-deps.
+# tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is skipped, and pip gets --no-deps.
 printf 'tensorflow-cpu\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow
 printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-gpu.lock
 # The last release for TPUs; it wants the Keras 2 of the same number.

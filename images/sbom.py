@@ -89,7 +89,7 @@ def entries(text: str) -> Iterator[Locked]:
 def bill(image: str, version: str, metadata: Path | None) -> Bom:
     """The bill of one image of `IMAGES`."""
     texts = [(ROOT / "images" / f"{lock}.lock").read_text(encoding="utf-8") for lock in IMAGES[image]]
-    # An entry may stand in both locks of an image, with the same version, which the second pip finds installed.
+    # An entry may be in both locks of an image, with the same version, which the second pip finds installed.
     locked: dict[str, Locked] = {}
     for entry in (each for text in texts for each in entries(text)):
         known = locked.setdefault(entry.name, entry)

@@ -23,7 +23,7 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
-NOT_HERE = 3  # the exit code that lets `make servers` go on without
+NOT_HERE = 3  # the exit code with which `make servers` continues without them
 INSIDE = "usr/local/bin/hyperkube"
 # The newest Kubernetes that is promised, of which everything is there, and the oldest, to be compared with.
 NEWEST, OLDEST = "1.34.4", "1.29.15"

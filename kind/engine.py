@@ -102,7 +102,7 @@ def _installed(package: str) -> bool:
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise Failed("no Docker here, and no Debian whose packages could stand in for it") from None
+        raise Failed("no Docker here, and no Debian whose packages could replace it") from None
     return done.returncode == 0 and done.stdout.startswith("ii")
 
 

@@ -25,7 +25,7 @@ def install() -> None:
 
 
 def configure(settings: Mapping[str, Any], *, program: Sequence[str] = PROGRAM) -> None:
-    """Starts all replicas anew with these settings; afterwards no replica decides by others. Raises Failed."""
+    """Restarts all replicas with these settings; afterwards no replica decides by others. Raises Failed."""
     text = yaml.safe_dump(dict(settings))
     data = json.dumps({"data": {"settings.yaml": text}})
     kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)

@@ -76,7 +76,7 @@ def why_not_well(engine: Engine) -> str | None:
     try:
         _renew_services(engine)
     except Failed as failed:
-        return f"kube-proxy does not start anew ({failed})"
+        return f"kube-proxy does not restart ({failed})"
     deaf = _deaf(engine)
     return f"Services do not answer on {deaf}" if deaf else None
 
@@ -88,7 +88,7 @@ def _renew_services(engine: Engine) -> None:
     used = engine.asked("exec", CONTROL_PLANE, "nft", "list", *table)
     if not used or not began or datetime.now(UTC) - min(began) < _RENEWED_AFTER:
         return
-    say("kube-proxy starts anew, lest it lose all Services when it is an hour old")
+    say("kube-proxy restarts with this setting, or it would lose all Services after an hour")
     for node in NODES:
         engine.asked("exec", node, "nft", "delete", *table)
     kubectl("delete", "pods", *_PROXY)

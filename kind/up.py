@@ -45,7 +45,7 @@ def main() -> None:
         if wrong is None:
             say(f"{NAME} is up; kubeconfig in {relative(KUBECONFIG)}")
             return
-        say(f"{NAME} exists, but {wrong}: made anew")
+        say(f"{NAME} exists, but {wrong}: created again")
         remove(engine)
     if image:
         obtain(engine, image)

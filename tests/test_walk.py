@@ -73,7 +73,7 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
     from mptraining_operator.resources.environment import PodSettings
     from mptraining_operator.resources.indexed_job import indexed_job
-    from mptraining_operator.resources.shared import Owner, config_map
+    from mptraining_operator.resources.job_objects import Owner, config_map
 
     # The user writes intent only.
     job = MPTrainingJob.parse_yaml(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
@@ -122,7 +122,7 @@ def test_from_yaml_to_pods() -> None:
 @pytest.mark.training
 def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -> None:
     from mptraining.display.summary import RunSummary
-    from mptraining.local.outcome import Timeouts, ending, verdict
+    from mptraining.local.outcome import Timeouts, final_text, verdict
     from mptraining.local.processes import Worker, run_gang
     from mptraining.local.run import with_absolute_paths, worker_environment
     from mptraining_api import events, outcomes, run_folder
@@ -174,7 +174,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
         summary.add(0, event)
     decided = verdict(end)
     assert decided.exit_code == outcomes.SUCCEEDED.exit_code
-    said = ending(summary, end, decided, command="mptj run job.yaml --local", folder=str(output)).said
+    said = final_text(summary, end, decided, command="mptj run job.yaml --local", folder=str(output)).said
     assert said[0].startswith(f"Succeeded: {steps} steps")
 
     # The run folder, from which everything else is read.

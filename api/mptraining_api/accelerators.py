@@ -112,7 +112,7 @@ def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
     )
 
 
-def canonical(alias: str) -> str:
+def canonical_name(alias: str) -> str:
     """Return the canonical name for an alias (`t4` -> `nvidia-tesla-t4`) or a canonical name, in any case.
 
     Raises InvalidSpec with the nearest name.

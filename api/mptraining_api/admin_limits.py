@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from mptraining_api.accelerators import canonical, catalogue
+from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolved_job import ResolvedJob
@@ -57,7 +57,7 @@ def parse_location(text: str) -> str:
     return "/".join(part for part in (_host(host), path) if part)
 
 
-def lies_in(image: ImageReference, location: str) -> bool:
+def is_in_registry(image: ImageReference, location: str) -> bool:
     """Return whether the image is below the registry or folder `location`, as returned by `parse_location`."""
     return image.repository.startswith(f"{location}/")
 
@@ -88,18 +88,18 @@ def _host(host: str) -> str:
     return _DOCKER if host in _DOCKER_ALIASES else host
 
 
-_ASK = "Ask whoever runs the operator."
+_ASK = "Ask the operator's administrator."
 
 
 def _known(name: str) -> str:
     try:
-        return canonical(name)
+        return canonical_name(name)
     except InvalidSpec as problem:
         raise ValueError(str(problem)) from None
 
 
 def _names(schema: dict[str, Any]) -> None:
-    """Add the names that `canonical` accepts to the schema, which `helm install` validates."""
+    """Add the names that `canonical_name` accepts to the schema, which `helm install` validates."""
     schema["enum"] = [word for each in catalogue().values() for word in (each.name, *each.aliases)]
 
 
@@ -133,7 +133,7 @@ class JobLimits(Model):
     )
 
 
-def refuse(
+def check_limits(
     job: MPTrainingJob,
     resolved: ResolvedJob,
     limits: JobLimits,
@@ -181,12 +181,12 @@ def refuse(
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
     """Yield the field and name of each image in the job: that of its containers and those of image volumes."""
-    asked = job.spec.pod_template
-    if asked is None:
+    template = job.spec.pod_template
+    if template is None:
         return
-    if asked.image is not None:
-        yield "spec.podTemplate.image", asked.image
-    for index, volume in enumerate(asked.volumes or ()):
+    if template.image is not None:
+        yield "spec.podTemplate.image", template.image
+    for index, volume in enumerate(template.volumes or ()):
         source = volume.get("image")
         if isinstance(source, dict):
             yield f"spec.podTemplate.volumes[{index}].image.reference", str(source.get("reference") or "")
@@ -201,7 +201,7 @@ def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
         raise OutsideLimits(where, str(error), next_step="Fix the name.") from None
     if any(matches(image, parse_image(allowed)) for allowed in limits.images):
         return
-    if any(lies_in(image, parse_location(allowed)) for allowed in limits.registries):
+    if any(is_in_registry(image, parse_location(allowed)) for allowed in limits.registries):
         return
     lists = (("images", limits.images), ("registries", limits.registries))
     named = [f"limits.{name} ({', '.join(allowed)})" for name, allowed in lists if allowed]

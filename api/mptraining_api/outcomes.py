@@ -1,7 +1,7 @@
 """Outcomes of a process, an attempt or a job: exit code, retry budget and condition reason.
 
 The trainer exits with the outcome's exit code; the operator reads the code, charges the budget and writes the reason
-into the conditions. Only the operator detects the outcomes in `SEEN_FROM_OUTSIDE`; no process exits with their code.
+into the conditions. Only the operator detects the outcomes in `OPERATOR_OUTCOMES`; no process exits with their code.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Outcome:
     meaning: str
 
 
-SUCCEEDED = Outcome("Succeeded", 0, Budget.NONE, "the job did what it was asked to do")
+SUCCEEDED = Outcome("Succeeded", 0, Budget.NONE, "the job has done all its work")
 PROGRAM_FAILED = Outcome("ProgramFailed", 1, Budget.BACKOFF_LIMIT, "the program raised an error")
 INVALID_SPEC = Outcome("InvalidSpec", 2, Budget.NEVER_RETRY, "the job can never work as it is written")
 INVALID_DATA = Outcome("InvalidData", 2, Budget.NEVER_RETRY, "the records are missing or unreadable")
 INVALID_PROGRAM = Outcome("InvalidProgram", 2, Budget.NEVER_RETRY, "the program cannot be loaded or trained")
 RESUME_REFUSED = Outcome("ResumeRefused", 2, Budget.NEVER_RETRY, "the run folder belongs to other work")
 DIVERGED = Outcome("Diverged", 3, Budget.NEVER_RETRY, "loss or weights are no longer finite numbers")
-PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was taken away")
+PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was preempted")
 STORAGE_UNAVAILABLE = Outcome("StorageUnavailable", 75, Budget.INFRASTRUCTURE_RETRIES, "storage did not answer")
-PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job went away")
+PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job was lost")
 # The previous attempt had ended before the new one began; a remaining process of it must not be charged to a budget.
 SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the job has the run folder")
 
@@ -58,8 +58,8 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 
 OOM_KILLED = Outcome("OOMKilled", 137, Budget.BACKOFF_LIMIT, "a worker used more memory than its limit")
-NODE_LOST = Outcome("NodeLost", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine of a worker went away")
-CHILD_DELETED = Outcome("ChildDeleted", 75, Budget.INFRASTRUCTURE_RETRIES, "somebody deleted the job's pods")
+NODE_LOST = Outcome("NodeLost", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine of a worker was lost")
+CHILD_DELETED = Outcome("ChildDeleted", 75, Budget.INFRASTRUCTURE_RETRIES, "the job's pods were deleted")
 NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done for too long")
 DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job ran for too long")
 PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
@@ -67,7 +67,7 @@ OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administra
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
-SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
+OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     OOM_KILLED,
     NODE_LOST,
     CHILD_DELETED,
@@ -78,7 +78,7 @@ SEEN_FROM_OUTSIDE: tuple[Outcome, ...] = (
     SUSPENDED,
 )
 
-_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
+_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}
 _BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
 
 

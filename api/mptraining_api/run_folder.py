@@ -122,7 +122,7 @@ _HIGHER = (
 )
 
 
-def direction(name: str) -> Literal["up", "down"] | None:
+def metric_direction(name: str) -> Literal["up", "down"] | None:
     """Return the better direction of a metric by its name, with or without `val_`; None if the name is unknown."""
     name = name.lower()
     # _LOWER is tested first, because mean_squared_error_of_accuracy is an error.

@@ -22,13 +22,13 @@ Time = Annotated[str, StringConstraints(max_length=64, pattern=r"^\d{4}-\d\d-\d\
 ATTEMPTS_KEPT = 10
 
 
-def stamp(now: float) -> str:
+def format_time(now: float) -> str:
     """Format seconds since 1970 as metav1.Time: RFC 3339, whole seconds, UTC."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def seconds(time: str) -> float:
-    """Parse a metav1.Time or MicroTime into seconds since 1970, the inverse of `stamp`. Raises ValueError."""
+def parse_time(time: str) -> float:
+    """Parse a metav1.Time or MicroTime into seconds since 1970, the inverse of `format_time`. Raises ValueError."""
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
@@ -132,6 +132,6 @@ TRAINER_CONTAINER = "trainer"
 SOURCE_CONTAINER = "source"
 
 
-def config_map(job: str) -> str:
+def config_map_name(job: str) -> str:
     """Return the name of the immutable ConfigMap with `job.json` for all attempts."""
     return f"{job}-job"

@@ -28,9 +28,9 @@ def _use_keras_2(text: str) -> None:
     """Set TF_USE_LEGACY_KERAS=1 if the program needs Keras 2, unless it is already set or TensorFlow is imported."""
     if "tensorflow" in sys.modules or _LEGACY in os.environ or tensorflow_cloud.remote():
         return
-    from mptraining_api.keras_2.source_code import read
+    from mptraining_api.keras_2.source_code import detect_in_source
 
-    code = read(text)
+    code = detect_in_source(text)
     if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
         os.environ[_LEGACY] = "1"
         found, why = code.keras_2[0].found, code.keras_2[0].why
@@ -39,13 +39,13 @@ def _use_keras_2(text: str) -> None:
 
 def _running_notebook() -> str:
     """Return the running notebook as program text; empty if it is not available."""
-    from mptraining.packaging.notebooks import program, running_notebook, shell
+    from mptraining.packaging.notebooks import ipython_shell, notebook_to_program, running_notebook
     from mptraining_api.problems import Problem
 
-    if shell() is None:
+    if ipython_shell() is None:
         return ""
     try:
-        return program(running_notebook(as_saved=True)).text
+        return notebook_to_program(running_notebook(as_saved=True)).text
     except Problem:
         # `tfc.run` raises the same problem to the user.
         return ""

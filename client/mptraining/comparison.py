@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
-from mptraining_api.run_folder import direction
+from mptraining_api.run_folder import metric_direction
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +72,9 @@ def side_by_side(runs: Sequence[Run]) -> Comparison:
     # Step times are comparable only for equal batch sizes.
     same_batch = len({_reported(run, "global_batch_size") for run in runs}) == 1
     rows = [row("outcome", "outcome", outcome)]
-    rows += [row(name, metric_title(name), _metric(name), number, better(name)) for name in metric_names(runs)]
+    rows += [
+        row(name, metric_title(name), _metric(name), number, better_direction(name)) for name in metric_names(runs)
+    ]
     rows += [
         row("step_seconds", "time per step", _step_seconds, short_time, "lower" if same_batch else None),
         row("examples_per_second", "examples/s", _examples_per_second, lambda each: f"{each:,.0f}", "higher"),
@@ -110,7 +112,7 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
     """Return the validation metrics (those that improve upwards first) and the training loss, or else all metrics."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     validation = [name for name in names if name.startswith("val_")]
-    chosen = sorted(validation or names, key=lambda name: better(name) != "higher")
+    chosen = sorted(validation or names, key=lambda name: better_direction(name) != "higher")
     return chosen + ["loss"] * (bool(validation) and "loss" in names)
 
 
@@ -120,9 +122,9 @@ def metric_title(name: str) -> str:
     )
 
 
-def better(name: str) -> Better:
+def better_direction(name: str) -> Better:
     """Return the direction in which a metric of that name improves; None if unknown."""
-    return _BETTER.get(direction(name))
+    return _BETTER.get(metric_direction(name))
 
 
 def outcome(run: Run) -> str:
@@ -147,8 +149,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
             found.append(f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32")
         if run.job is not None and run.job.accelerator.asked_for:
             found.append(f"{label}: ran on the CPU instead of {run.job.accelerator.asked_for}")
-        told = dict.fromkeys((*(run.result.notices if run.result else ()), *run.history.warnings))
-        found += [f"{label}: {each}" for each in (*told, *run.gaps)]
+        messages = dict.fromkeys((*(run.result.notices if run.result else ()), *run.history.warnings))
+        found += [f"{label}: {each}" for each in (*messages, *run.gaps)]
     for key, title in (
         ("global_batch_size", "global batch sizes"),
         ("replicas_in_sync", "numbers of replicas"),
@@ -194,18 +196,18 @@ def _metric(name: str) -> Callable[[Run], Value]:
 
 
 def _reported(run: Run, field: str) -> Any:
-    told = run.result or run.history.started
-    return None if told is None else getattr(told, field)
+    source = run.result or run.history.started
+    return None if source is None else getattr(source, field)
 
 
 def _step_seconds(run: Run) -> Value:
-    told = run.result or run.history.progress
-    return told.step_seconds if told else None
+    source = run.result or run.history.progress
+    return source.step_seconds if source else None
 
 
 def _examples_per_second(run: Run) -> Value:
-    told = run.result or run.history.progress
-    return told.examples_per_second if told else None
+    source = run.result or run.history.progress
+    return source.examples_per_second if source else None
 
 
 def _ratio(run: Run, base: Run) -> Value:
@@ -223,5 +225,5 @@ def _input_bound(run: Run) -> Value:
 
 
 def _peak_memory(run: Run) -> Value:
-    told = run.result or run.history.progress
-    return told.peak_memory_bytes if told else None
+    source = run.result or run.history.progress
+    return source.peak_memory_bytes if source else None

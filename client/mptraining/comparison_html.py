@@ -84,7 +84,7 @@ def tick_text(value: float, axis: Axis) -> str:
     return f"{value:.4g}"
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
+def downsampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
     """Return at most `most` evenly spaced points, including the first and the last."""
     if len(points) <= most:
         return list(points)
@@ -134,7 +134,7 @@ def chart(
     marks = []
     for curve in curves:
         colour = f"c{curve.colour % COLOURS}"
-        placed = [(x_at(x), y_at(y), x, y) for x, y in thinned(curve.points)]
+        placed = [(x_at(x), y_at(y), x, y) for x, y in downsampled(curve.points)]
         path = " ".join(f"{left:.1f},{top:.1f}" for left, top, _, _ in placed)
         dashed = " dashed" if curve.dashed else ""
         parts.append(f'<polyline class="line {colour}{dashed}" points="{path}"/>')

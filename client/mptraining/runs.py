@@ -129,11 +129,11 @@ def load_run(folder: str) -> Run:
     if job is None and not any(job_file in gap for gap in gaps):
         gaps.append(f"{job_file} is missing")
     attempts = _attempts((name, storage.read(name)) for name in _of_the_chief(names))
-    told = history(attempts)
-    if result is not None and told.started is not None and told.started.attempt > result.attempt:
+    curves = history(attempts)
+    if result is not None and curves.started is not None and curves.started.attempt > result.attempt:
         # A later attempt has started: the result is of an earlier attempt and out of date.
         result = None
-    return Run(folder, job, result, told, tuple(gaps))
+    return Run(folder, job, result, curves, tuple(gaps))
 
 
 def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str]) -> T | None:
@@ -163,5 +163,5 @@ def _attempts(files: Iterable[tuple[str, bytes]]) -> list[list[Event]]:
         assert match
         found = (events.parse(line) for line in content.decode("utf-8", errors="replace").splitlines())
         launches.setdefault((int(match[1]), match[2]), []).extend(each for each in found if each is not None)
-    told = [sorted(each, key=lambda event: event.time) for each in launches.values() if each]
-    return sorted(told, key=lambda each: (each[0].attempt, each[0].time))
+    per_launch = [sorted(each, key=lambda event: event.time) for each in launches.values() if each]
+    return sorted(per_launch, key=lambda each: (each[0].attempt, each[0].time))

@@ -98,10 +98,10 @@ def run(
     docker_image_bucket_name = kwargs.pop("docker_image_bucket_name", None)
     if kwargs:
         raise TypeError(f"Unknown keyword arguments: {kwargs.keys()}")
-    from mptraining.tensorflow_cloud_compat import run as tensorflow_cloud_compat_run
-    from mptraining.tensorflow_cloud_compat.arguments import checked
+    from mptraining.tensorflow_cloud_compat.arguments import check_arguments
+    from mptraining.tensorflow_cloud_compat.run import Target, launch, ship
 
-    arguments = checked(
+    arguments = check_arguments(
         entry_point=entry_point,
         requirements_txt=requirements_txt,
         docker_config=docker_config,
@@ -116,9 +116,9 @@ def run(
         docker_base_image=docker_base_image,
         docker_image_bucket_name=docker_image_bucket_name,
     )
-    target = tensorflow_cloud_compat_run.Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
-    shipped = tensorflow_cloud_compat_run.ship(entry_point, arguments, folder=folder, target=target)
-    job = tensorflow_cloud_compat_run.launch(arguments, shipped, target, stream_logs=stream_logs)
+    target = Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
+    shipped = ship(entry_point, arguments, folder=folder, target=target)
+    job = launch(arguments, shipped, target, stream_logs=stream_logs)
     if shipped.from_itself:
         # The rest of the script runs only in the job.
         sys.exit(0)
@@ -168,9 +168,9 @@ def cloud_fit(
     """
     if remote():
         return inside_job.cloud_fit()
-    from mptraining.tensorflow_cloud_compat import cloud_fit as implementation
+    from mptraining.tensorflow_cloud_compat.cloud_fit import fit_in_job
 
-    return implementation.cloud_fit(
+    return fit_in_job(
         model,
         remote_dir,
         distribution_strategy=distribution_strategy,
@@ -201,8 +201,8 @@ def install(
 
 
 def __getattr__(name: str) -> Any:
-    return package.missing(__name__, name)
+    return package.load_submodule(__name__, name)
 
 
-package.complete(sys.modules[__name__])
+package.make_package(sys.modules[__name__])
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

@@ -95,8 +95,9 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     import socket
     import threading
 
+    from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.settings import Identity, OperatorSettings
+    from mptraining_operator.settings import RENEWAL_FRACTION, Identity, OperatorSettings
 
     try:
         chosen = OperatorSettings.load(settings)
@@ -105,8 +106,8 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 
-    from mptraining_operator.app import Operator, die
-    from mptraining_operator.cluster import ApiProblem, Cluster, ServerTime
+    from mptraining_operator.app import Operator, exit_process
+    from mptraining_operator.cluster import Cluster, ServerTime
     from mptraining_operator.metrics import Metrics
 
     metrics = Metrics()
@@ -115,7 +116,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         # One connection per worker, and more for progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
         # A connection with a short timeout: a renewal that takes longer loses the lease.
-        timeout = chosen.lease.duration_seconds * 0.4
+        timeout = chosen.lease.duration_seconds * RENEWAL_FRACTION
         leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=timeout)
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
@@ -129,7 +130,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     try:
-        Operator(chosen, identity, cluster, leases, metrics, lost=die, clock=now).run(stop)
+        Operator(chosen, identity, cluster, leases, metrics, on_lost=exit_process, clock=now).run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None
@@ -143,9 +144,10 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
     import threading
     from time import monotonic
 
+    from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.cluster import ApiProblem, Cluster
-    from mptraining_operator.helm_test import findings, reach
+    from mptraining_operator.cluster import Cluster
+    from mptraining_operator.helm_test import probe_endpoint, run_checks
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
@@ -158,8 +160,8 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
     wait = threading.Event().wait
     until = monotonic() + seconds
     while True:
-        found = list(findings(chosen, namespace, cluster, reach=reach, wait=wait))
-        good = all(each.good for each in found)
+        found = list(run_checks(chosen, namespace, cluster, probe=probe_endpoint, wait=wait))
+        good = all(each.passed for each in found)
         if good or monotonic() > until:
             typer.echo("\n".join(str(each) for each in found))
             raise typer.Exit(0 if good else 1)

@@ -11,26 +11,27 @@ import threading
 import time
 from collections.abc import Callable
 
+from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator import health
 from mptraining_operator.apply import Applier
-from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
-from mptraining_operator.event_recorder import Announcer
+from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
 from mptraining_operator.leader_election import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits
-from mptraining_operator.progress.auth import path
+from mptraining_operator.progress.auth import report_path
 from mptraining_operator.progress.certificate import dns_names
 from mptraining_operator.progress.server import ProgressEndpoint
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.shared import Owner
-from mptraining_operator.resources.volumes import Authorities
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.volumes import CABundle
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import STREAMS, Intake, Relister
-from mptraining_operator.watch.kopf_streams import Streams
+from mptraining_operator.watch.kopf_streams import WatchStreams
 from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 
 
 class Operator:
-    """One replica. `lost` is called when it must stop leading, and must end the process.
+    """One replica. `on_lost` is called when it must stop leading, and must end the process.
 
     `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
     durations are measured with monotonic clocks.
@@ -63,7 +64,7 @@ class Operator:
 
     def __init__(
         self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
-        *, lost: Callable[[str], None], clock: Callable[[], float] = time.time,
+        *, on_lost: Callable[[str], None], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._clock = clock
@@ -82,21 +83,21 @@ class Operator:
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,
             clock=time.monotonic,
-            returned=self._restart_streams,
+            on_served_again=self._restart_streams,
         )
-        self._streams = Streams(
+        self._streams = WatchStreams(
             intake,
             namespaces=settings.namespaces,
-            listed_anew=self._relister.soon,
-            served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
+            on_listed=self._relister.request_relist,
+            all_served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
         )
-        self._announcer = Announcer(cluster, host=identity.name, clock=clock)
+        self._event_recorder = EventRecorder(cluster, host=identity.name, clock=clock)
         self._progress: ProgressEndpoint | None = None
         applier = Applier(
             cluster,
             self._cache,
             pod_settings=self._pod_settings,
-            announce=self._announcer.announce,
+            record_event=self._event_recorder.record,
             written=metrics.count_plan,
             clock=clock,
         )
@@ -106,26 +107,28 @@ class Operator:
             applier,
             plan=plan,
             limits=self._limits,
-            announce=self._announcer.announce,
+            record_event=self._event_recorder.record,
             observe=metrics.observe_reconcile,
             clock=clock,
             stopwatch=time.perf_counter,
         )
         election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
-        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=lost)
+        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=on_lost)
         self._health = HealthServer(
             settings.health_port,
             metrics=metrics.text,
             alive=(
-                health.silent_loop(lambda: self._streams.silence() if self._watching else 0.0),
-                health.stuck_worker(self._queue.longest_work, self._reconciler.dead),
-                health.old_queue(self._queue.oldest_age, lambda: self._lease.leading),
-                health.old_list(self._relister.age, settings.relist_seconds),
-                health.unmet(lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"),
+                health.check_event_loop(lambda: self._streams.seconds_since_tick() if self._watching else 0.0),
+                health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
+                health.check_queue_age(self._queue.oldest_age, lambda: self._lease.leading),
+                health.check_list_age(self._relister.age, settings.relist_seconds),
+                health.check_condition(
+                    lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"
+                ),
             ),
             ready=(
-                health.unmet(self._relister.complete.is_set, "the first list is not complete"),
-                health.unmet(
+                health.check_condition(self._relister.complete.is_set, "the first list is not complete"),
+                health.check_condition(
                     lambda: self._progress is not None or not settings.progress.enabled,
                     "the progress endpoint does not listen",
                 ),
@@ -155,7 +158,7 @@ class Operator:
 
     def _start(self) -> None:
         self._relister.start()
-        self._announcer.start()
+        self._event_recorder.start()
         if self._settings.progress.enabled:
             self._start_progress()
         while not self._relister.complete.wait(0.5):
@@ -197,7 +200,7 @@ class Operator:
         write, its MPTrainingJobs from after it, so that a Job in use appears deleted. A standby's watch streams may
         also lag behind each other.
         """
-        if not self._relister.anew(self._stopping) or self._stopping.is_set():
+        if not self._relister.list_until_complete(self._stopping) or self._stopping.is_set():
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
@@ -206,7 +209,7 @@ class Operator:
         self._reconciler.start(self._settings.workers, reports_since=receiving_since)
 
     def _restart_streams(self) -> None:
-        self._streams.begin_anew()
+        self._streams.restart()
 
     def _stop(self) -> None:
         _log.info("stopping")
@@ -219,7 +222,7 @@ class Operator:
         self._relister.stop()
         if self._progress is not None:
             self._progress.stop()
-        self._announcer.stop()
+        self._event_recorder.stop()
         self._streams.stop(1.0)
         self._health.stop()
 
@@ -228,7 +231,7 @@ class Operator:
         url, certificate = None, ""
         if progress is not None:
             host = dns_names(settings.progress.service, self._identity.namespace)[0]
-            url = f"https://{host}:{progress.service_port}{path(Key(owner.namespace, owner.name))}"
+            url = f"https://{host}:{progress.service_port}{report_path(Key(owner.namespace, owner.name))}"
             certificate = progress.certificate
         return PodSettings(
             grace_seconds=settings.grace_seconds,
@@ -236,7 +239,7 @@ class Operator:
             progress_url=url,
             progress_certificate=certificate,
             image_pull_secrets=pods.image_pull_secrets,
-            authorities=Authorities(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
+            ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
             priority_class_name=pods.priority_class_name,
             labels=pods.labels,
             http_proxy=pods.http_proxy,
@@ -245,7 +248,7 @@ class Operator:
         )
 
 
-def die(cause: str) -> None:
+def exit_process(cause: str) -> None:
     """End the process immediately: a leader that lost its lease must not complete any further call."""
     _log.error("no longer leading: %s; this process exits and is restarted", cause)
     logging.shutdown()

@@ -11,16 +11,28 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from mptraining_api.kubernetes_api import (
+    BATCH_JOBS,
+    CONFIG_MAPS,
+    JOBS,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+    STRATEGIC_MERGE_PATCH,
+    ApiProblem,
+    Raw,
+    Resource,
+)
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
-from mptraining_api.status import JobStatus, stamp
-from mptraining_operator import cluster as api
-from mptraining_operator.cluster import ApiProblem, Cluster, Raw, Resource
+from mptraining_api.status import JobStatus, config_map_name, format_time
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import (
     Action,
     DeleteJob,
@@ -35,22 +47,14 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
-from mptraining_operator.resources import names, shared
+from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.shared import JOB_FILE, Owner
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 
 Kind = Literal["NameTaken", "Refused", "Invalid"]
-
-
-class Creator(Protocol):
-    """The part of `cluster.Cluster` that `create` needs."""
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
 
 
 class NotCreated(Exception):
@@ -63,11 +67,13 @@ class NotCreated(Exception):
         self.message = message
 
 
-class NamespaceGone(Exception):
+class NamespaceDeleted(Exception):
     """The namespace of the job does not exist or is being deleted."""
 
 
-def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False) -> Raw:
+def create_child(
+    cluster: Cluster, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False
+) -> Raw:
     """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
 
     Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
@@ -81,8 +87,8 @@ def create(cluster: Creator, resource: Resource, owner: Owner, body: Mapping[str
             return {}
         if problem.status not in (400, 403, 404, 409, 413, 422):
             raise
-        if problem.status == 404 or problem.namespace_is_going:
-            raise NamespaceGone from None
+        if problem.status == 404 or problem.namespace_terminating:
+            raise NamespaceDeleted from None
         if problem.status in (403, 409):
             # An exhausted quota may return 403 for an object that exists.
             found = _existing(cluster, resource, owner, name, child)
@@ -99,7 +105,7 @@ def _kind(problem: ApiProblem) -> Kind:
     return "Refused" if problem.status == 403 or "admission webhook" in problem.message else "Invalid"
 
 
-def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
+def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
     """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
     try:
         found = cluster.get(resource, owner.namespace, name)
@@ -118,8 +124,12 @@ def _existing(cluster: Creator, resource: Resource, owner: Owner, name: str, chi
         raise NotCreated(
             "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
         )
-    controlled_by = f"{controller.get('kind')} {controller.get('name')!r}" if controller else "nobody"
-    raise NotCreated("NameTaken", child, f"it exists already, controlled by {controlled_by}")
+    by = (
+        f"with the controller {controller.get('kind')} {controller.get('name')!r}"
+        if controller
+        else "without a controller"
+    )
+    raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 
 def digest(text: str) -> str:
@@ -138,18 +148,16 @@ def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob
     return status
 
 
-def read(text: str, snapshot: Snapshot) -> ResolvedJob:
+def read_frozen_job(text: str, snapshot: Snapshot) -> ResolvedJob:
     """Parse the resolved job in the ConfigMap's `text`.
 
     Raises NotCreated if the text does not match status.jobDigest or this version cannot read it. Jobs of versions
     before 0.1 have no digest.
     """
-    where = f"ConfigMap {names.config_map(snapshot.key.name)}"
+    where = f"ConfigMap {config_map_name(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
     if expected is not None and digest(text) != expected:
-        message = (
-            f"{JOB_FILE} is not the job that status.jobDigest vouches for. Delete the ConfigMap: it is created again."
-        )
+        message = f"{JOB_FILE} does not match status.jobDigest. Delete the ConfigMap: it is created again."
         raise NotCreated("NameTaken", where, message)
     try:
         return ResolvedJob.read(text)
@@ -170,7 +178,7 @@ _UID_CONFLICTS = {
     422: ("metadata.uid: Invalid value",),
 }
 
-Announce = Callable[[Snapshot, EventRecord], None]
+RecordEvent = Callable[[Snapshot, EventRecord], None]
 
 
 class Applier:
@@ -185,23 +193,23 @@ class Applier:
         cache: Cache,
         *,
         pod_settings: Callable[[Owner], PodSettings],
-        announce: Announce,
+        record_event: RecordEvent,
         written: Callable[[Plan], None],
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
-        self._announce = announce
+        self._record_event = record_event
         self._written = written
         self._clock = clock
         self._known: OrderedDict[str, None] = OrderedDict()
 
-    def apply(self, plan: Plan, seen: Seen) -> bool:
+    def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            status = with_digest(plan.status, plan.actions, snapshot.findings.job_file)
+            status = with_digest(plan.status, plan.actions, snapshot.lookups.job_file)
             changes = status_changes(snapshot.status or JobStatus(), status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
@@ -218,7 +226,7 @@ class Applier:
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         extra = {"job": str(snapshot.key), "attempt": attempt}
         _log.log(level, "%s: %s", record.reason, record.message, extra=extra)
-        self._announce(snapshot, record)
+        self._record_event(snapshot, record)
 
     def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
         """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
@@ -239,7 +247,7 @@ class Applier:
     def _refresh(self, snapshot: Snapshot, version: int) -> None:
         key = snapshot.key
         try:
-            self._cache.put_job(parse.job(self._cluster.get(api.JOBS, key.namespace, key.name)))
+            self._cache.put_job(parse.job(self._cluster.get(JOBS, key.namespace, key.name)))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -252,13 +260,13 @@ class Applier:
                 return self._start(action, snapshot)
             case EndAttempt():
                 # Foreground: the Job exists until its pods are deleted.
-                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Foreground")
+                return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
-                return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.uid, "Background")
+                return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Background")
             case DeletePod():
                 return self._delete_orphan(action, snapshot)
             case DeleteJob():
-                return self._delete(snapshot, api.JOBS, snapshot.key.name, action.uid, "Background")
+                return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
             case FailPod():
                 return self._fail_pod(action, snapshot)
             case ReadJobFile():
@@ -282,46 +290,48 @@ class Applier:
                 attempt=action.number,
                 settings=self._pod_settings(owner),
             )
-            frozen = snapshot.findings.job_file == action.job
-            config_map = create(
-                self._cluster, api.CONFIG_MAPS, owner, shared.config_map(owner, action.job), known=frozen
+            frozen = snapshot.lookups.job_file == action.job
+            config_map = create_child(
+                self._cluster, CONFIG_MAPS, owner, job_objects.config_map(owner, action.job), known=frozen
             )
             if self._is_other(config_map, action.job, snapshot):
                 return True
-            create(self._cluster, api.SERVICES, owner, shared.service(owner), known=known)
-            create(self._cluster, api.NETWORK_POLICIES, owner, shared.network_policy(owner), known=known)
-            created = create(self._cluster, api.BATCH_JOBS, owner, job)
+            create_child(self._cluster, SERVICES, owner, job_objects.service(owner), known=known)
+            create_child(self._cluster, NETWORK_POLICIES, owner, job_objects.network_policy(owner), known=known)
+            created = create_child(self._cluster, BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
         except NotCreated as no:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
-        except NamespaceGone:
+        except NamespaceDeleted:
             return False
-        self._cache.put_batch_job(snapshot.key, parse.version(created), parse.batch_job(created))
-        self._cache.learn(snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False)
+        self._cache.put_batch_job(snapshot.key, parse.resource_version(created), parse.batch_job(created))
+        self._cache.update_lookups(
+            snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False
+        )
         self._known[snapshot.uid] = None
         while len(self._known) > _KNOWN_KEPT:
             self._known.popitem(last=False)
         return False
 
     def _refused(self, snapshot: Snapshot, refusal: Refusal) -> bool:
-        return self._cache.learn(snapshot.key, snapshot.uid, refusal=refusal)
+        return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _is_other(self, config_map: Raw, job: ResolvedJob, snapshot: Snapshot) -> bool:
         """Return whether an earlier attempt froze another job than this plan's; the cache then stores that job."""
         text = config_map.get("data", {}).get(JOB_FILE)
         if text is None or text == job.to_json():
             return False
-        found = read(text, snapshot)
+        found = read_frozen_job(text, snapshot)
         if found == job:
             return False
-        self._cache.learn(snapshot.key, snapshot.uid, job_file=found)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, job_file=found)
         return True
 
     def _read_job_file(self, snapshot: Snapshot) -> None:
         key = snapshot.key
         try:
-            found = self._cluster.get(api.CONFIG_MAPS, key.namespace, names.config_map(key.name))
+            found = self._cluster.get(CONFIG_MAPS, key.namespace, config_map_name(key.name))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -329,41 +339,43 @@ class Applier:
         references = found.get("metadata", {}).get("ownerReferences", ())
         text = found.get("data", {}).get(JOB_FILE)
         if text is None or snapshot.uid not in [each.get("uid") for each in references]:
-            self._cache.learn(key, snapshot.uid, job_file_missing=True)
+            self._cache.update_lookups(key, snapshot.uid, job_file_missing=True)
         else:
-            self._cache.learn(key, snapshot.uid, job_file=read(text, snapshot), job_file_missing=False)
+            self._cache.update_lookups(
+                key, snapshot.uid, job_file=read_frozen_job(text, snapshot), job_file_missing=False
+            )
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:
-            conditions = self._cluster.get(api.NODES, None, node).get("status", {}).get("conditions", ())
+            conditions = self._cluster.get(NODES, None, node).get("status", {}).get("conditions", ())
             lost = not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             lost = True
-        self._cache.learn_node(snapshot.key, snapshot.uid, node, lost)
+        self._cache.update_node(snapshot.key, snapshot.uid, node, lost)
 
     def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
         try:
-            owner = self._cluster.get(api.BATCH_JOBS, snapshot.key.namespace, action.batch_job)
+            owner = self._cluster.get(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             owner = {}
         if not owner or parse.uid(owner) != action.batch_job_uid:
-            return self._delete(snapshot, api.PODS, action.pod, action.uid, "Background")
+            return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
         # The watch stream selects by label: without it the Job's end would not be observed.
         if parse.owner(owner) == snapshot.key:
-            self._cache.put_batch_job(snapshot.key, parse.version(owner), parse.batch_job(owner))
+            self._cache.put_batch_job(snapshot.key, parse.resource_version(owner), parse.batch_job(owner))
             if self._cache.controls(snapshot.key, action.batch_job_uid):
                 return True
         # Its label or its owner reference was removed: delete the Job, because the next attempt waits for its pods.
         if "deletionTimestamp" in owner["metadata"]:
             return False
-        return self._delete(snapshot, api.BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
+        return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
 
     def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> bool:
-        at = stamp(self._clock())
+        at = format_time(self._clock())
         message = f"node {action.node} is lost, and the pod outlived its grace period"
         condition = {
             "type": "DisruptionTarget",
@@ -378,11 +390,11 @@ class Applier:
         try:
             # A strategic merge patch adds the condition; a JSON merge patch would replace the list.
             answer = self._cluster.patch(
-                api.PODS, namespace, action.pod, body, subresource="status", kind=api.STRATEGIC
+                PODS, namespace, action.pod, body, subresource="status", content_type=STRATEGIC_MERGE_PATCH
             )
         except ApiProblem as problem:
             return self._handle_missing(snapshot, action.uid, problem)
-        self._cache.put_pod(snapshot.key, parse.version(answer), parse.pod(answer))
+        self._cache.put_pod(snapshot.key, parse.resource_version(answer), parse.pod(answer))
         return False
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
@@ -399,7 +411,7 @@ class Applier:
         Returns whether the cache had it. Raises `problem` if it does not mean that the object is deleted.
         """
         if problem.status == 404 or _is_uid_conflict(problem):
-            return self._cache.gone(snapshot.key, uid)
+            return self._cache.remove_missing(snapshot.key, uid)
         if problem.status != 409:
             raise problem
         # Another conflict is resolved by the next reconcile.

@@ -1,22 +1,29 @@
-"""Kubernetes API client of the operator, and the API server's clock; the only module that imports the client library.
+"""Kubernetes client of the operator over `mptraining_api.kubernetes_api`, and the API server's clock.
 
-Requests and responses are plain mappings: the library's model objects take ten times the CPU time of the call itself.
 Every failure is an `ApiProblem`; calls are not retried here but by the work queue.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
-from typing import Any, Protocol
-from urllib.parse import quote
+from typing import Any
 
-from mptraining_api.spec import GROUP, VERSION
+from mptraining_api.kubernetes_api import (
+    JOBS,
+    JSON_PATCH,
+    MERGE_PATCH,
+    READ_SECONDS,
+    TOKEN_REVIEWS,
+    ApiProblem,
+    Raw,
+    Resource,
+    pages,
+    send,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +31,7 @@ _log = logging.getLogger(__name__)
 _LOGGED_CHANGE = 5.0
 
 
-def ahead(believed: float, *, sent: float, received: float, date: float) -> float:
+def clock_offset(believed: float, *, sent: float, received: float, date: float) -> float:
     """Return the seconds by which the server's clock is ahead: `believed`, clamped to the range of this response.
 
     `sent` and `received` are by the local clock, `date` by the server's, in seconds since 1970.
@@ -32,7 +39,7 @@ def ahead(believed: float, *, sent: float, received: float, date: float) -> floa
     return min(max(believed, date - received), date + 1.0 - sent)
 
 
-def read(date: str) -> float | None:
+def parse_http_date(date: str) -> float | None:
     """Parse an HTTP date (RFC 9110, section 5.6.7) to seconds since 1970; None if it is invalid."""
     try:
         return parsedate_to_datetime(date).timestamp()
@@ -43,108 +50,34 @@ def read(date: str) -> float | None:
 class ServerTime:
     """Callable clock: seconds since 1970 by the API server's clock, estimated from its responses. Thread-safe."""
 
-    def __init__(self, own: Callable[[], float]) -> None:
-        """`own` is this machine's clock, which is used until the first response."""
-        self.own = own
-        self._ahead = 0.0
+    def __init__(self, local: Callable[[], float]) -> None:
+        """`local` is this machine's clock, which is used until the first response."""
+        self.local = local
+        self._offset = 0.0
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        return self.own() + self._ahead
+        return self.local() + self._offset
 
-    def heard(self, date: str | None, *, sent: float) -> None:
+    def update(self, date: str | None, *, sent: float) -> None:
         """Update the estimate from the `Date` header of a response to a request sent at `sent` by the local clock."""
-        server_date = read(date) if date else None
+        server_date = parse_http_date(date) if date else None
         if server_date is None:
             return
         with self._lock:
-            before = self._ahead
-            self._ahead = ahead(before, sent=sent, received=self.own(), date=server_date)
-            changed = abs(self._ahead - before)
+            before = self._offset
+            self._offset = clock_offset(before, sent=sent, received=self.local(), date=server_date)
+            changed = abs(self._offset - before)
         if changed > _LOGGED_CHANGE:
             message = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
-            _log.warning(message, abs(self._ahead))
+            _log.warning(message, abs(self._offset))
 
 
-Raw = dict[str, Any]
-
-CONNECT_SECONDS = 5.0
-READ_SECONDS = 30.0
-PAGE = 500
-
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-JSON = "application/json-patch+json"
-# The library's response type by status code: plain mappings and lists instead of model objects.
-_PLAIN = dict.fromkeys((200, 201, 202), "object")
+# Called for every response with verb, resource and HTTP code; 0 without a response.
+Counter = Callable[[str, str, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A resource of the API server: its path prefix and plural name."""
-
-    prefix: str
-    plural: str
-    namespaced: bool = True
-
-    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Return the path of one object, of all in a namespace, or of all if `namespace` is None."""
-        parts = [self.prefix]
-        if self.namespaced and namespace is not None:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
-        parts += [quote(part, safe="") for part in (name, subresource) if part]
-        return "/".join(parts)
-
-
-JOBS = Resource(f"/apis/{GROUP}/{VERSION}", "mptrainingjobs")
-BATCH_JOBS = Resource("/apis/batch/v1", "jobs")
-PODS = Resource("/api/v1", "pods")
-EVENTS = Resource("/api/v1", "events")
-CONFIG_MAPS = Resource("/api/v1", "configmaps")
-SERVICES = Resource("/api/v1", "services")
-SECRETS = Resource("/api/v1", "secrets")
-NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies")
-LEASES = Resource("/apis/coordination.k8s.io/v1", "leases")
-NODES = Resource("/api/v1", "nodes", namespaced=False)
-TOKEN_REVIEWS = Resource("/apis/authentication.k8s.io/v1", "tokenreviews", namespaced=False)
-
-
-class ApiProblem(Exception):
-    """An error response of the API server, or no response.
-
-    `status` is the HTTP code, 0 without a response; `reason` is the reason of the Status object (AlreadyExists,
-    Forbidden, Conflict, …), `causes` are the reasons of its causes; `retry_after` is in seconds.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        retry_after: float | None = None,
-        causes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
-        self.causes = causes
-
-    @property
-    def namespace_is_going(self) -> bool:
-        """Whether the request was rejected because its namespace is being deleted."""
-        return self.status == 403 and ("NamespaceTerminating" in self.causes or "being terminated" in self.message)
-
-
-class Counter(Protocol):
-    """Callback for every response; `code` is 0 without one."""
-
-    def __call__(self, *, verb: str, resource: str, code: int) -> None: ...
-
-
-def _count_nothing(*, verb: str, resource: str, code: int) -> None:
+def _count_nothing(verb: str, resource: str, code: int) -> None:
     """Count nothing, without metrics."""
 
 
@@ -196,38 +129,22 @@ class Cluster:
 
     def serves(self, resource: Resource) -> bool:
         """Return whether API discovery lists the resource. Raises ApiProblem."""
-        *_, group, _version = resource.prefix.split("/")
         try:
-            if group != "api":
-                named = self._discovered("/apis").get("groups", ())
-                if group not in [each["name"] for each in named]:
+            if resource.group:
+                groups = self._send("GET", "/apis").get("groups", ())
+                if resource.group not in [each["name"] for each in groups]:
                     return False
-            found = self._discovered(resource.prefix).get("resources", ())
+            found = self._send("GET", resource.prefix).get("resources", ())
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             return False
         return resource.plural in [each["name"] for each in found]
 
-    def _discovered(self, path: str) -> Raw:
-        try:
-            answer, code = self._send("GET", path, {}, None, "application/json")
-        except ApiProblem as problem:
-            self._count(verb="get", resource="", code=problem.status)
-            raise
-        self._count(verb="get", resource="", code=code)
-        return answer
-
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
         """List objects in pages, each with the resourceVersion of the list; `namespace` None lists all namespaces."""
-        query = {"limit": str(PAGE), **selectors}
-        while True:
-            page = self._call("GET", "list", resource, namespace, query=query)
-            metadata = page.get("metadata", {})
-            yield page.get("items") or [], int(metadata.get("resourceVersion") or 0)
-            if not metadata.get("continue"):
-                return
-            query["continue"] = metadata["continue"]
+        for page in pages(lambda query: self._call("GET", "list", resource, namespace, query=query), selectors):
+            yield page.get("items") or [], int(page.get("metadata", {}).get("resourceVersion") or 0)
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         return self._call("GET", "get", resource, namespace, name)
@@ -247,13 +164,12 @@ class Cluster:
         body: Mapping[str, Any] | list[Raw],
         *,
         subresource: str = "",
-        kind: str = MERGE,
+        content_type: str = MERGE_PATCH,
         **query: str,
     ) -> Raw:
-        """Patch an object; `kind` is the content type, a uid or resourceVersion in `body` is a precondition."""
-        return self._call(
-            "PATCH", "patch", resource, namespace, name, subresource=subresource, body=body, kind=kind, query=query
-        )
+        """Patch an object; a uid or resourceVersion in `body` is a precondition."""
+        options = {"body": body, "content_type": content_type, "query": query}
+        return self._call("PATCH", "patch", resource, namespace, name, subresource, **options)
 
     def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str) -> None:
         """Delete the object of that uid; `propagation` is Foreground or Background, so that no pods are orphaned."""
@@ -276,7 +192,7 @@ class Cluster:
             {"op": "add", "path": "/status/progress", "value": progress},
         ]
         query = {"fieldManager": "mptraining-progress"}
-        return self.patch(JOBS, namespace, name, body, subresource="status", kind=JSON, **query)
+        return self.patch(JOBS, namespace, name, body, subresource="status", content_type=JSON_PATCH, **query)
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> Raw:
         """Create a TokenReview and return its `status`."""
@@ -291,64 +207,22 @@ class Cluster:
         resource: Resource,
         namespace: str | None,
         name: str = "",
-        *,
         subresource: str = "",
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | list[Raw] | None = None,
-        kind: str = "application/json",
+        **options: Any,
     ) -> Raw:
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        try:
-            answer, code = self._send(method, resource.path(namespace, name, subresource), query or {}, body, kind)
-        except ApiProblem as problem:
-            self._count(verb=verb, resource=called, code=problem.status)
-            raise
-        self._count(verb=verb, resource=called, code=code)
-        return answer
+        return self._send(method, resource.path(namespace, name, subresource), verb, called, **options)
 
-    def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | list[Raw] | None, kind: str
-    ) -> tuple[Raw, int]:
-        """Send a request with the library's generic call, which adds credentials; return the response and its code."""
-        import urllib3
-        from kubernetes.client.exceptions import ApiException
-
+    def _send(self, method: str, path: str, verb: str = "get", resource: str = "", **options: Any) -> Raw:
+        """Send a request, count its response and read the time from it; `options` as in `kubernetes_api.send`."""
         time = self._server_time
-        sent = time.own() if time else 0.0
+        sent = time.local() if time else 0.0
         try:
-            answer, code, headers = self._api.call_api(
-                path,
-                method,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": kind},
-                body=body,
-                auth_settings=["BearerToken"],
-                response_types_map=_PLAIN,
-                _request_timeout=(CONNECT_SECONDS, self._read_seconds),
-            )
-        except ApiException as error:
-            if error.status:
-                raise _problem(error.status, error.headers or {}, error.body or "") from None
-            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error.reason}") from None
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiProblem(0, "NoAnswer", f"{method} {path}: {error}") from None
+            answer, code, headers = send(self._api, method, path, read_seconds=self._read_seconds, **options)
+        except ApiProblem as problem:
+            self._count(verb, resource, problem.status)
+            raise
+        self._count(verb, resource, code)
         if time:
-            time.heard(headers.get("Date"), sent=sent)
-        return answer or {}, code
-
-
-def _problem(code: int, headers: Mapping[str, str], data: str) -> ApiProblem:
-    try:
-        parsed = json.loads(data)
-    except ValueError:
-        parsed = None
-    status = parsed if isinstance(parsed, dict) else {}
-    causes = (status.get("details") or {}).get("causes") or ()
-    after = headers.get("Retry-After", "")
-    return ApiProblem(
-        code,
-        status.get("reason") or "Unknown",
-        status.get("message") or data[:300] or "no message",
-        float(after) if after.isascii() and after.isdigit() else None,
-        tuple(str(cause.get("reason", "")) for cause in causes),
-    )
+            time.update(headers.get("Date"), sent=sent)
+        return answer

@@ -9,13 +9,12 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from mptraining_operator.apply import Announce, NotCreated
-from mptraining_operator.cluster import ApiProblem
+from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_operator.apply import Applier, NotCreated, RecordEvent
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -30,12 +29,6 @@ _RECONCILE_AFTER_WRITE = 2.0
 Planner = Callable[[Snapshot, float], Plan]
 
 
-class PlanApplier(Protocol):
-    """The part of `apply.Applier` that the reconciler needs."""
-
-    def apply(self, plan: Plan, seen: Seen) -> bool: ...
-
-
 class Reconciler:
     """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970."""
 
@@ -43,11 +36,11 @@ class Reconciler:
         self,
         queue: WorkQueue,
         cache: Cache,
-        applier: PlanApplier,
+        applier: Applier,
         *,
         plan: Planner,
         limits: Limits,
-        announce: Announce,
+        record_event: RecordEvent,
         observe: Callable[[float], None],
         clock: Callable[[], float],
         stopwatch: Callable[[], float],
@@ -57,7 +50,7 @@ class Reconciler:
         self._applier = applier
         self._plan = plan
         self._limits = limits
-        self._announce = announce
+        self._record_event = record_event
         self._observe = observe
         self._clock = clock
         self._stopwatch = stopwatch
@@ -81,23 +74,23 @@ class Reconciler:
             thread.join(max(0.0, until - self._stopwatch()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def dead(self) -> int:
+    def ended_workers(self) -> int:
         """Return the number of workers that have ended."""
         return sum(1 for thread in self._threads if not thread.is_alive())
 
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             try:
-                self.look_at(key)
+                self.reconcile(key)
             finally:
                 self._queue.done(key)
 
-    def look_at(self, key: Key) -> None:
+    def reconcile(self, key: Key) -> None:
         """Reconcile one job once; an error is logged and retried with exponential backoff."""
         began = self._stopwatch()
         try:
             self._reconcile(key)
-            self._queue.succeeded(key)
+            self._queue.forget(key)
         except ApiProblem as problem:
             delay = self._queue.retry(key, problem.retry_after or 0.0)
             text = "the API server's answer: %s; tried again in %.0f s"
@@ -116,7 +109,7 @@ class Reconciler:
 
     def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS_AT_ONCE):
-            seen = self._cache.seen(key, self._limits, self._reports_since)
+            seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             if seen is None:
                 return
             now = self._clock()
@@ -138,7 +131,7 @@ class Reconciler:
     def _apply_alone(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and apply while no other job starts, so that two jobs do not both take the last nodes."""
         with self._starting:
-            seen = self._cache.seen(key, self._limits, self._reports_since)
+            seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             plan = self._plan(seen.snapshot, now) if seen else Plan()
             return plan, seen is not None and self._applier.apply(plan, seen)
 
@@ -155,4 +148,4 @@ class Reconciler:
             snapshot = self._cache.snapshot(key, self._limits)
             if snapshot is not None:
                 message = f"the operator cannot reconcile this job and keeps retrying: {problem}"
-                self._announce(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))
+                self._record_event(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))

@@ -10,13 +10,14 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_api.spec import API_VERSION, KIND
-from mptraining_api.status import stamp
-from mptraining_operator.cluster import EVENTS, ApiProblem, Raw, Resource
+from mptraining_api.status import format_time
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Snapshot
 from mptraining_operator.resources.names import OPERATOR
@@ -34,14 +35,6 @@ _REPEATED_AFTER = 300.0
 _REMEMBERED = 5_000
 
 
-class Events(Protocol):
-    """The part of `cluster.Cluster` that the recorder needs."""
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _QueuedEvent:
     key: Key
@@ -56,18 +49,18 @@ class _QueuedEvent:
         return f"{self.key.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-class Announcer:
+class EventRecorder:
     """Queue of Events and the thread that writes them; `clock` is in seconds since 1970."""
 
-    def __init__(self, events: Events, *, host: str, clock: Callable[[], float]) -> None:
-        self._events = events
+    def __init__(self, cluster: Cluster, *, host: str, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
         self._host = host
         self._clock = clock
         self._waiting: queue.Queue[_QueuedEvent | None] = queue.Queue(LONGEST_QUEUE)
         # Count and time of the last write, by the name of the Event object.
         self._written: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="announce", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="event-recorder", daemon=True)
         self.dropped = 0
 
     def start(self) -> None:
@@ -84,14 +77,14 @@ class Announcer:
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
-    def announce(self, snapshot: Snapshot, announcement: EventRecord) -> None:
+    def record(self, snapshot: Snapshot, record: EventRecord) -> None:
         """Queue an Event without blocking; drop it if the queue is full."""
         try:
-            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, announcement))
+            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, record))
         except queue.Full:
             self.dropped += 1
 
-    def say_next(self, block: bool = False) -> bool:
+    def write_next(self, block: bool = False) -> bool:
         """Write the oldest queued Event; return False if the queue is empty or stopped. For the thread and tests."""
         try:
             event = self._waiting.get(block)
@@ -108,7 +101,7 @@ class Announcer:
         return True
 
     def _run(self) -> None:
-        while self.say_next(block=True):
+        while self.write_next(block=True):
             if not self._stopping.is_set():
                 self._stopping.wait(_PAUSE)
 
@@ -121,7 +114,7 @@ class Announcer:
             self._remember(event, count + 1, now)
             return
         try:
-            self._events.create(EVENTS, event.key.namespace, self._event(event, now))
+            self._cluster.create(EVENTS, event.key.namespace, self._event(event, now))
         except ApiProblem as problem:
             # The Event was written before this replica started.
             if problem.status != 409:
@@ -131,7 +124,9 @@ class Announcer:
     def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
         """Update the count of an Event; return whether the Event still exists."""
         try:
-            self._events.patch(EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": stamp(now)})
+            self._cluster.patch(
+                EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": format_time(now)}
+            )
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -161,8 +156,8 @@ class Announcer:
             "message": record.message[:LONGEST_MESSAGE],
             "type": record.type,
             "count": 1,
-            "firstTimestamp": stamp(now),
-            "lastTimestamp": stamp(now),
+            "firstTimestamp": format_time(now),
+            "lastTimestamp": format_time(now),
             "source": {"component": OPERATOR, "host": self._host},
             "reportingComponent": OPERATOR,
             "reportingInstance": self._host,

@@ -24,21 +24,21 @@ _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 
 
-def silent_loop(silence: Callable[[], float]) -> Check:
+def check_event_loop(seconds_since_tick: Callable[[], float]) -> Check:
     """Check that the event loop of the watch streams runs."""
 
     def check() -> str | None:
-        seconds = silence()
+        seconds = seconds_since_tick()
         return f"the watch streams' event loop has not run for {seconds:.0f} s" if seconds > LOOP_SILENT else None
 
     return check
 
 
-def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: Callable[[], int]) -> Check:
+def check_workers(longest_work: Callable[[], tuple[object, float] | None], ended_workers: Callable[[], int]) -> Check:
     """Check that no worker has ended or spends too long on one job."""
 
     def check() -> str | None:
-        ended, work = dead(), longest_work()
+        ended, work = ended_workers(), longest_work()
         if ended:
             return f"{ended} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
@@ -48,7 +48,7 @@ def stuck_worker(longest_work: Callable[[], tuple[object, float] | None], dead: 
     return check
 
 
-def old_queue(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> Check:
+def check_queue_age(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> Check:
     """Check that no queued job of a leader waits too long."""
 
     def check() -> str | None:
@@ -58,7 +58,7 @@ def old_queue(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> C
     return check
 
 
-def old_list(age: Callable[[], float | None], seconds: float) -> Check:
+def check_list_age(age: Callable[[], float | None], seconds: float) -> Check:
     """Check that the last complete list is recent; `seconds` is the interval between lists."""
 
     def check() -> str | None:
@@ -68,7 +68,7 @@ def old_list(age: Callable[[], float | None], seconds: float) -> Check:
     return check
 
 
-def unmet(condition: Callable[[], bool], otherwise: str) -> Check:
+def check_condition(condition: Callable[[], bool], otherwise: str) -> Check:
     """Check that the condition is met; `otherwise` is the problem until then."""
     return lambda: None if condition() else otherwise
 

@@ -9,11 +9,11 @@ import http.client
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
-from mptraining_operator.cluster import JOBS, LEASES, SECRETS, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import JOBS, LEASES, SECRETS, ApiProblem
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.auth import path
+from mptraining_operator.progress.auth import report_path
 from mptraining_operator.settings import OperatorSettings
 
 # The port of the Service; the replicas may listen on another one.
@@ -21,51 +21,47 @@ SERVICE_PORT = 8443
 _TIMEOUT = 10.0
 
 
-class Reads(Protocol):
-    """The part of `cluster.Cluster` that the checks need."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
-
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
-
-
 # Host and authority (PEM) -> HTTP status. Raises OSError.
-Reach = Callable[[str, str], int]
+Probe = Callable[[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check; `words` has the result and, after a failure, the next step."""
 
-    good: bool
-    words: str
+    passed: bool
+    text: str
 
     def __str__(self) -> str:
-        return f"{'ok' if self.good else 'FAILED'}: {self.words}"
+        return f"{'ok' if self.passed else 'FAILED'}: {self.text}"
 
 
-def findings(
-    settings: OperatorSettings, namespace: str, cluster: Reads, *, reach: Reach, wait: Callable[[float], object]
-) -> Iterator[Finding]:
+def run_checks(
+    settings: OperatorSettings, namespace: str, cluster: Cluster, *, probe: Probe, wait: Callable[[float], object]
+) -> Iterator[CheckResult]:
     """Run the checks in order; `wait` sleeps for a number of seconds."""
     yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
     yield _leader(settings, namespace, cluster, wait)
     if settings.progress.enabled:
-        yield _progress(settings, namespace, cluster, reach)
+        yield _progress(settings, namespace, cluster, probe)
 
 
-def _jobs(cluster: Reads, namespace: str | None) -> Finding:
+def _jobs(cluster: Cluster, namespace: str | None) -> CheckResult:
     where = f"in namespace {namespace}" if namespace else "in all namespaces"
     try:
         found, _ = next(cluster.pages(JOBS, namespace))
     except ApiProblem as problem:
         if problem.status == 404:
-            return Finding(False, "the resource MPTrainingJob is not installed: set crds.install, or apply crd.yaml")
-        return Finding(False, f"MPTrainingJobs {where}: {problem.message}. Look at the chart's rbac values.")
-    return Finding(True, f"MPTrainingJobs {where} can be listed: {len(found)} on the first page")
+            return CheckResult(
+                False, "the resource MPTrainingJob is not installed: set crds.install, or apply crd.yaml"
+            )
+        return CheckResult(False, f"MPTrainingJobs {where}: {problem.message}. Look at the chart's rbac values.")
+    return CheckResult(True, f"MPTrainingJobs {where} can be listed: {len(found)} on the first page")
 
 
-def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Callable[[float], object]) -> Finding:
+def _leader(
+    settings: OperatorSettings, namespace: str, cluster: Cluster, wait: Callable[[float], object]
+) -> CheckResult:
     lease = f"Lease {namespace}/{settings.lease.name}"
     logs = "Look at the logs of the operator's replicas."
     try:
@@ -74,39 +70,43 @@ def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Ca
         wait(settings.lease.duration_seconds)
         after = cluster.get(LEASES, namespace, settings.lease.name)
     except ApiProblem as problem:
-        return Finding(False, f"{lease}: {problem.message}. {logs}")
+        return CheckResult(False, f"{lease}: {problem.message}. {logs}")
     holder = after.get("spec", {}).get("holderIdentity")
     if not holder:
-        return Finding(False, f"{lease}: no replica holds it. {logs}")
+        return CheckResult(False, f"{lease}: no replica holds it. {logs}")
     if before.get("spec", {}).get("renewTime") == after.get("spec", {}).get("renewTime"):
         seconds = settings.lease.duration_seconds
-        return Finding(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
-    return Finding(True, f"{holder} leads and renews its Lease")
+        return CheckResult(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
+    return CheckResult(True, f"{holder} leads and renews its Lease")
 
 
-def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach: Reach) -> Finding:
-    from mptraining_operator.progress.certificate import Broken, dns_names, from_secret
+def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, probe: Probe) -> CheckResult:
+    from mptraining_operator.progress.certificate import InvalidCertificate, dns_names, from_secret
 
     host = dns_names(settings.progress.service, namespace)[0]
     secret = f"{settings.progress.service}-progress"
     try:
         authority = from_secret(cluster.get(SECRETS, namespace, secret)).ca_pem.decode()
-        status = reach(host, authority)
-    except (ApiProblem, Broken) as problem:
-        return Finding(False, f"Secret {namespace}/{secret}: {problem}")
+        status = probe(host, authority)
+    except (ApiProblem, InvalidCertificate) as problem:
+        return CheckResult(False, f"Secret {namespace}/{secret}: {problem}")
     except OSError as error:
-        return Finding(False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas.")
+        return CheckResult(
+            False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas."
+        )
     if status != http.HTTPStatus.UNAUTHORIZED:
-        return Finding(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right")
-    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token")
+        return CheckResult(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token instead of 401")
+    return CheckResult(
+        True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token"
+    )
 
 
-def reach(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
+def probe_endpoint(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
     """Return the HTTP status of a report without a token, over TLS that trusts only `authority` (PEM)."""
     context = ssl.create_default_context(cadata=authority)
     connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
     try:
-        connection.request("POST", path(Key("default", "self-check")), body=b"{}")
+        connection.request("POST", report_path(Key("default", "self-check")), body=b"{}")
         return connection.getresponse().status
     except http.client.HTTPException as error:
         raise OSError(f"no answer of HTTP: {error!r}") from None

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from mptraining_operator.cluster import LEASES, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import LEASES, ApiProblem, Raw
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.settings import Identity, LeaseSettings
 
 _log = logging.getLogger(__name__)
@@ -23,18 +24,8 @@ _log = logging.getLogger(__name__)
 _STOP_FRACTION = 0.8
 
 
-class Leases(Protocol):
-    """The part of `cluster.Cluster` that the election needs."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw: ...
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw: ...
-
-    def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw: ...
-
-
 @dataclass(frozen=True, slots=True)
-class SeenLease:
+class ObservedLease:
     """A Lease as observed by this replica.
 
     `version` changes with every renewal; `changed` is the time of the last observed change, by the monotonic clock.
@@ -47,7 +38,7 @@ class SeenLease:
     transitions: int = 0
 
 
-class Move(Enum):
+class LeaseAction(Enum):
     """The next action on a Lease."""
 
     CREATE = "create"
@@ -56,10 +47,10 @@ class Move(Enum):
     WAIT = "wait"
 
 
-def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLease:
+def observe(before: ObservedLease | None, raw: Mapping[str, Any], now: float) -> ObservedLease:
     """Return the observed Lease, with `changed` of `before` if its version is the same."""
     spec = raw.get("spec") or {}
-    found = SeenLease(
+    found = ObservedLease(
         holder=spec.get("holderIdentity") or "",
         duration=float(spec.get("leaseDurationSeconds") or 0),
         version=str(raw["metadata"].get("resourceVersion", "")),
@@ -69,15 +60,15 @@ def look(before: SeenLease | None, raw: Mapping[str, Any], now: float) -> SeenLe
     return replace(found, changed=before.changed) if before and before.version == found.version else found
 
 
-def decide(seen: SeenLease | None, identity: str, now: float, duration: float) -> Move:
+def next_action(seen: ObservedLease | None, identity: str, now: float, duration: float) -> LeaseAction:
     """Return this replica's next action; `seen` is None if there is no Lease, `duration` the minimum duration."""
     if seen is None:
-        return Move.CREATE
+        return LeaseAction.CREATE
     if seen.holder == identity:
-        return Move.RENEW
+        return LeaseAction.RENEW
     if not seen.holder:
-        return Move.TAKE
-    return Move.TAKE if now - seen.changed >= max(seen.duration, duration) else Move.WAIT
+        return LeaseAction.TAKE
+    return LeaseAction.TAKE if now - seen.changed >= max(seen.duration, duration) else LeaseAction.WAIT
 
 
 def must_stop(renewed: float, now: float, duration: float) -> bool:
@@ -90,19 +81,19 @@ class Election:
 
     def __init__(
         self,
-        leases: Leases,
+        cluster: Cluster,
         identity: Identity,
         settings: LeaseSettings,
         *,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._leases = leases
+        self._cluster = cluster
         self._identity = identity
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
-        self._seen: SeenLease | None = None
+        self._seen: ObservedLease | None = None
         self._raw: Raw = {}
         self._renewed = 0.0
         self.leading = False
@@ -133,7 +124,7 @@ class Election:
         try:
             self._write(holder="", transitions=self._seen.transitions if self._seen else 0)
         except ApiProblem as problem:
-            _log.warning("the lease was not released, a successor waits for it to run out: %s", problem)
+            _log.warning("the lease was not released, a successor waits until it expires: %s", problem)
 
     def _step_once(self, began: float) -> None:
         """Read and write the Lease. A leader writes first and reads only after a conflict.
@@ -153,22 +144,26 @@ class Election:
 
     def _read(self, began: float) -> None:
         try:
-            self._raw = self._leases.get(LEASES, self._identity.namespace, self._settings.name)
+            self._raw = self._cluster.get(LEASES, self._identity.namespace, self._settings.name)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             self._seen = None
         else:
-            self._seen = look(self._seen, self._raw, began)
+            self._seen = observe(self._seen, self._raw, began)
 
     def _advance(self, began: float) -> None:
-        move = decide(self._seen, self._identity.name, began, self._settings.duration_seconds)
-        if move is Move.WAIT or (self.leading and move is Move.TAKE):
+        move = next_action(self._seen, self._identity.name, began, self._settings.duration_seconds)
+        if move is LeaseAction.WAIT or (self.leading and move is LeaseAction.TAKE):
             return
         transitions = self._seen.transitions if self._seen else 0
-        if move is Move.CREATE:
+        if move is LeaseAction.CREATE:
             self._raw = {"metadata": {"name": self._settings.name, "namespace": self._identity.namespace}}
-        self._write(holder=self._identity.name, transitions=transitions + (move is Move.TAKE), make=move is Move.CREATE)
+        self._write(
+            holder=self._identity.name,
+            transitions=transitions + (move is LeaseAction.TAKE),
+            make=move is LeaseAction.CREATE,
+        )
         self._renewed = began
         self.leading = True
 
@@ -189,11 +184,11 @@ class Election:
             },
         }
         if make:
-            answer = self._leases.create(LEASES, self._identity.namespace, body)
+            answer = self._cluster.create(LEASES, self._identity.namespace, body)
         else:
-            answer = self._leases.replace(LEASES, self._identity.namespace, self._settings.name, body)
+            answer = self._cluster.replace(LEASES, self._identity.namespace, self._settings.name, body)
         self._raw = answer
-        self._seen = look(None, answer, self._monotonic())
+        self._seen = observe(None, answer, self._monotonic())
 
 
 class LeaseKeeper:

@@ -60,7 +60,7 @@ class Metrics:
     def observe_reconcile(self, seconds: float) -> None:
         self._reconcile.observe(seconds)
 
-    def count_call(self, *, verb: str, resource: str, code: int) -> None:
+    def count_call(self, verb: str, resource: str, code: int) -> None:
         self._calls.labels(verb, resource, str(code)).inc()
 
     def count_plan(self, plan: Plan) -> None:

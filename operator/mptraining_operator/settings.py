@@ -33,7 +33,7 @@ _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _FOLDER = r"(gs://[a-z0-9]|/).*"
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
-_RENEWALS = 0.4
+RENEWAL_FRACTION = 0.4
 
 
 def _like(pattern: str, expected: str) -> Callable[[str], str]:
@@ -94,9 +94,9 @@ class LeaseSettings(Model):
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Self:
-        most = self.duration_seconds * _RENEWALS
+        most = self.duration_seconds * RENEWAL_FRACTION
         if self.renew_seconds > most:
-            raise ValueError(f"renewSeconds of at most {most:g}, {_RENEWALS:g} times durationSeconds")
+            raise ValueError(f"renewSeconds of at most {most:g}, {RENEWAL_FRACTION:g} times durationSeconds")
         return self
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.accelerators import canonical, catalogue, chips, chips_per_pod, lookup, pods
+from mptraining_api.accelerators import canonical_name, catalogue, chips, chips_per_pod, lookup, pods
 from mptraining_api.problems import InvalidSpec
 
 TPU_SLICES = [
@@ -66,7 +66,7 @@ def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
     ],
 )
 def test_people_say_an_alias(alias: str, name: str) -> None:
-    assert canonical(alias) == name
+    assert canonical_name(alias) == name
 
 
 def test_no_alias_means_two_accelerators() -> None:

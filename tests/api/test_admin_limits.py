@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.admin_limits import JobLimits, refuse
+from mptraining_api.admin_limits import JobLimits, check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -27,7 +27,7 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
     job = MPTrainingJob.parse(document)
     resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback, experimental_multi_host_tpu=True))
     try:
-        refuse(
+        check_limits(
             job, resolved, JobLimits.parse(limits), operator_namespace="mptraining-system", operator_account="operator"
         )
     except OutsideLimits as problem:
@@ -59,19 +59,19 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
             {"accelerators": ["v100", "cpu"]},
             {},
             "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits.accelerators; expected one of "
-            "nvidia-tesla-v100, cpu. Ask whoever runs the operator.",
+            "nvidia-tesla-v100, cpu. Ask the operator's administrator.",
         ),
         (
             {"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
             {"podTemplate": {"image": "team/trainer:2"}},
             "spec.podTemplate.image: 'team/trainer:2' is outside limits.images (docker.io/team/trainer:1) and "
-            "limits.registries (gcr.io/team). Ask whoever runs the operator.",
+            "limits.registries (gcr.io/team). Ask the operator's administrator.",
         ),
         (
             {"registries": ["gcr.io"]},
             {"podTemplate": {"volumes": [{"name": "a", "image": {"reference": "evil.org/data"}}]}},
             "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside limits.registries (gcr.io). "
-            "Ask whoever runs the operator.",
+            "Ask the operator's administrator.",
         ),
         (
             {"registries": ["gcr.io"]},
@@ -83,13 +83,13 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
             {"nodesPerJob": 2},
             {},
             "spec.nodes: 3 nodes are more than limits.nodesPerJob allows; expected at most 2. "
-            "Ask whoever runs the operator.",
+            "Ask the operator's administrator.",
         ),
         (
             {"nodesPerNamespace": 2},
             {},
             "spec.nodes: 3 nodes are more than limits.nodesPerNamespace allows; expected at most 2. "
-            "Ask whoever runs the operator.",
+            "Ask the operator's administrator.",
         ),
         (
             {},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.admin_limits import ImageReference, lies_in, matches, parse_image, parse_location
+from mptraining_api.admin_limits import ImageReference, is_in_registry, matches, parse_image, parse_location
 
 DIGEST = "sha256:" + "0" * 64
 OTHER = "sha256:" + "1" * 64
@@ -58,7 +58,7 @@ def test_what_is_no_registry(text: str) -> None:
     ],
 )
 def test_an_image_lies_in_a_registry(image: str, location: str, inside: bool) -> None:
-    assert lies_in(parse_image(image), parse_location(location)) is inside
+    assert is_in_registry(parse_image(image), parse_location(location)) is inside
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ paths = st.lists(st.sampled_from(["p", "team", "library", "a-b"]), min_size=1, m
 def test_a_repository_in_full_means_itself(host: str, path: str) -> None:
     full = parse_image(f"{host}/{path}" if host else path).repository
     assert parse_image(full).repository == full
-    assert lies_in(parse_image(full), parse_location(full.rpartition("/")[0]))
-    assert not lies_in(parse_image(full), parse_location(full)), "an image is not inside itself"
+    assert is_in_registry(parse_image(full), parse_location(full.rpartition("/")[0]))
+    assert not is_in_registry(parse_image(full), parse_location(full)), "an image is not inside itself"
 
 
 @given(st.text(alphabet="aA1.:/@-_ *%\n", max_size=30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_api.run_folder import direction
+from mptraining_api.run_folder import metric_direction
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ from mptraining_api.run_folder import direction
     ],
 )
 def test_a_name_says_which_way_is_better(name: str, way: str | None) -> None:
-    assert direction(name) == way
+    assert metric_direction(name) == way

@@ -98,7 +98,7 @@ CALLS = {
     "mptrainingjobs": {"get": "apply", "list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
     "mptrainingjobs/status": {"patch": "apply"},
     # The API server's own check of blockOwnerDeletion.
-    "mptrainingjobs/finalizers": {"update": "resources.shared"},
+    "mptrainingjobs/finalizers": {"update": "resources.job_objects"},
     "jobs": {
         "get": "apply",
         "list": "watch.informer",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.comparison import Comparison, Row, better, compare, table
+from mptraining.comparison import Comparison, Row, better_direction, compare, table
 from mptraining_api.events import Event
 
 RunIn = Callable[..., Path]
@@ -113,4 +113,4 @@ def test_the_table_has_a_column_a_run(comparison: Comparison) -> None:
     ],
 )
 def test_which_way_a_metric_improves(name: str, way: str | None) -> None:
-    assert better(name) == way
+    assert better_direction(name) == way

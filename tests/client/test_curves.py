@@ -11,9 +11,9 @@ from mptraining.comparison_html import (
     WIDTH,
     Curve,
     chart,
+    downsampled,
     linear_axis,
     logarithmic_axis,
-    thinned,
     tick_text,
     value_axis,
 )
@@ -66,7 +66,7 @@ def test_tick_text() -> None:
 
 def test_thinned_keeps_the_ends() -> None:
     points = [(float(at), 0.0) for at in range(1000)]
-    kept = thinned(points, 10)
+    kept = downsampled(points, 10)
     assert (len(kept), kept[0], kept[-1]) == (10, points[0], points[-1])
 
 

@@ -125,7 +125,7 @@ def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     shell = Shell()
     shell.history_manager = shell  # type: ignore[attr-defined]
     for module in (notebooks, program, run):
-        monkeypatch.setattr(module, "shell", lambda: shell)
+        monkeypatch.setattr(module, "ipython_shell", lambda: shell)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     job: Any = tfc.run()
     assert job["job_id"].startswith("notebook-")
@@ -325,7 +325,7 @@ def test_an_unchanged_script_trains_here_by_one_command(
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
     monkeypatch.setenv(run.BACKEND, "cluster")
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_here", lambda document, package: made.append((document, package)))
+    monkeypatch.setattr(local, "train_locally", lambda document, package: made.append((document, package)))
     with pytest.raises(SystemExit) as caught:
         colab.main(["--here", "project/scale.py", "--lr=1"])
     assert caught.value.code == 0
@@ -334,14 +334,14 @@ def test_an_unchanged_script_trains_here_by_one_command(
     assert [file.path for file in package.files] == ["neighbour.py", "scale.py"]
     out = capsys.readouterr().out
     assert out.startswith("['--lr=1'] x __main__\n")
-    assert "note: K80 is offered no more: the job asks for 1 x T4 in place of 1 x K80" in out
+    assert "note: K80 is no longer offered: the job asks for 1 x T4 in place of 1 x K80" in out
 
 
 def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_here", lambda document, _: made.append(document))
+    monkeypatch.setattr(local, "train_locally", lambda document, _: made.append(document))
     monkeypatch.setenv(run.BACKEND, "")
     colab.run_here()
     tfc.run("train.py")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.helm_test import findings
+from mptraining_operator.helm_test import run_checks
 from mptraining_operator.settings import OperatorSettings
 from tests.testbed import ControlPlane, Exit, Refused, Run
 from tests.testbed.binaries import missing
@@ -123,15 +123,15 @@ def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) 
         assert authority.startswith("-----BEGIN CERTIFICATE-----")
         return 401
 
-    found = list(findings(settings, SYSTEM, cluster, reach=reach, wait=narrow_wait(narrow)))
-    assert [each.good for each in found] == [True, True, True], [str(each) for each in found]
+    found = list(run_checks(settings, SYSTEM, cluster, probe=reach, wait=narrow_wait(narrow)))
+    assert [each.passed for each in found] == [True, True, True], [str(each) for each in found]
     assert reached == [f"narrow.{SYSTEM}.svc"]
     elsewhere = OperatorSettings.parse(
         {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
     )
-    found = list(findings(elsewhere, SYSTEM, cluster, reach=reach, wait=lambda seconds: None))
-    assert [each.good for each in found] == [False, False, False]
-    assert all("forbidden" in each.words for each in found)
+    found = list(run_checks(elsewhere, SYSTEM, cluster, probe=reach, wait=lambda seconds: None))
+    assert [each.passed for each in found] == [False, False, False]
+    assert all("forbidden" in each.text for each in found)
 
 
 def narrow_wait(life: Any) -> Any:

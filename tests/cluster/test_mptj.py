@@ -226,7 +226,7 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     # Long enough for a first look.
     late = mptj("wait", "endless", "--timeout", "3")
     assert late.code == 124
-    assert "mptj: endless: still Running after 3 s. It goes on: mptj wait endless" in late.err
+    assert "mptj: endless: still Running after 3 s. The job continues; wait again: mptj wait endless" in late.err
     process = subprocess.Popen(
         # What a shell runs in the background ignores Ctrl-C, and so would its children.
         ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
@@ -240,7 +240,7 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "Detached; the job goes on. Attach again: mptj wait endless   End it: mptj cancel endless" in err
+    assert "Detached; the job continues. Attach again: mptj wait endless   Cancel it: mptj cancel endless" in err
     assert life.status("endless")["phase"] == "Running"
 
 
@@ -252,12 +252,12 @@ def pods_of(life: Any, name: str) -> list[str]:
 def test_suspend_resume_and_cancel(life: Any, mptj: Mptj) -> None:
     life.create("paused", lambda pod: Run())
     life.running("paused")
-    assert "goes on with: mptj resume paused" in mptj("suspend", "paused").out
+    assert "to continue it: mptj resume paused" in mptj("suspend", "paused").out
     life.phase("paused", "Suspended")
     life.wait(lambda: pods_of(life, "paused"), lambda left: not left)
     status = mptj("status", "paused").out
     assert "paused: Suspended" in status
-    assert "advice      go on with: mptj resume paused" in status
+    assert "advice      to continue: mptj resume paused" in status
     assert mptj("resume", "paused").code == 0
     life.running("paused", attempt=2)
     assert len(pods_of(life, "paused")) == 2
@@ -328,7 +328,7 @@ def test_from_python(life: Any, mptj: Mptj, submitted: Any, talking: Any, capsys
     job.logs(worker=1)
     assert "worker 1 loads flowers" in capsys.readouterr().out
     assert job.run_folder is None
-    with pytest.raises(mptraining.cluster.errors.ClusterProblem, match=r"the pod that kept its model has gone"):
+    with pytest.raises(mptraining.cluster.errors.ClusterProblem, match=r"the pod that kept its model no longer exists"):
         job.model()
 
 

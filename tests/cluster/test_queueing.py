@@ -106,8 +106,8 @@ def test_admitted_taken_back_and_admitted_elsewhere(life: Any, queue: Queue) -> 
     (child,) = life.batch_jobs("moved")
     assert child["metadata"]["uid"] == made["metadata"]["uid"]
     assert operators(child) == operators(made)
-    said = life.told("moved", "Queued: the machines were taken")
-    assert len([each for each in said if each.startswith("Queued: the machines were taken")]) == 1
+    said = life.told("moved", "Queued: the machines were preempted")
+    assert len([each for each in said if each.startswith("Queued: the machines were preempted")]) == 1
 
 
 def operators(child: dict[str, Any]) -> list[tuple[str, str]]:

@@ -312,7 +312,7 @@ def test_a_frozen_job_that_somebody_slipped_in_is_not_trained(life: Any, user: R
     user.patch(f"{life.jobs}/slipped", {"spec": {"runPolicy": {"suspend": False}}})
     said = life.waits("slipped", "ChildNameTaken")
     assert "ConfigMap slipped-job" in said
-    assert "is not the job that status.jobDigest vouches for. Delete the ConfigMap" in said
+    assert "does not match status.jobDigest. Delete the ConfigMap" in said
     assert life.batch_jobs("slipped") == []
     # The way out that the message names; the second ConfigMap is the operator's, the job the user's own.
     user.delete(f"{config_maps}/slipped-job")

@@ -13,8 +13,8 @@ import pytest
 
 import mptraining
 import mptraining.tensorflow_cloud as tfc
-from mptraining.cluster.api import JOBS
 from mptraining.packaging.package import CONFIG_MAP_BYTES
+from mptraining_api.kubernetes_api import JOBS
 from mptraining_api.problems import InvalidProgram
 from mptraining_records.storage import storage
 from tests.testbed import ControlPlane
@@ -36,7 +36,9 @@ def test_a_notebook_becomes_a_job(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Other tests make nodes in this control plane.
-    monkeypatch.setattr("mptraining.cluster.submit.lacking", lambda server, job: (f"no {job.accelerator.type} now",))
+    monkeypatch.setattr(
+        "mptraining.cluster.submit.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
+    )
     job = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert isinstance(job, mptraining.Job)
     assert "advice: no nvidia-tesla-t4 now\n" in capsys.readouterr().out

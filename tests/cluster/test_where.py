@@ -14,9 +14,10 @@ import pytest
 from kubernetes import client
 
 from mptraining.cluster import gke as google
-from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import Where, connect
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
+from mptraining_api.kubernetes_api import JOBS
 from tests.testbed import ControlPlane
 from tests.testbed.google.gke import GkeServer
 
@@ -72,7 +73,7 @@ def test_gke_by_its_dns_endpoint(
 
 def test_a_token_that_has_run_out_is_replaced_before_the_next_request(gke: GkeServer, namespace: str) -> None:
     configuration = client.Configuration()
-    found = google.find(**PLACE)
+    found = google.find_cluster(**PLACE)
     google.configure(configuration, found)
     server = ApiServer(client.ApiClient(configuration), name="GKE", namespace=namespace)
     assert server.items(JOBS) == []

@@ -31,14 +31,14 @@ from typer.main import get_command
 
 from mptraining.cli.main import app
 from mptraining_api.model import Model
-from mptraining_api.outcomes import OUTCOMES, SEEN_FROM_OUTSIDE, Budget
+from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, MPTrainingJob
 from mptraining_api.status import Condition, JobStatus, Phase
-from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
+from tools.helm_chart import ChartValues
 
 ROOT = Path(__file__).parents[2]
 # Every page of the guide: a new one is checked from the day it is written.
@@ -288,7 +288,7 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
         Budget.INFRASTRUCTURE_RETRIES: "`infrastructureRetries`",
     }
     told = {row[0].strip("`"): row[2] for row in _table("docs/guide/reference.md", "## Reasons")}
-    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *SEEN_FROM_OUTSIDE)}
+    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *OPERATOR_OUTCOMES)}
 
 
 def test_the_guide_names_every_reason_to_wait() -> None:

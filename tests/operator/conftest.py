@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_operator.cluster import JOBS, ApiProblem, Resource
+from mptraining_api.kubernetes_api import JOBS, ApiProblem, Resource
 from tests.fakes import Clock
 
 Raw = dict[str, Any]
@@ -23,7 +23,7 @@ _CONFLICTS = {
 
 
 class FakeCluster:
-    """As cluster.Cluster. `calls` lists (verb, plural, name); `refuse` makes the next such call fail."""
+    """Replaces `cluster.Cluster`. `calls` lists (verb, plural, name); `refuse` makes the next such call fail."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str | None, str], Raw] = {}
@@ -96,7 +96,7 @@ class FakeCluster:
         body: Mapping[str, Any],
         *,
         subresource: str = "",
-        kind: str = "",
+        content_type: str = "",
         **query: str,
     ) -> Raw:
         self._call("patch", resource, name)

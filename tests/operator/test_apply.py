@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
-from mptraining_operator import cluster as api_server
 from mptraining_operator.apply import Applier, NotCreated, digest, status_changes
-from mptraining_operator.cluster import ApiProblem
 from mptraining_operator.plan.actions import (
     DeleteJob,
     DeletePod,
@@ -26,10 +25,10 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
-from mptraining_operator.resources import shared
+from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from tests.fakes import Clock
 
 Make = Callable[..., dict[str, Any]]
@@ -46,19 +45,19 @@ class Bench:
         self.cache = Cache(clock)
         self.said: list[str] = []
         self.counted: list[Plan] = []
-        self.cache.put_job(parse.job(api.put(api_server.JOBS, raw)))
+        self.cache.put_job(parse.job(api.put(JOBS, raw)))
         self.applier = Applier(
             api,
             self.cache,
             pod_settings=lambda owner: PodSettings(),
-            announce=lambda snapshot, announcement: self.said.append(announcement.reason),
+            record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
         )
 
     @property
-    def seen(self) -> Seen:
-        found = self.cache.seen(KEY, Limits())
+    def seen(self) -> VersionedSnapshot:
+        found = self.cache.versioned_snapshot(KEY, Limits())
         assert found is not None
         return found
 
@@ -67,8 +66,8 @@ class Bench:
         return self.seen.snapshot
 
     @property
-    def findings(self) -> Lookups:
-        return self.snapshot.findings
+    def lookups(self) -> Lookups:
+        return self.snapshot.lookups
 
     @property
     def job(self) -> ResolvedJob:
@@ -77,8 +76,8 @@ class Bench:
         return resolve(job, ClusterSettings(default_image="trainer:1"))
 
     @property
-    def owner(self) -> shared.Owner:
-        return shared.Owner("team", "flowers", "job-1")
+    def owner(self) -> job_objects.Owner:
+        return job_objects.Owner("team", "flowers", "job-1")
 
     def apply(self, **plan: Any) -> bool:
         return self.applier.apply(Plan(**plan), self.seen)
@@ -106,13 +105,13 @@ def test_status_stands_before_anything_is_created(bench: Bench) -> None:
     # Own writes are known at once; the digest of what is frozen stands in the status before the ConfigMap is there.
     assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
-    assert bench.findings.job_file == bench.job
+    assert bench.lookups.job_file == bench.job
 
 
 def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
     seen = bench.seen
-    raw = bench.api.get(api_server.JOBS, "team", "flowers")
-    bench.api.put(api_server.JOBS, {**raw, "status": {"phase": "Suspended"}})
+    raw = bench.api.get(JOBS, "team", "flowers")
+    bench.api.put(JOBS, {**raw, "status": {"phase": "Suspended"}})
     bench.api.calls.clear()
     plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=(EventRecord("Started", ""),))
     assert bench.applier.apply(plan, seen)
@@ -125,14 +124,14 @@ def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
 def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
     seen = bench.seen
     if gone_at == "get":
-        bench.api.refuse("patch", api_server.JOBS, ApiProblem(409, "Conflict", "modified"))
+        bench.api.refuse("patch", JOBS, ApiProblem(409, "Conflict", "modified"))
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.applier.apply(Plan(status=STARTED), seen)
-    assert bench.cache.seen(KEY, Limits()) is None
+    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
 def test_other_refusals_of_the_status_come_through(bench: Bench) -> None:
-    bench.api.refuse("patch", api_server.JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
+    bench.api.refuse("patch", JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
     with pytest.raises(ApiProblem) as caught:
         bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     assert caught.value.retry_after == 7.0
@@ -161,13 +160,13 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     assert bench.api.written() == [*ONCE, ("create", "jobs", "flowers-1")]
     # What is known to be ours is not read again; the Indexed Job is.
     assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
     assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
 
 
 def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) -> None:
     bench.start()
-    raw = bench.api.get(api_server.JOBS, "team", "flowers")
+    raw = bench.api.get(JOBS, "team", "flowers")
     again = Bench(bench.api, clock, raw)
     bench.api.calls.clear()
     assert not again.start()
@@ -177,25 +176,25 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
         "networkpolicies",
         "jobs",
     ]
-    assert again.findings.job_file == again.job
+    assert again.lookups.job_file == again.job
 
 
 def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, frozen))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, frozen))
     assert bench.start()
-    assert bench.findings.job_file == frozen
+    assert bench.lookups.job_file == frozen
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
     assert not bench.apply(actions=(StartAttempt(1, frozen),))
     assert ("create", "jobs", "flowers-1") in bench.api.calls
 
 
 def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
-    body = shared.config_map(bench.owner, bench.job)
+    body = job_objects.config_map(bench.owner, bench.job)
     body["data"]["job.json"] = '{"version": 99}'
-    bench.api.put(api_server.CONFIG_MAPS, body)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert refusal.kind == "Refused"
     assert "another version" in refusal.message
@@ -206,49 +205,49 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     [
         ({"kind": "MPTrainingJob", "name": "flowers", "uid": "earlier", "controller": True}, "being deleted"),
         ({"kind": "Deployment", "name": "web", "uid": "x", "controller": True}, "Deployment 'web'"),
-        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "nobody"),
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "without a controller"),
     ],
 )
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
-    body = shared.service(bench.owner)
+    body = job_objects.service(bench.owner)
     body["metadata"]["ownerReferences"] = [controller]
-    bench.api.put(api_server.SERVICES, body)
+    bench.api.put(SERVICES, body)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "Service flowers-workers", bench.clock.now)
     assert words in refusal.message
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
 def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
-    body = shared.service(bench.owner)
+    body = job_objects.service(bench.owner)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.api.put(api_server.SERVICES, body)
+    bench.api.put(SERVICES, body)
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert "being deleted" in bench.findings.refusal.message
+    assert bench.lookups.refusal is not None
+    assert "being deleted" in bench.lookups.refusal.message
 
 
 def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
-    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA, times=2)
+    bench.api.refuse("create", BATCH_JOBS, QUOTA, times=2)
     assert bench.start()
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.kind, refusal.child, refusal.message) == ("Refused", "Job flowers-1", "exceeded quota: jobs")
     bench.clock.now += 10
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert bench.findings.refusal.at == bench.clock.now
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.at == bench.clock.now
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
     bench.start()
-    bench.api.refuse("create", api_server.BATCH_JOBS, QUOTA)
+    bench.api.refuse("create", BATCH_JOBS, QUOTA)
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 @pytest.mark.parametrize(
@@ -261,10 +260,10 @@ def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
     ],
 )
 def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
-    bench.api.refuse("create", api_server.BATCH_JOBS, problem)
+    bench.api.refuse("create", BATCH_JOBS, problem)
     assert bench.start()
-    assert bench.findings.refusal is not None
-    assert bench.findings.refusal.kind == kind
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.kind == kind
 
 
 @pytest.mark.parametrize(
@@ -276,24 +275,24 @@ def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: st
     ],
 )
 def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiProblem) -> None:
-    bench.api.refuse("create", api_server.SERVICES, problem)
+    bench.api.refuse("create", SERVICES, problem)
     assert not bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
     assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
 
 
 def test_an_api_server_in_trouble_is_the_queues_business(bench: Bench) -> None:
     for status in (0, 429, 500, 503):
-        bench.api.refuse("create", api_server.SERVICES, ApiProblem(status, "Trouble", "later"))
+        bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
         with pytest.raises(ApiProblem):
             bench.start()
-    assert bench.findings.refusal is None
+    assert bench.lookups.refusal is None
 
 
 def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
     job = bench.job.model_copy(update={"image": None})
     assert bench.apply(actions=(StartAttempt(1, job),))
-    refusal = bench.findings.refusal
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert refusal.kind == "Invalid"
     assert "image" in refusal.message
@@ -304,11 +303,11 @@ def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
     bench.start()
     uid = bench.snapshot.batch_jobs[0].uid
     assert not bench.apply(actions=(EndAttempt("flowers-1", "another"), ForgetAttempt("flowers-9", "gone")))
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1")
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1")
     assert not bench.apply(actions=(EndAttempt("flowers-1", uid),))
-    assert bench.api.find(api_server.BATCH_JOBS, "team", "flowers-1") is None
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
     assert not bench.apply(actions=(DeletePod("nobody", "x", "flowers-1", uid), DeleteJob("job-1")))
-    assert bench.api.find(api_server.JOBS, "team", "flowers") is None
+    assert bench.api.find(JOBS, "team", "flowers") is None
 
 
 def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
@@ -324,16 +323,16 @@ def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
 def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench, lost: str) -> None:
     """Its pods are ours, and nobody looks after them: once, not in a loop."""
     bench.start()
-    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     uid = stored["metadata"]["uid"]
     del stored["metadata"]["labels" if lost == "label" else "ownerReferences"]
-    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    stored = bench.api.put(BATCH_JOBS, stored)
     if lost == "label":
         # What a stream with a selector calls deleted; its status goes on changing.
-        bench.cache.remove_child(KEY, uid, parse.version(stored))
-        bench.api.put(api_server.BATCH_JOBS, stored)
+        bench.cache.remove_child(KEY, uid, parse.resource_version(stored))
+        bench.api.put(BATCH_JOBS, stored)
     else:
-        bench.cache.put_batch_job(KEY, parse.version(stored), parse.batch_job(stored))
+        bench.cache.put_batch_job(KEY, parse.resource_version(stored), parse.batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
@@ -342,24 +341,24 @@ def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench,
 
 def test_a_job_without_label_that_is_going_is_left_to_go(bench: Bench) -> None:
     bench.start()
-    stored = bench.api.get(api_server.BATCH_JOBS, "team", "flowers-1")
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     del stored["metadata"]["ownerReferences"]
     stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    stored = bench.api.put(api_server.BATCH_JOBS, stored)
+    stored = bench.api.put(BATCH_JOBS, stored)
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", stored["metadata"]["uid"]),))
     assert bench.api.calls == [("get", "jobs", "flowers-1")]
 
 
 def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
-    bench.api.refuse("delete", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    bench.api.refuse("delete", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
     with pytest.raises(ApiProblem):
         bench.apply(actions=(EndAttempt("flowers-1", "x"),))
 
 
 def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
-    stored = bench.api.put(api_server.PODS, raw_pod())
-    bench.cache.put_pod(KEY, parse.version(stored), parse.pod(stored))
+    stored = bench.api.put(PODS, raw_pod())
+    bench.cache.put_pod(KEY, parse.resource_version(stored), parse.pod(stored))
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
@@ -377,8 +376,8 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     bench.cache.put_pod(KEY, 30, parse.pod(pod))
     bench.cache.put_batch_job(KEY, 20, parse.batch_job(job))
     if other:
-        bench.api.put(api_server.PODS, raw_pod(uid="pod-9"))
-        bench.api.put(api_server.BATCH_JOBS, raw_batch_job(uid="batch-9"))
+        bench.api.put(PODS, raw_pod(uid="pod-9"))
+        bench.api.put(BATCH_JOBS, raw_batch_job(uid="batch-9"))
     assert bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert bench.snapshot.pods == ()
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
@@ -390,44 +389,44 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     assert bench.snapshot.pods == ()
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.apply(actions=(DeleteJob("job-1"),))
-    assert bench.cache.seen(KEY, Limits()) is None
+    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
     bench.cache.put_pod(KEY, 30, parse.pod(raw_pod()))
-    bench.api.refuse("patch", api_server.PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
+    bench.api.refuse("patch", PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
     assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
 
 
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
-    assert bench.findings.job_file_missing
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, bench.job))
+    assert bench.lookups.job_file_missing
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.job))
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.findings.job_file, bench.findings.job_file_missing) == (bench.job, False)
+    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (bench.job, False)
 
 
 def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
     """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
     assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
-    assert bench.findings.job_file is None
-    refusal = bench.findings.refusal
+    assert bench.lookups.job_file is None
+    refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
-    assert "is not the job that status.jobDigest vouches for. Delete the ConfigMap" in refusal.message
+    assert "does not match status.jobDigest. Delete the ConfigMap" in refusal.message
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 
 def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(api_server.CONFIG_MAPS, shared.config_map(bench.owner, forged))
-    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json is not the job"):
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
+    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
         bench.apply(actions=(ReadJobFile(),))
-    assert bench.findings.job_file == bench.job
+    assert bench.lookups.job_file == bench.job
 
 
 def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Bench) -> None:
@@ -440,25 +439,25 @@ def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Be
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
-    body = shared.config_map(shared.Owner("team", "flowers", "earlier"), bench.job)
-    bench.api.put(api_server.CONFIG_MAPS, body)
+    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier"), bench.job)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.findings.job_file, bench.findings.job_file_missing) == (None, True)
+    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (None, True)
 
 
 def test_asking_for_nodes(bench: Bench) -> None:
     def node(name: str, ready: str) -> None:
         conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]
-        bench.api.put(api_server.NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
+        bench.api.put(NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
 
     node("well", "True")
     node("silent", "Unknown")
     assert bench.apply(actions=tuple(ReadNode(name) for name in ("well", "silent", "gone")))
-    assert dict(bench.findings.lost_nodes) == {"well": False, "silent": True, "gone": True}
+    assert dict(bench.lookups.lost_nodes) == {"well": False, "silent": True, "gone": True}
 
 
 def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
     seen = bench.seen
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
-    assert dict(bench.findings.lost_nodes) == {}
+    assert dict(bench.lookups.lost_nodes) == {}

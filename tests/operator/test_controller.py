@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem
 from mptraining_api.status import JobStatus, Phase
-from mptraining_operator import cluster as api_server
-from mptraining_operator.cluster import ApiProblem
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
@@ -33,7 +32,7 @@ class Applied:
         self.answers = list(answers)
         self.plans: list[Plan] = []
 
-    def apply(self, plan: Plan, seen: Seen) -> bool:
+    def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         self.plans.append(plan)
         answer = self.answers.pop(0) if self.answers else False
         if isinstance(answer, Exception):
@@ -63,7 +62,7 @@ class Bench:
             self.applied,
             plan=make,
             limits=Limits(),
-            announce=lambda snapshot, announcement: self.said.append(announcement),
+            record_event=lambda snapshot, announcement: self.said.append(announcement),
             observe=self.seconds.append,
             clock=clock,
             stopwatch=clock,
@@ -77,7 +76,7 @@ class Bench:
 
 def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 1
     assert bench.next_in(clock) == 30
     assert len(bench.seconds) == 1
@@ -85,13 +84,13 @@ def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> Non
 
 def test_after_a_write_there_is_a_second_look(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.RUNNING), wake_at=clock.now + 30))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 2
 
 
 def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) is None
 
 
@@ -104,21 +103,21 @@ def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make)
         return Plan()
 
     bench.reconciler._plan = make
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     bench.reconciler.start(0, reports_since=990.0)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert heard == [None, 990.0]
 
 
 def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 3
 
 
 def test_but_not_for_ever(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), *[True] * 100, plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == PLANS_AT_ONCE
     assert bench.next_in(clock) == 1
 
@@ -127,7 +126,7 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     bench.queue.retry(KEY)
     bench.cache.remove_job(KEY, "job-1", 99)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.applied.plans == []
     assert bench.queue.failures(KEY) == 0
 
@@ -139,7 +138,7 @@ def test_trouble_is_tried_again_later_each_time_and_said_once(
     waits = []
     for _ in range(7):
         bench.queue.take(0)
-        bench.reconciler.look_at(KEY)
+        bench.reconciler.reconcile(KEY)
         bench.queue.done(KEY)
         waits.append(bench.next_in(clock))
         clock.now += 60
@@ -150,13 +149,13 @@ def test_trouble_is_tried_again_later_each_time_and_said_once(
     assert not any(record.exc_info for record in caplog.records)
     # Well again: the count begins anew.
     bench.queue.take(0)
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.queue.failures(KEY) == 0
 
 
 def test_the_api_servers_wish_for_a_pause_is_kept(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
-    bench.reconciler.look_at(KEY)
+    bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 40
 
 
@@ -165,7 +164,7 @@ def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
 ) -> None:
     bench = Bench(clock, raw_job(), plan=ZeroDivisionError("a policy divides"))
     with caplog.at_level(logging.ERROR):
-        bench.reconciler.look_at(KEY)
+        bench.reconciler.reconcile(KEY)
     assert caplog.records[0].exc_info
     assert bench.next_in(clock) == 0.25
 
@@ -182,7 +181,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
     done = threading.Event()
 
     class Failing(Applied):
-        def apply(self, plan: Plan, seen: Seen) -> bool:
+        def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             super().apply(plan, seen)
             if len(self.plans) == 3:
                 done.set()
@@ -196,7 +195,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         applied,
         plan=lambda snapshot, now: Plan(),
         limits=Limits(),
-        announce=lambda snapshot, announcement: None,
+        record_event=lambda snapshot, announcement: None,
         observe=lambda seconds: None,
         clock=Moving(),
         stopwatch=time.monotonic,
@@ -206,10 +205,10 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
     assert done.wait(60)
-    assert reconciler.dead() == 0
+    assert reconciler.ended_workers() == 0
     queue.stop()
     assert reconciler.join(60)
-    assert reconciler.dead() == 2
+    assert reconciler.ended_workers() == 2
 
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
@@ -217,25 +216,25 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
 ) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
-    intake.put(api_server.PODS, raw_pod())
-    intake.put(api_server.BATCH_JOBS, raw_batch_job())
-    intake.put(api_server.EVENTS, raw_event())
+    intake.put(PODS, raw_pod())
+    intake.put(BATCH_JOBS, raw_batch_job())
+    intake.put(EVENTS, raw_event())
     assert queue.take(0) is None
     clock.now += COALESCE
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.put(api_server.JOBS, raw_job())
+    intake.put(JOBS, raw_job())
     assert queue.take(0) == KEY
     queue.done(KEY)
-    for resource, raw in ((api_server.JOBS, raw_job(version=11)), (api_server.PODS, raw_pod(version=31))):
+    for resource, raw in ((JOBS, raw_job(version=11)), (PODS, raw_pod(version=31))):
         intake.put(resource, raw)
     clock.now += 1
     assert queue.take(0) is None
-    intake.remove(api_server.PODS, raw_pod(version=32))
+    intake.remove(PODS, raw_pod(version=32))
     clock.now += 1
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.remove(api_server.JOBS, raw_job(version=12))
+    intake.remove(JOBS, raw_job(version=12))
     assert queue.take(0) == KEY
     assert cache.job_keys() == ()
 
@@ -245,7 +244,7 @@ def test_strangers_are_passed_over(clock: Clock, raw_pod: Make, raw_event: Make)
     intake = Intake(cache, queue)
     pod = raw_pod()
     pod["metadata"]["labels"] = {}
-    for resource, raw in ((api_server.PODS, pod), (api_server.EVENTS, raw_event(name="backup"))):
+    for resource, raw in ((PODS, pod), (EVENTS, raw_event(name="backup"))):
         intake.put(resource, raw)
         intake.remove(resource, raw)
     clock.now += 1
@@ -261,8 +260,8 @@ def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[
 def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     api.page_size = 2
     for number in range(5):
-        api.put(api_server.JOBS, raw_job(f"j{number}", uid=f"u{number}"))
-    api.put(api_server.PODS, raw_pod())
+        api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
+    api.put(PODS, raw_pod())
     lists, cache, _ = relister(api, clock)
     assert lists.age() is None
     assert not lists.complete.is_set()
@@ -280,15 +279,15 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     lists, cache, _ = relister(api, clock)
     intake = lists._intake
     for resource, raw in (
-        (api_server.JOBS, raw_job("stays", uid="s")),
-        (api_server.JOBS, raw_job()),
-        (api_server.PODS, raw_pod()),
-        (api_server.BATCH_JOBS, raw_batch_job()),
-        (api_server.EVENTS, raw_event()),
+        (JOBS, raw_job("stays", uid="s")),
+        (JOBS, raw_job()),
+        (PODS, raw_pod()),
+        (BATCH_JOBS, raw_batch_job()),
+        (EVENTS, raw_event()),
     ):
         intake.put(resource, api.put(resource, raw))
     # The stream is ahead of the list that is under way.
-    intake.put(api_server.JOBS, raw_job("fresh", uid="f", version=10_000))
+    intake.put(JOBS, raw_job("fresh", uid="f", version=10_000))
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
     lists.run_once()
@@ -305,11 +304,11 @@ def test_one_object_that_cannot_be_read_stops_no_list(
 ) -> None:
     """And is not taken for gone: its bad news may be about a pod that was read before."""
     lists, cache, _ = relister(api, clock)
-    api.put(api_server.JOBS, raw_job())
-    api.put(api_server.PODS, raw_pod())
+    api.put(JOBS, raw_job())
+    api.put(PODS, raw_pod())
     lists.run_once()
-    api.put(api_server.PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
-    api.put(api_server.PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    api.put(PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
     lists.run_once()
     found = cache.snapshot(KEY, Limits())
     assert found is not None
@@ -326,8 +325,8 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
     def writes(verb: str, plural: str, name: str) -> None:
         if plural == "mptrainingjobs":
             api.before = lambda *_: None
-            api.put(api_server.BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
-            api.put(api_server.JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+            api.put(BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
 
     api.before = writes
     lists.run_once()
@@ -335,7 +334,7 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
     assert torn is not None
     assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
     assert lists.age() == 0
-    assert lists.anew(threading.Event())
+    assert lists.list_until_complete(threading.Event())
     whole = cache.snapshot(KEY, Limits())
     assert whole is not None
     assert whole.batch_job(2) is not None
@@ -349,15 +348,15 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
             return self.is_set()
 
     lists, _, _ = relister(api, clock)
-    api.refuse("list", api_server.PODS, ApiProblem(500, "InternalError", "etcd"))
-    api.refuse("list", api_server.PODS, ZeroDivisionError("ours"))
-    assert lists.anew(Impatient())
+    api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", PODS, ZeroDivisionError("ours"))
+    assert lists.list_until_complete(Impatient())
     assert lists.complete.is_set()
     assert "etcd" in caplog.text
     assert "ours" in caplog.text
     stopped = threading.Event()
     stopped.set()
-    assert not lists.anew(stopped)
+    assert not lists.list_until_complete(stopped)
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
@@ -367,7 +366,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
     lists, _, _ = relister(api, clock)
     lists.run_once()
     clock.now += age
-    assert lists.pause() == pause
+    assert lists.seconds_until_relist() == pause
     listed = len(api.calls)
     lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
     lists.start()
@@ -376,7 +375,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
         time.sleep(0.005)
     # The thread begins with a list of its own.
     listed = len(api.calls)
-    lists.soon()
+    lists.request_relist()
     while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
         time.sleep(0.005)
     lists.stop()
@@ -387,10 +386,10 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
 def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Clock) -> None:
     lists, _, _ = relister(api, clock)
     told: list[int] = []
-    lists._returned = lambda: told.append(len(api.calls))
+    lists._on_served_again = lambda: told.append(len(api.calls))
     lists.run_once()
-    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
-    api.refuse("list", api_server.BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
     for _ in range(2):
         with pytest.raises(ApiProblem):
             lists.run_once()
@@ -402,7 +401,7 @@ def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Cl
 
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
     for namespace in ("a", "b", "c"):
-        api.put(api_server.JOBS, raw_job(namespace=namespace, uid=namespace))
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
     lists, cache, _ = relister(api, clock, ("a", "b"))
     lists.run_once()
     assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
@@ -412,7 +411,7 @@ def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_jo
 def test_a_missing_resource_is_said_in_one_plain_line(
     api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.refuse("list", api_server.JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
     lists, _, _ = relister(api, time)  # type: ignore[arg-type]
     lists._clock = time.monotonic
     lists.start()

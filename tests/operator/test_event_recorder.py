@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_operator.cluster import EVENTS, ApiProblem
-from mptraining_operator.event_recorder import LONGEST_MESSAGE, LONGEST_QUEUE, Announcer
+from mptraining_api.kubernetes_api import EVENTS, ApiProblem
+from mptraining_operator.event_recorder import LONGEST_MESSAGE, LONGEST_QUEUE, EventRecorder
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
@@ -26,11 +26,11 @@ def snapshot(raw_job: Callable[..., dict[str, Any]], clock: Clock) -> Snapshot:
 
 
 def test_an_event_is_about_the_job(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = Announcer(api, host="op-0", clock=clock)
-    announcer.announce(snapshot, EventRecord("Restarting", "x" * 5000, "Warning"))
+    announcer = EventRecorder(api, host="op-0", clock=clock)
+    announcer.record(snapshot, EventRecord("Restarting", "x" * 5000, "Warning"))
     assert api.calls == []
-    assert announcer.say_next()
-    assert not announcer.say_next()
+    assert announcer.write_next()
+    assert not announcer.write_next()
     (event,) = [raw for key, raw in api.objects.items() if key[0] == "events"]
     assert event["metadata"]["namespace"] == "team"
     assert event["metadata"]["name"].startswith("flowers.")
@@ -43,11 +43,11 @@ def test_an_event_is_about_the_job(api: Any, clock: Clock, snapshot: Snapshot) -
 
 
 def test_the_same_words_are_counted_now_and_then(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = Announcer(api, host="op-0", clock=clock)
+    announcer = EventRecorder(api, host="op-0", clock=clock)
 
     def say(message: str = "waiting") -> None:
-        announcer.announce(snapshot, EventRecord("Pending", message))
-        announcer.say_next()
+        announcer.record(snapshot, EventRecord("Pending", message))
+        announcer.write_next()
 
     say()
     say()
@@ -62,50 +62,50 @@ def test_the_same_words_are_counted_now_and_then(api: Any, clock: Clock, snapsho
 
 
 def test_an_event_that_expired_is_made_anew(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = Announcer(api, host="op-0", clock=clock)
-    announcer.announce(snapshot, EventRecord("Pending", "waiting"))
-    announcer.say_next()
+    announcer = EventRecorder(api, host="op-0", clock=clock)
+    announcer.record(snapshot, EventRecord("Pending", "waiting"))
+    announcer.write_next()
     api.objects.clear()
     clock.now += 3600
-    announcer.announce(snapshot, EventRecord("Pending", "waiting"))
-    announcer.say_next()
+    announcer.record(snapshot, EventRecord("Pending", "waiting"))
+    announcer.write_next()
     assert [call[0] for call in api.calls] == ["create", "patch", "create"]
 
 
 def test_what_a_predecessor_said_is_not_said_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     for _ in range(2):
-        announcer = Announcer(api, host="op-0", clock=clock)
-        announcer.announce(snapshot, EventRecord("Started", "attempt 1"))
-        assert announcer.say_next()
+        announcer = EventRecorder(api, host="op-0", clock=clock)
+        announcer.record(snapshot, EventRecord("Started", "attempt 1"))
+        assert announcer.write_next()
     assert len(api.objects) == 1
 
 
 def test_refusals_are_nobodys_trouble(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     api.refuse("create", EVENTS, ApiProblem(403, "Forbidden", "no"))
-    announcer = Announcer(api, host="op-0", clock=clock)
-    announcer.announce(snapshot, EventRecord("Started", "attempt 1"))
-    assert announcer.say_next()
-    announcer.announce(snapshot, EventRecord("Started", "attempt 1"))
-    assert announcer.say_next()
+    announcer = EventRecorder(api, host="op-0", clock=clock)
+    announcer.record(snapshot, EventRecord("Started", "attempt 1"))
+    assert announcer.write_next()
+    announcer.record(snapshot, EventRecord("Started", "attempt 1"))
+    assert announcer.write_next()
     assert len(api.objects) == 1
 
 
 def test_too_many_are_dropped_rather_than_waited_for(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = Announcer(api, host="op-0", clock=clock)
+    announcer = EventRecorder(api, host="op-0", clock=clock)
     for number in range(LONGEST_QUEUE + 5):
-        announcer.announce(snapshot, EventRecord("Many", str(number)))
+        announcer.record(snapshot, EventRecord("Many", str(number)))
     assert announcer.dropped == 5
 
 
 def test_the_thread_says_what_is_left_before_it_ends(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = Announcer(api, host="op-0", clock=clock)
+    announcer = EventRecorder(api, host="op-0", clock=clock)
     announcer.start()
     for number in range(5):
-        announcer.announce(snapshot, EventRecord("Left", str(number)))
+        announcer.record(snapshot, EventRecord("Left", str(number)))
     announcer.stop(5)
     assert len(api.objects) == 5
 
 
 def test_a_recorder_that_was_never_started_can_be_stopped(api: Any, clock: Clock) -> None:
     """SIGTERM may come in the operator's first moment."""
-    Announcer(api, host="op-0", clock=clock).stop()
+    EventRecorder(api, host="op-0", clock=clock).stop()

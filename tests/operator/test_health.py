@@ -59,27 +59,27 @@ def test_a_check_that_fails_is_a_cause() -> None:
 
 @pytest.mark.parametrize(("seconds", "well"), [(0.0, True), (29.0, True), (31.0, False)])
 def test_a_silent_loop(seconds: float, well: bool) -> None:
-    assert (health.silent_loop(lambda: seconds)() is None) == well
+    assert (health.check_event_loop(lambda: seconds)() is None) == well
 
 
 def test_workers() -> None:
-    assert health.stuck_worker(lambda: None, lambda: 0)() is None
-    assert health.stuck_worker(lambda: ("team/flowers", 119.0), lambda: 0)() is None
-    assert "team/flowers for 121 s" in (health.stuck_worker(lambda: ("team/flowers", 121.0), lambda: 0)() or "")
-    assert "2 worker threads" in (health.stuck_worker(lambda: None, lambda: 2)() or "")
+    assert health.check_workers(lambda: None, lambda: 0)() is None
+    assert health.check_workers(lambda: ("team/flowers", 119.0), lambda: 0)() is None
+    assert "team/flowers for 121 s" in (health.check_workers(lambda: ("team/flowers", 121.0), lambda: 0)() or "")
+    assert "2 worker threads" in (health.check_workers(lambda: None, lambda: 2)() or "")
 
 
 def test_a_queue_is_only_a_leaders_business() -> None:
-    assert health.old_queue(lambda: 500.0, lambda: False)() is None
-    assert health.old_queue(lambda: 500.0, lambda: True)() == "a job has been waiting for a worker for 500 s"
-    assert health.old_queue(lambda: 100.0, lambda: True)() is None
+    assert health.check_queue_age(lambda: 500.0, lambda: False)() is None
+    assert health.check_queue_age(lambda: 500.0, lambda: True)() == "a job has been waiting for a worker for 500 s"
+    assert health.check_queue_age(lambda: 100.0, lambda: True)() is None
 
 
 @pytest.mark.parametrize(("age", "well"), [(None, True), (1799.0, True), (1801.0, False)])
 def test_lists(age: float | None, well: bool) -> None:
-    assert (health.old_list(lambda: age, 600)() is None) == well
+    assert (health.check_list_age(lambda: age, 600)() is None) == well
 
 
 def test_unmet() -> None:
-    assert health.unmet(lambda: True, "no")() is None
-    assert health.unmet(lambda: False, "no")() == "no"
+    assert health.check_condition(lambda: True, "no")() is None
+    assert health.check_condition(lambda: False, "no")() == "no"

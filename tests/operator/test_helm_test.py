@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mptraining_api.kubernetes_api import LEASES, SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.__main__ import app
-from mptraining_operator.cluster import LEASES, SECRETS, ApiProblem, Raw, Resource
-from mptraining_operator.helm_test import findings, reach
-from mptraining_operator.progress.certificate import Certificate, issue, to_secret
+from mptraining_operator.helm_test import probe_endpoint, run_checks
+from mptraining_operator.progress.certificate import Certificate, issue_certificate, to_secret
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.settings import OperatorSettings, ProgressSettings
 
-CERTIFICATE = issue(("localhost",), time.time())
+CERTIFICATE = issue_certificate(("localhost",), time.time())
 
 
 class ApiServer:
@@ -50,7 +50,7 @@ def said(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> 
         return status
 
     chosen = OperatorSettings.parse(settings)
-    return [str(each) for each in findings(chosen, "ops", server, reach=answer, wait=lambda seconds: None)]
+    return [str(each) for each in run_checks(chosen, "ops", server, probe=answer, wait=lambda seconds: None)]
 
 
 def test_an_operator_that_works() -> None:
@@ -88,9 +88,11 @@ def test_the_endpoint_is_asked_over_tls_that_its_own_authority_signed() -> None:
     server = ProgressServer(ProgressSettings(port=0), None, None, None, Keeper(), host="127.0.0.1")  # type: ignore[arg-type]
     server.start()
     try:
-        assert reach("localhost", CERTIFICATE.ca_pem.decode(), port=server.port) == 401
+        assert probe_endpoint("localhost", CERTIFICATE.ca_pem.decode(), port=server.port) == 401
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            reach("localhost", issue(("localhost",), time.time()).ca_pem.decode(), port=server.port)
+            probe_endpoint(
+                "localhost", issue_certificate(("localhost",), time.time()).ca_pem.decode(), port=server.port
+            )
     finally:
         server.stop()
 

@@ -9,35 +9,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.cluster import LEASES, ApiProblem
-from mptraining_operator.leader_election import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
+from mptraining_api.kubernetes_api import LEASES, ApiProblem
+from mptraining_operator.leader_election import (
+    Election,
+    LeaseAction,
+    LeaseKeeper,
+    ObservedLease,
+    must_stop,
+    next_action,
+    observe,
+)
 from mptraining_operator.settings import Identity, LeaseSettings
 from tests.fakes import Clock
 
 SETTINGS = LeaseSettings(duration_seconds=10, renew_seconds=2.0)
 
 
-def seen(holder: str, changed: float, duration: float = 10) -> SeenLease:
-    return SeenLease(holder, duration, "1", changed)
+def seen(holder: str, changed: float, duration: float = 10) -> ObservedLease:
+    return ObservedLease(holder, duration, "1", changed)
 
 
 @pytest.mark.parametrize(
     ("lease", "now", "move"),
     [
-        (None, 0, Move.CREATE),
-        (seen("me", 0), 5, Move.RENEW),
-        (seen("me", 0), 500, Move.RENEW),
-        (seen("", 0), 0, Move.TAKE),
-        (seen("other", 0), 0, Move.WAIT),
-        (seen("other", 0), 9.9, Move.WAIT),
-        (seen("other", 0), 10, Move.TAKE),
+        (None, 0, LeaseAction.CREATE),
+        (seen("me", 0), 5, LeaseAction.RENEW),
+        (seen("me", 0), 500, LeaseAction.RENEW),
+        (seen("", 0), 0, LeaseAction.TAKE),
+        (seen("other", 0), 0, LeaseAction.WAIT),
+        (seen("other", 0), 9.9, LeaseAction.WAIT),
+        (seen("other", 0), 10, LeaseAction.TAKE),
         # Its holder runs with a longer duration than this replica, or a shorter one.
-        (seen("other", 0, duration=30), 12, Move.WAIT),
-        (seen("other", 0, duration=1), 5, Move.WAIT),
+        (seen("other", 0, duration=30), 12, LeaseAction.WAIT),
+        (seen("other", 0, duration=1), 5, LeaseAction.WAIT),
     ],
 )
-def test_what_to_do(lease: SeenLease | None, now: float, move: Move) -> None:
-    assert decide(lease, "me", now, 10) == move
+def test_what_to_do(lease: ObservedLease | None, now: float, move: LeaseAction) -> None:
+    assert next_action(lease, "me", now, 10) == move
 
 
 def test_only_ones_own_clock_counts() -> None:
@@ -45,11 +53,11 @@ def test_only_ones_own_clock_counts() -> None:
         "metadata": {"resourceVersion": "7"},
         "spec": {"holderIdentity": "other", "leaseDurationSeconds": 10, "renewTime": "1999-01-01T00:00:00.000000Z"},
     }
-    first = look(None, raw, 100.0)
+    first = observe(None, raw, 100.0)
     assert (first.holder, first.changed) == ("other", 100.0)
-    assert look(first, raw, 105.0).changed == 100.0
+    assert observe(first, raw, 105.0).changed == 100.0
     raw["metadata"]["resourceVersion"] = "8"
-    assert look(first, raw, 106.0).changed == 106.0
+    assert observe(first, raw, 106.0).changed == 106.0
 
 
 def test_a_leader_stops_before_its_lease_is_over() -> None:

@@ -9,8 +9,8 @@ from mptraining_operator.plan.actions import Loss, Plan
 def test_what_prometheus_reads() -> None:
     metrics = Metrics()
     metrics.watch(jobs_by_phase=lambda: {"Running": 3}, queue_age=lambda: 1.5, queue_depth=lambda: 2)
-    metrics.count_call(verb="patch", resource="mptrainingjobs/status", code=200)
-    metrics.count_call(verb="get", resource="nodes", code=0)
+    metrics.count_call("patch", "mptrainingjobs/status", 200)
+    metrics.count_call("get", "nodes", 0)
     metrics.observe_reconcile(0.02)
     metrics.count_plan(Plan(restart="Preempted", losses=(Loss("nvidia-tesla-t4", 40.0), Loss("cpu", -1.0))))
     metrics.count_plan(Plan())

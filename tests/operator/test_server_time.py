@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.cluster import ServerTime, ahead, read
+from mptraining_operator.cluster import ServerTime, clock_offset, parse_http_date
 
 SKEWS = st.floats(-90_000, 90_000)
 SECONDS = st.floats(0, 40)
@@ -25,7 +25,7 @@ def test_what_is_believed_is_possible_and_never_gets_worse(
         sent, own = own, own + there
         date = float(int(own + skew))
         own += back
-        after = ahead(believed, sent=sent, received=own, date=date)
+        after = clock_offset(believed, sent=sent, received=own, date=date)
         assert abs(after - skew) <= max(abs(believed - skew), 1e-6), "a slow answer takes nothing back"
         assert abs(after - skew) <= there + back + 1 + 1e-6
         believed, own = after, own + pause
@@ -33,8 +33,8 @@ def test_what_is_believed_is_possible_and_never_gets_worse(
 
 def test_a_clock_that_is_right_stays_as_it_is() -> None:
     own = 1000.7
-    assert ahead(0.0, sent=own, received=own + 0.1, date=1000.0) == 0.0
-    assert ahead(0.0, sent=own, received=own + 30, date=1010.0) == 0.0
+    assert clock_offset(0.0, sent=own, received=own + 0.1, date=1000.0) == 0.0
+    assert clock_offset(0.0, sent=own, received=own + 30, date=1010.0) == 0.0
 
 
 @pytest.mark.parametrize("skew", [-60, 60])
@@ -44,7 +44,7 @@ def test_a_clock_that_is_a_minute_off_is_put_right_by_one_answer(skew: int, capl
     assert time() == true + skew
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            time.heard(formatdate(int(true), usegmt=True), sent=time.own())
+            time.update(formatdate(int(true), usegmt=True), sent=time.local())
     assert abs(time() - true) <= 1
     assert len(caplog.messages) == 1, "said once"
     assert "60 s apart" in caplog.messages[0] or "59 s apart" in caplog.messages[0]
@@ -53,6 +53,6 @@ def test_a_clock_that_is_a_minute_off_is_put_right_by_one_answer(skew: int, capl
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Jan 2026 00:00:00 GMT"])
 def test_no_date_is_no_news(date: str | None) -> None:
     time = ServerTime(lambda: 5.0)
-    time.heard(date, sent=4.0)
+    time.update(date, sent=4.0)
     assert time() == 5.0
-    assert date is None or read(date) is None
+    assert date is None or parse_http_date(date) is None

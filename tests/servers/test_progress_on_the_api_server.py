@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from mptraining_api import events
-from mptraining_operator.cluster import SECRETS, ApiProblem, Cluster
+from mptraining_api.kubernetes_api import SECRETS, ApiProblem
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, path
+from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, report_path
 from mptraining_operator.progress.certificate import CertificateKeeper
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.writer import ProgressWriter
@@ -104,7 +105,7 @@ class World:
 
     @property
     def url(self) -> str:
-        return f"https://localhost:{self.server.port}{path(self.key)}"
+        return f"https://localhost:{self.server.port}{report_path(self.key)}"
 
     def post(self, token: str, tmp_path: Path) -> requests.Response:
         authority = tmp_path / "ca.pem"

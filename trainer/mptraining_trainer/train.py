@@ -20,7 +20,7 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
 from mptraining_api.problems import InvalidData, ResumeRefused
-from mptraining_api.resolve.batch_size import suggestion
+from mptraining_api.resolve.batch_size import scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_records.reading.order import Position
 from mptraining_records.storage import storage
@@ -226,7 +226,7 @@ def _warn_about_batch_size(state: CheckpointState, built: BuildResult, notice: C
     if before is None or before == now or built.job.learning_rate.factor != 1.0:
         return
     per_epoch = built.context.batching.steps_per_pass
-    written = suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
+    written = scaling_suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
     said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
     notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
 

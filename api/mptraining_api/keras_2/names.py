@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Public names of `tf.keras` in tf_keras 2.21 that Keras 3.15 does not have, with all names below them.
-REMOVED = frozenset(
+KERAS_2_ONLY = frozenset(
     {
         "applications.regnet", "applications.resnet_rs", "backend.experimental", "backend.function",
         "backend.in_test_phase", "backend.in_train_phase", "backend.learning_phase", "backend.learning_phase_scope",
@@ -19,7 +19,7 @@ REMOVED = frozenset(
     }
 )  # fmt: skip
 # Public names of `tf.keras` in Keras 3.15 that tf_keras 2.21 does not have: a program with them is for Keras 3.
-ADDED = frozenset(
+KERAS_3_ONLY = frozenset(
     {
         "Variable", "KerasTensor", "Operation", "StatelessScope", "RematScope", "Function", "remat", "config",
         "activations.glu", "activations.hard_silu", "activations.leaky_relu", "activations.log_softmax",
@@ -66,7 +66,7 @@ METHODS = {
     "add_update": "assign to variables in call",
 }
 # Libraries whose layers and models need tf_keras since TensorFlow 2.16.
-OF_TF_KERAS = {
+TF_KERAS_LIBRARIES = {
     "tensorflow_hub.KerasLayer": "tensorflow_hub's layer is one of tf_keras",
     "tensorflow_probability.layers": "tensorflow_probability's layers are those of tf_keras",
     "tensorflow_model_optimization": "tensorflow_model_optimization needs tf_keras",
@@ -76,4 +76,4 @@ OF_TF_KERAS = {
     "tf_keras": "it is Keras 2",
 }
 # Functions of tf.keras.backend that accept a symbolic tensor in Keras 3, too.
-OF_SYMBOLIC = frozenset({"keras.backend.int_shape", "keras.backend.ndim", "keras.backend.dtype"})
+SYMBOLIC_BACKEND_FUNCTIONS = frozenset({"keras.backend.int_shape", "keras.backend.ndim", "keras.backend.dtype"})

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mptraining_api.keras_2.names import (
-    ADDED,
     CLASS_ARGUMENTS,
+    KERAS_2_ONLY,
+    KERAS_3_ONLY,
     LAYER_ARGUMENTS,
     METHOD_ARGUMENTS,
     METHODS,
-    OF_SYMBOLIC,
-    OF_TF_KERAS,
-    REMOVED,
+    SYMBOLIC_BACKEND_FUNCTIONS,
+    TF_KERAS_LIBRARIES,
 )
 
 # Maximum number of assignments and operators to follow from a path to its text.
@@ -42,31 +42,32 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class KerasCode:
-    """Signs of the Keras generation in a source. `bare`: it imports `keras` itself, which is Keras 3 in every job.
+    """Signs of the Keras generation in a source.
 
-    `ignored` are arguments that tf_keras accepts and does not use.
+    `imports_keras`: it imports `keras` itself, which is Keras 3 in every job. `ignored` are arguments that tf_keras
+    accepts and does not use.
     """
 
     keras_2: tuple[Sign, ...] = ()
     keras_3: tuple[Sign, ...] = ()
     ignored: tuple[Sign, ...] = ()
-    bare: bool = False
+    imports_keras: bool = False
 
     @property
     def needs_legacy(self) -> bool:
         """Return whether the source has signs of Keras 2 and none of Keras 3, and does not import `keras`."""
-        return bool(self.keras_2) and not self.keras_3 and not self.bare
+        return bool(self.keras_2) and not self.keras_3 and not self.imports_keras
 
     def __add__(self, other: KerasCode) -> KerasCode:
         return KerasCode(
             self.keras_2 + other.keras_2,
             self.keras_3 + other.keras_3,
             self.ignored + other.ignored,
-            self.bare or other.bare,
+            self.imports_keras or other.imports_keras,
         )
 
 
-def read(text: str) -> KerasCode:
+def detect_in_source(text: str) -> KerasCode:
     """Return the signs in a program's source, in the order of lines; none if it is not Python."""
     try:
         with warnings.catch_warnings():
@@ -80,7 +81,7 @@ def read(text: str) -> KerasCode:
         tuple(sorted(visitor.keras_2, key=lambda sign: sign.line)),
         tuple(sorted(visitor.keras_3, key=lambda sign: sign.line)),
         tuple(sorted(visitor.ignored, key=lambda sign: sign.line)),
-        visitor.bare,
+        visitor.imports_keras,
     )
 
 
@@ -89,7 +90,7 @@ _CLAUSE = re.compile(r"(===|==|~=|<=|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-macos", "tensorflow-intel"})
 
 
-def of_requirements(text: str) -> KerasCode:
+def detect_in_requirements(text: str) -> KerasCode:
     """Return the lines of a requirements file that need TensorFlow before 2.16 or Keras before 3."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -106,7 +107,7 @@ def of_requirements(text: str) -> KerasCode:
 _IMAGE = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)|deeplearning-platform-release/tf2?-\w+[.:](\d+)-(\d+)")
 
 
-def of_image(image: str | None) -> KerasCode:
+def detect_in_image(image: str | None) -> KerasCode:
     """Return a sign if the tag of a container image is that of TensorFlow before 2.16."""
     found = _IMAGE.search(image or "")
     if found is None:
@@ -134,7 +135,7 @@ class _KerasVisitor(ast.NodeVisitor):
     keras_2: list[Sign] = field(default_factory=list)
     keras_3: list[Sign] = field(default_factory=list)
     ignored: list[Sign] = field(default_factory=list)
-    bare: bool = False
+    imports_keras: bool = False
 
     def __post_init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -273,8 +274,8 @@ class _KerasVisitor(ast.NodeVisitor):
     def _check_import(self, node: ast.stmt, full: str) -> None:
         root = full.partition(".")[0]
         # keras.utils and keras.datasets work with models of both generations.
-        self.bare |= root == "keras" and not full.startswith(("keras.utils.", "keras.datasets."))
-        for name, why in OF_TF_KERAS.items():
+        self.imports_keras |= root == "keras" and not full.startswith(("keras.utils.", "keras.datasets."))
+        for name, why in TF_KERAS_LIBRARIES.items():
             if full == name or full.startswith(f"{name}."):
                 self._add_sign(node, why, f"import {full}")
         if root in ("keras_hub", "keras_cv", "keras_nlp"):
@@ -289,8 +290,8 @@ class _KerasVisitor(ast.NodeVisitor):
                 continue
             name = full.removeprefix(root)
             for known, signs, why in (
-                (REMOVED, self.keras_2, "not in Keras 3"),
-                (ADDED, self.keras_3, "new in Keras 3"),
+                (KERAS_2_ONLY, self.keras_2, "not in Keras 3"),
+                (KERAS_3_ONLY, self.keras_3, "new in Keras 3"),
             ):
                 if any(part in known for part in _prefixes(name)):
                     signs.append(Sign(getattr(node, "lineno", 0), full.replace("tensorflow.", "tf.", 1), why))
@@ -299,7 +300,7 @@ class _KerasVisitor(ast.NodeVisitor):
         full = self._qualified(node)
         if full is not None:
             self._check_name(node, full)
-            for name, why in OF_TF_KERAS.items():
+            for name, why in TF_KERAS_LIBRARIES.items():
                 if full == name and "." in name:
                     self._add_sign(node, why)
             return
@@ -414,7 +415,7 @@ class _KerasVisitor(ast.NodeVisitor):
         """Return whether a function needs TensorFlow's tensors."""
         if full.startswith("tensorflow.keras."):
             name = full.removeprefix("tensorflow.")
-            return name.startswith("keras.backend.") and name not in OF_SYMBOLIC
+            return name.startswith("keras.backend.") and name not in SYMBOLIC_BACKEND_FUNCTIONS
         return full.startswith("tensorflow.") and full.rpartition(".")[2] not in ("print", "function", "Module")
 
     def _check_paths(self, node: ast.Call, kind: str) -> None:

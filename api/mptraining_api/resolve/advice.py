@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
-from mptraining_api.resolve.batch_size import SCALING, rule_for, suggestion
+from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
 
 MOST = 6
@@ -41,7 +41,9 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
         )
     if job.output is None:
         if spot:
-            yield ("Spot without output.uri: whenever a machine is taken away, training starts again from nothing.")
+            yield (
+                "Spot without output.uri: whenever a machine is preempted, training starts again from the beginning."
+            )
         else:
             yield (
                 "No output.uri: in a cluster nothing can be resumed, and the model has to be fetched within 600 s of "
@@ -100,7 +102,7 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
     if size and job.replicas * accumulated > 1 and factor == 1.0 and as_requested and not decided:
         update = size * job.replicas * accumulated
         optimizer = job.training.optimizer.class_name if job.training.optimizer else None
-        written = suggestion(
+        written = scaling_suggestion(
             optimizer,
             size,
             update,
@@ -111,7 +113,7 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
             f"An update sees {update} examples, and the learning rate stays as written: if it was found for {size} on "
             f"one device, {written}."
         )
-    rule = job.training.optimizer and rule_for(job.training.optimizer.class_name)
+    rule = job.training.optimizer and scaling_rule(job.training.optimizer.class_name)
     if factor != 1.0 and rule == "SquareRoot" and any(choice.because.startswith("Linear") for choice in job.choices):
         assert job.training.optimizer is not None
         yield f"rule: Linear is for SGD; {job.training.optimizer.class_name} wants SquareRoot."

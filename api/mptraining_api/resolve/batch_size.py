@@ -17,10 +17,10 @@ SCALING = "spec.training.learningRateScaling"
 KERAS_BATCH_SIZE = 32
 
 
-def global_batch_size(spec: JobSpec, asked: Devices) -> int:
+def global_batch_size(spec: JobSpec, requested: Devices) -> int:
     """Return the examples per step over all requested replicas. Raises InvalidSpec if they do not divide it evenly."""
     written = spec.training.batch_size if spec.training else None
-    replicas = asked.replicas
+    replicas = requested.replicas
     if written is not None and written.global_ is not None:
         total = written.global_
         if total % replicas:
@@ -33,29 +33,29 @@ def global_batch_size(spec: JobSpec, asked: Devices) -> int:
                 next_step=f"The nearest: {nearest}.",
             )
         return total
-    return _per_replica(spec, asked)[0] * replicas
+    return _per_replica(spec, requested)[0] * replicas
 
 
-def batch_choice(spec: JobSpec, asked: Devices, devices: Devices, total: int) -> Choice:
+def batch_choice(spec: JobSpec, requested: Devices, devices: Devices, total: int) -> Choice:
     """Return the choice of the global batch size `total`, with the examples per replica of `devices`.
 
-    After a CPU fallback to another number of replicas, the reason also has the examples per replica of `asked`.
+    After a CPU fallback to another number of replicas, the reason also has the examples per replica of `requested`.
     """
     written = spec.training.batch_size if spec.training else None
     if written is not None and written.global_ is not None:
         because = _per_replica_text(str(total // devices.replicas), devices.replicas)
     else:
-        per_replica, source = _per_replica(spec, asked)
+        per_replica, source = _per_replica(spec, requested)
         each = f"{per_replica} ({source})" if source else str(per_replica)
-        if devices.replicas == asked.replicas:
-            because = _per_replica_text(each, asked.replicas)
+        if devices.replicas == requested.replicas:
+            because = _per_replica_text(each, requested.replicas)
         else:
             here = _per_replica_text(str(total // devices.replicas), devices.replicas)
-            because = f"{here} here; asked for: {_per_replica_text(each, asked.replicas)}"
+            because = f"{here} here; asked for: {_per_replica_text(each, requested.replicas)}"
     return Choice(field="spec.training.batchSize", value=f"global {total}", because=because)
 
 
-def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
+def _per_replica(spec: JobSpec, requested: Devices) -> tuple[int, str]:
     """Return the examples per replica for a job without a global size, and the source of a default (else empty).
 
     The default is Keras' 32, or the multiple for the matrix units if that is larger (128 on a TPU).
@@ -63,7 +63,7 @@ def _per_replica(spec: JobSpec, asked: Devices) -> tuple[int, str]:
     written = spec.training.batch_size if spec.training else None
     if written is not None and written.per_replica is not None:
         return written.per_replica, ""
-    size = max(KERAS_BATCH_SIZE, accelerators.lookup(asked.accelerator.type).multiple)
+    size = max(KERAS_BATCH_SIZE, accelerators.lookup(requested.accelerator.type).multiple)
     return size, "Keras' default" if size == KERAS_BATCH_SIZE else "what fills the device's matrix units"
 
 
@@ -109,14 +109,14 @@ _WARMUP_DIVISOR = 10
 Rule = Literal["Linear", "SquareRoot"]
 
 
-def rule_for(optimizer: str | None) -> Rule | None:
+def scaling_rule(optimizer: str | None) -> Rule | None:
     """Return the scaling rule for the name of a Keras optimizer class; None for an unknown one."""
     if optimizer == "SGD":
         return "Linear"
     return "SquareRoot" if optimizer in _ADAPTIVE else None
 
 
-def factor(rule: Rule, base: int, now: int) -> float:
+def scaling_factor(rule: Rule, base: int, now: int) -> float:
     """Return the factor on the learning rate for updates of `now` examples instead of `base`."""
     return now / base if rule == "Linear" else math.sqrt(now / base)
 
@@ -129,14 +129,14 @@ def warmup_steps(steps_per_epoch: int | None, total_steps: int | None) -> int | 
     return steps if total_steps is None else max(1, min(steps, total_steps // _WARMUP_DIVISOR))
 
 
-def suggestion(
+def scaling_suggestion(
     optimizer: str | None, base: int, now: int, *, steps_per_epoch: int | None = None, total_steps: int | None = None
 ) -> str:
     """Return the entry under `training` for a learning rate that was found for updates of `base` examples."""
-    rule = rule_for(optimizer)
+    rule = scaling_rule(optimizer)
     steps = warmup_steps(steps_per_epoch, total_steps)
     warmup = "" if now < base else f", warmupSteps: {steps if steps is not None else '<five epochs>'}"
     written = f"{{rule: {rule or 'Linear'}, baseBatchSize: {base}{warmup}}}"
     if rule is None:
         return f"learningRateScaling: {written} for SGD, rule: SquareRoot for Adam and similar optimizers"
-    return f"learningRateScaling: {written} multiplies it by {factor(rule, base, now):.3g}, as fits {optimizer}"
+    return f"learningRateScaling: {written} multiplies it by {scaling_factor(rule, base, now):.3g}, as fits {optimizer}"

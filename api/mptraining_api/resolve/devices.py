@@ -1,6 +1,6 @@
 """Devices of a job: processes, replicas per process, tf.distribute strategy, placement of the pods.
 
-`asked` returns the requested devices; `on_cpu` those of the same job without accelerators (CPU fallback).
+`requested_devices` returns those of the spec, `without_accelerators` those of the same job after a CPU fallback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Devices:
         return self.processes * self.replicas_per_process
 
 
-def asked(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
+def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
     """Return the devices that the spec requests. Raises InvalidSpec if no machine has them."""
     type = accelerators.lookup(spec.accelerator.type)
     if type.kind == "tpu":
@@ -110,7 +110,7 @@ def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> Resolve
     )
 
 
-def on_cpu(devices: Devices, *, splits_in_two: bool) -> Devices:
+def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
     """Return the devices without accelerators: two logical devices on one host, or one on each of several hosts.
 
     `splits_in_two`: whether the job can have two replicas (its global batch is divisible by 2, and it uses a strategy).

@@ -25,16 +25,16 @@ _ON_A_CPU = {
 }
 
 
-def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
+def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
     """Return Keras 3 or tf_keras by the requested devices, so that a CPU fallback runs the same program.
 
     Keras 3 has almost no support for TPUStrategy (keras#19448), and its `fit` fails under
     MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec if the spec requests Keras3 there.
     """
-    tpu = asked.accelerator.kind == "tpu"
-    several_hosts = spec.program.script is not None and asked.processes > 1
+    tpu = requested.accelerator.kind == "tpu"
+    several_hosts = spec.program.script is not None and requested.processes > 1
     if spec.keras == "Keras3" and (tpu or (several_hosts and spec.strategy != "None")):
-        found = "on a TPU" if tpu else f"for a script on {asked.processes} nodes, where its model.fit fails"
+        found = "on a TPU" if tpu else f"for a script on {requested.processes} nodes, where its model.fit fails"
         raise InvalidSpec(
             "spec.keras",
             f"'Keras3' {found}",
@@ -54,11 +54,11 @@ def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
     return picked, Choice(field="spec.keras", value=picked, because=because)
 
 
-def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> tuple[ResolvedPrecision, Choice]:
+def precision(spec: JobSpec, requested: Devices, devices: Devices, keras: Keras) -> tuple[ResolvedPrecision, Choice]:
     """Return the policy and the loss scaling under mixed_float16.
 
-    `asked` determines the allowed policies, `devices` (different from `asked` after a CPU fallback) the value of Auto.
-    Raises InvalidSpec for a policy that the accelerator cannot compute.
+    `requested` determines the allowed policies, `devices` (different after a CPU fallback) the value of Auto. Raises
+    InvalidSpec for a policy that the accelerator cannot compute.
     """
     wanted = spec.precision.policy if spec.precision else None
     scale = spec.precision.loss_scale if spec.precision else None
@@ -67,7 +67,7 @@ def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> 
         policy, because = _automatic(devices, own_scaling=own_scaling)
     else:
         policy, because = wanted, "asked for"
-        _refuse_impossible(wanted, asked, own_scaling=own_scaling)
+        _refuse_impossible(wanted, requested, own_scaling=own_scaling)
         if devices.accelerator.kind == "cpu" and wanted.startswith("mixed_"):
             because = f"asked for; {_ON_A_CPU[wanted]}"
     resolved = ResolvedPrecision(
@@ -95,8 +95,8 @@ def _automatic(devices: Devices, *, own_scaling: bool) -> tuple[Policy, str]:
     return "mixed_float16", f"compute capability {capability} has Tensor Cores"
 
 
-def _refuse_impossible(policy: Policy, asked: Devices, *, own_scaling: bool) -> None:
-    accelerator = accelerators.lookup(asked.accelerator.type)
+def _refuse_impossible(policy: Policy, requested: Devices, *, own_scaling: bool) -> None:
+    accelerator = accelerators.lookup(requested.accelerator.type)
     if policy != "Measure" and policy not in accelerator.policies:
         cause = ""
         if accelerator.kind == "gpu":
@@ -107,10 +107,10 @@ def _refuse_impossible(policy: Policy, asked: Devices, *, own_scaling: bool) -> 
             expected=", ".join(("Auto", *accelerator.policies)),
             next_step=f"Write policy: {accelerator.policies[-1]}, or leave it out.",
         )
-    if policy == "mixed_float16" and own_scaling and asked.replicas > 1:
+    if policy == "mixed_float16" and own_scaling and requested.replicas > 1:
         raise InvalidSpec(
             POLICY,
-            f"'mixed_float16' for a Keras 3 script with {asked.replicas} replicas, whose loss scaling would be wrong",
+            f"'mixed_float16' for a Keras 3 script with {requested.replicas} replicas: its loss scaling would be wrong",
             expected="Auto, float32 or mixed_bfloat16",
             next_step="Write keras: Legacy to keep mixed_float16.",
         )

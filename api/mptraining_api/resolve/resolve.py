@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
 from mptraining_api.resolve.defaults import resolve_data, resolve_training
-from mptraining_api.resolve.devices import Devices, asked, on_cpu, placement, strategy
+from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
 from mptraining_api.resolved_job import (
     Choice,
@@ -58,7 +58,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     check.check(job)
     spec = job.spec
     script = spec.program.script is not None
-    wanted = asked(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+    wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -68,7 +68,9 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         rate, batch_choices = learning_rate(spec, batch_size)
 
     devices = (
-        on_cpu(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size)) if settings.cpu_fallback else wanted
+        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
+        if settings.cpu_fallback
+        else wanted
     )
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)

@@ -30,7 +30,7 @@ def violations(job: MPTrainingJob) -> list[InvalidSpec]:
     """Return the violations of a job, in the order of the rules; empty if the API server accepts it."""
     found = []
     for rule in rules():
-        for path, value in rule.at_each(job):
+        for path, value in rule.values(job):
             if not rule.holds(value):
                 field = path + rule.field.removeprefix(rule.at) if "[]" in rule.at else rule.field
                 found.append(

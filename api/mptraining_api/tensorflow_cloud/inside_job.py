@@ -89,7 +89,7 @@ def install(*_arguments: Any, **_keywords: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    return package.missing(__name__, name)
+    return package.load_submodule(__name__, name)
 
 
-package.complete(sys.modules[__name__])
+package.make_package(sys.modules[__name__])

@@ -1,6 +1,6 @@
 """Submodules of the package `tensorflow_cloud`, and error messages for its names that have no equivalent.
 
-`mptraining.tensorflow_cloud` and `inside_job` replace the package. `complete` converts them to packages, so that
+`mptraining.tensorflow_cloud` and `inside_job` replace the package. `make_package` converts them to packages, so that
 `from tensorflow_cloud import CloudTuner` and `import tensorflow_cloud.tuner.tuner` fail with a message that names the
 alternative instead of "cannot import name". Standard library only.
 """
@@ -34,7 +34,7 @@ _TUNER = (
 _VIZIER = "it needs AI Platform Vizier, which is shut down"
 _IMAGES = "it builds or deploys container images for AI Platform, which is shut down: tfc.run ships the program as text"
 # Names below tensorflow_cloud, in 0.1.16 and its last commit, that have no equivalent, with the reason or alternative.
-GONE = {
+REMOVED_NAMES = {
     "CloudOracle": f"{_VIZIER}: write keras_tuner.oracles.BayesianOptimizationOracle or another of keras_tuner's",
     "CloudTuner": f"{_VIZIER}: {_TUNER}",
     "core.containerize": _IMAGES,
@@ -43,7 +43,7 @@ GONE = {
         "run_models and run_experiment_cloud train models of TF Model Garden, which needs TensorFlow of its own: call "
         "tfc.run with a script that makes the model by tf.keras.applications, or calls train_lib.run_experiment"
     ),
-    "core.gcp": "machines are those of the cluster, and no project is asked for: mptj accelerators lists them",
+    "core.gcp": "the job runs on machines of the cluster, and needs no project, region or zone",
     "core.preprocess": _IMAGES,
     "core.validate": "tfc.run checks its arguments itself",
     "tuner.cloud_fit_remote": "the job's own program loads what cloud_fit has written",
@@ -62,19 +62,19 @@ _PACKAGE = "tensorflow_cloud"
 _MARK = "__replaces_tensorflow_cloud__"
 
 
-def sentence(name: str) -> str | None:
-    """Return the error message for a name in GONE; None for any other name."""
-    return f"{_PACKAGE} has no {name} here: {GONE[name]}." if name in GONE else None
+def removed_message(name: str) -> str | None:
+    """Return the error message for a name in REMOVED_NAMES; None for any other name."""
+    return f"{_PACKAGE} has no {name} here: {REMOVED_NAMES[name]}." if name in REMOVED_NAMES else None
 
 
-def missing(module: str, name: str) -> Any:
+def load_submodule(module: str, name: str) -> Any:
     """Return a submodule, as `__getattr__` of a replacement module. Raises AttributeError with the message."""
     if name in SUBMODULES:
         return importlib.import_module(f"{module}.{name}")
-    raise AttributeError(sentence(name) or f"module {module!r} has no attribute {name!r}")
+    raise AttributeError(removed_message(name) or f"module {module!r} has no attribute {name!r}")
 
 
-def complete(module: ModuleType) -> None:
+def make_package(module: ModuleType) -> None:
     """Convert a module that replaces `tensorflow_cloud` to a package."""
     # The path is empty so that no submodule of an installed tensorflow_cloud is imported.
     module.__path__ = []
@@ -84,7 +84,7 @@ def complete(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder of the submodules of the modules that `complete` converted, under their names in `sys.modules`."""
+    """Finder of the submodules of the modules that `make_package` converted, under their names in `sys.modules`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -93,7 +93,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root, name = _below(fullname)
         if root is None:
             return None
-        if name in GONE:
+        if name in REMOVED_NAMES:
             _refuse(name)
         if name not in SUBMODULES:
             return None
@@ -110,9 +110,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def get_attribute(attribute: str) -> Any:
             if f"{name}.{attribute}" in SUBMODULES:
                 return importlib.import_module(f"{module.__name__}.{attribute}")
-            message = sentence(f"{name}.{attribute}")
-            if message is None and attribute in GONE:
-                message = sentence(attribute)
+            message = removed_message(f"{name}.{attribute}")
+            if message is None and attribute in REMOVED_NAMES:
+                message = removed_message(attribute)
             raise AttributeError(message or f"module {module.__name__!r} has no attribute {attribute!r}")
 
         module.__getattr__ = get_attribute  # type: ignore[method-assign]
@@ -131,4 +131,4 @@ def _below(fullname: str) -> tuple[ModuleType | None, str]:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ImportError(sentence(name), name=f"{_PACKAGE}.{name}")
+    raise ImportError(removed_message(name), name=f"{_PACKAGE}.{name}")

@@ -81,7 +81,9 @@ def _run_inspector(command: Sequence[str], environment: dict[str, str], say: Cal
     if finished is not None and finished.message:
         kinds = {kind.reason: kind for kind in Problem.__subclasses__()}
         raise kinds.get(finished.reason, Problem)("", finished.message)
-    raise Problem("--deep", f"the trainer left with {ended.returncode} and told nothing", next_step="Try --debug.")
+    raise Problem(
+        "--deep", f"the trainer ended with exit code {ended.returncode} and without a report", next_step="Try --debug."
+    )
 
 
 def show(found: Report, console: Console) -> None:
@@ -120,23 +122,25 @@ def findings(found: Report) -> list[tuple[str, str]]:
 
 def advice(found: Report) -> list[str]:
     """Return suggested changes, the most important first."""
-    said = []
+    found_advice = []
     if found.output_not_float32:
-        said.append(
+        found_advice.append(
             f"End the model in float32, where losses neither overflow nor round: give {found.output_not_float32[0]} "
             "dtype='float32', or add layers.Activation('linear', dtype='float32')."
         )
     softmax = [each for each in found.softmax_not_float32 if each not in found.output_not_float32]
     if softmax:
-        said.append(f"Give the softmax of {_first_names(softmax)} dtype='float32': sums of many small numbers round.")
+        found_advice.append(
+            f"Give the softmax of {_first_names(softmax)} dtype='float32': sums of many small numbers round."
+        )
     if found.padding_cost >= 0.01:
         worst = max(found.layers, key=lambda row: row.padding_cost * row.multiply_adds)
-        said.append(f"Widen {worst.name} ({worst.padding}): what is padded is computed and thrown away.")
+        found_advice.append(f"Widen {worst.name} ({worst.padding}): what is padded is computed and thrown away.")
     by_policy = {each.policy: each for each in found.memory}
     plain, other = by_policy.get("float32"), found.memory[-1]
     if plain is not None and other is not plain and plain.batch_size is not None and other.batch_size is not None:
-        said += _batch_advice(found, plain.batch_size, other.batch_size, other.policy)
-    return said
+        found_advice += _batch_advice(found, plain.batch_size, other.batch_size, other.policy)
+    return found_advice
 
 
 def _batch_advice(found: Report, plain: int, mixed: int, policy: str) -> list[str]:

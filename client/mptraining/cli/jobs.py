@@ -30,7 +30,7 @@ _OPTIONS = {
 }
 
 
-def placed(command: Callable[..., None]) -> Callable[..., None]:
+def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command function so that its last parameter, `where`, is replaced by the five cluster options.
 
     The wrapper raises NoCluster if the options do not go together.
@@ -55,10 +55,10 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _where(said: dict[str, Any]) -> Where:
+def _where(options: dict[str, Any]) -> Where:
     from mptraining.cluster.connection import Where
 
-    return Where(**said)
+    return Where(**options)
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -66,8 +66,8 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
     from mptraining_api.problems import Problem
 
     try:
-        from mptraining.cluster.api import JOBS
         from mptraining.cluster.connection import connect
+        from mptraining_api.kubernetes_api import JOBS
 
         found = connect(_where({name: context.params.get(name) for name in _OPTIONS})).items(JOBS)
     except Problem:
@@ -98,9 +98,9 @@ def show_list(
     where: Where,
 ) -> None:
     """List the jobs of a namespace, the newest last."""
-    from mptraining.cluster.api import JOBS
     from mptraining.cluster.connection import connect
     from mptraining.cluster.job_view import HEADINGS, row, view
+    from mptraining_api.kubernetes_api import JOBS
 
     server = connect(where)
     found = server.items(JOBS, everywhere=everywhere)
@@ -131,15 +131,15 @@ def show_status(
 ) -> None:
     """Show a job's phase, its reason, progress, attempts and advice."""
     from mptraining.cluster.errors import ClusterProblem
-    from mptraining.cluster.job_view import lines, unseen
-    from mptraining.cluster.submit import missing_for
+    from mptraining.cluster.job_view import lines, no_operator_text
+    from mptraining.cluster.submit import waiting_job_warning
 
     job = _attach(name, where)
     seen = job.status()
     if output is not None:
         print_documents([seen.document], output, many=False)
         return
-    more = [unseen(seen, time.time()), missing_for(job.server, seen)]
+    more = [no_operator_text(seen, time.time()), waiting_job_warning(job.server, seen)]
     try:
         warned = [each for each in job.events() if each.type == "Warning"]
     except ClusterProblem:
@@ -162,14 +162,14 @@ def logs(
     where: Where,
 ) -> None:
     """Print the logs of a job's workers."""
-    from mptraining.cluster.wait import detached
+    from mptraining.cluster.wait import detached_text
 
     job = _attach(name, where)
     try:
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
     except KeyboardInterrupt:
-        typer.echo(detached(name, job.where.flags()), err=True)
+        typer.echo(detached_text(name, job.where.flags()), err=True)
         raise typer.Exit(130) from None
 
 
@@ -185,7 +185,7 @@ def wait(
 ) -> None:
     """Follow a job until it has ended; the exit code is the job's."""
     job = _attach(name, where)
-    follow_to_the_end(job, timeout=timeout, model=model, plain=plain)
+    follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
 
 def cancel(
@@ -211,7 +211,7 @@ def suspend(
         job = _attach(name, where)
         _refuse_ended(job)
         job.suspend()
-        typer.echo(f"suspended: {name}; it goes on with: mptj resume {name}")
+        typer.echo(f"suspended: {name}; to continue it: mptj resume {name}")
 
 
 def resume(
@@ -227,7 +227,7 @@ def resume(
         typer.echo(f"resumed: {name}")
 
 
-def comparison(
+def compare_runs(
     runs: Sequence[str],
     where: Where,
 ) -> Comparison:
@@ -249,9 +249,9 @@ def comparison(
     return side_by_side([load(run) for run in runs])
 
 
-def follow_to_the_end(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> None:
+def follow_until_ended(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> None:
     """Follow the job and exit with its exit code; with 130 after Ctrl-C, which does not stop the job."""
-    from mptraining.cluster.wait import detached
+    from mptraining.cluster.wait import detached_text
     from mptraining.display.choice import display_here
 
     display = display_here(plain=plain)
@@ -260,7 +260,7 @@ def follow_to_the_end(job: Job, *, timeout: float | None, model: str | None, pla
         if model is not None and seen.succeeded:
             typer.echo(f"model: {job.save_model(model)}")
     except KeyboardInterrupt:
-        typer.echo(detached(job.name, job.where.flags()), err=True)
+        typer.echo(detached_text(job.name, job.where.flags()), err=True)
         raise typer.Exit(130) from None
     raise typer.Exit(seen.exit_code or 0)
 
@@ -286,12 +286,12 @@ def columns(table: Sequence[Sequence[str]]) -> list[str]:
     return ["   ".join(cell.ljust(width) for cell, width in zip(each, wide, strict=True)).rstrip() for each in table]
 
 
-def add_to(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Register the commands with `app`."""
-    app.command("list")(placed(show_list))
-    app.command("status")(placed(show_status))
+    app.command("list")(with_cluster_options(show_list))
+    app.command("status")(with_cluster_options(show_status))
     for command in (logs, wait, cancel, suspend, resume):
-        app.command()(placed(command))
+        app.command()(with_cluster_options(command))
 
 
 def _refuse_ended(job: Job) -> None:
@@ -299,7 +299,7 @@ def _refuse_ended(job: Job) -> None:
 
     seen = job.status()
     if seen.finished:
-        step = f"To run it again: mptj cancel {job.name}, and submit it; with output.uri it goes on from there."
+        step = f"To run it again: mptj cancel {job.name}, then submit it; with output.uri it resumes from a checkpoint."
         raise ClusterProblem(job.name, f"the job has ended ({seen.phase})", next_step=step)
 
 

@@ -25,16 +25,16 @@ def candidates(words: Sequence[str]) -> tuple[list[str], int]:
     from mptraining.cli.main import app
 
     given = list(words) or [""]
-    asked = {
+    variables = {
         "_MPTJ_COMPLETE": "complete_bash",
         "COMP_WORDS": shlex.join(["mptj", *given]) if given[-1] else f"{shlex.join(['mptj', *given[:-1]])} ",
         "COMP_CWORD": str(len(given)),
     }
-    said = io.StringIO()
-    os.environ.update(asked)
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    output = io.StringIO()
+    os.environ.update(variables)
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         app(args=[], prog_name="mptj")
-    found = said.getvalue().split()
+    found = output.getvalue().split()
     return found, NO_FILES if found else FILES
 
 

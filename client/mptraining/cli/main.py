@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from mptraining.cli import jobs, records, submit
-from mptraining.cli.jobs import placed
+from mptraining.cli.jobs import with_cluster_options
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
 
@@ -38,12 +38,12 @@ app = typer.Typer(
     help="Mixed-precision Keras training jobs: on this machine or on Kubernetes.",
 )
 app.add_typer(records.app, name="records")
-app.command()(placed(submit.submit))
-jobs.add_to(app)
+app.command()(with_cluster_options(submit.submit))
+jobs.register_commands(app)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -130,7 +130,7 @@ def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
 
 
 @app.command()
-@placed
+@with_cluster_options
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -141,7 +141,7 @@ def compare(
     """Show finished and unfinished runs side by side."""
     from mptraining.comparison import table
 
-    comparison = jobs.comparison(runs, where)
+    comparison = jobs.compare_runs(runs, where)
     if html is not None:
         from mptraining.comparison_html import page
 

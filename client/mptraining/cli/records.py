@@ -75,13 +75,13 @@ def index(
     with _Meter("bytes") as meter:
         report = publish(patterns, force=force, progress=meter.at)
     _list_damage(report.damaged)
-    said = {
+    texts = {
         "written": "written",
         "kept": "there already",
         "local": "not needed (local files)",
         "compressed": "not possible (compressed files)",
     }
-    counts = [f"{report.count(state):,} {text}" for state, text in said.items() if report.count(state)]  # type: ignore[arg-type]
+    counts = [f"{report.count(state):,} {text}" for state, text in texts.items() if report.count(state)]  # type: ignore[arg-type]
     typer.echo(f"indexes: {', '.join(counts)}")
     damaged = f"{len(report.damaged)} damaged" if report.damaged else "no damaged frame"
     files = _counted(len(report.shards), "file")

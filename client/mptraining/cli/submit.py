@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_to_the_end, print_documents
+from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_until_ended, print_documents
 
 if TYPE_CHECKING:
     from mptraining.cli.submit_flags import Flags
@@ -99,10 +99,10 @@ def submit(
     else:
         typer.echo(f"submitted: {job.name} (namespace {job.namespace})")
     if follow:
-        follow_to_the_end(job, timeout=None, model=None, plain=plain)
+        follow_until_ended(job, timeout=None, model=None, plain=plain)
     elif output is None:
-        told = shlex.join([job.name, *where.flags()])
-        typer.echo(f"  mptj wait {told}      follow it to the end\n  mptj status {told}    how it stands, and why")
+        named = shlex.join([job.name, *where.flags()])
+        typer.echo(f"  mptj wait {named}      follow it to the end\n  mptj status {named}    its phase, and the reason")
 
 
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:
@@ -111,9 +111,9 @@ def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None
     from mptraining_api.problems import InvalidSpec
     from mptraining_api.spec import MPTrainingJob
 
-    kind = submit_flags.kind_of(target)
+    kind = submit_flags.target_kind(target)
     if kind == "file":
-        submit_flags.refuse_beside_a_file(target, flags)
+        submit_flags.refuse_flags_with_file(target, flags)
         return MPTrainingJob.load(target).to_document(), None
     if kind != "script" and flags.arguments:
         raise InvalidSpec("ARGUMENTS", repr(flags.arguments[0]), expected="a script for arguments")

@@ -40,13 +40,13 @@ class Flags:
     source: str | None = None
     arguments: tuple[str, ...] = ()
 
-    def given(self) -> list[str]:
+    def given_flags(self) -> list[str]:
         """Return the names of the flags that are given."""
-        said = [each.name for each in fields(self) if getattr(self, each.name) not in (None, (), False)]
-        return ["ARGUMENTS" if name == "arguments" else f"--{name.replace('_', '-')}" for name in said]
+        names = [each.name for each in fields(self) if getattr(self, each.name) not in (None, (), False)]
+        return ["ARGUMENTS" if name == "arguments" else f"--{name.replace('_', '-')}" for name in names]
 
 
-def kind_of(target: str) -> Target:
+def target_kind(target: str) -> Target:
     """Classify TARGET: a job file, a script or notebook, `module:function`, or an application's name."""
     if target.endswith((".yaml", ".yml", ".json")):
         return "file"
@@ -68,7 +68,7 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
 
     Raises InvalidSpec for an unknown accelerator.
     """
-    accelerator: dict[str, Any] = {"type": accelerators.canonical(flags.accelerator or "cpu")}
+    accelerator: dict[str, Any] = {"type": accelerators.canonical_name(flags.accelerator or "cpu")}
     accelerator |= _without_none(topology=flags.topology, countPerNode=flags.count)
     if flags.spot:
         accelerator["provisioning"] = "Spot"
@@ -89,7 +89,7 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
         spec["output"] = {"uri": flags.run_folder}
     if flags.image:
         spec["podTemplate"] = {"image": flags.image}
-    metadata = {"name": flags.name} if flags.name else {"generateName": f"{prefix(target)}-"}
+    metadata = {"name": flags.name} if flags.name else {"generateName": f"{name_prefix(target)}-"}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
@@ -98,20 +98,20 @@ def application(target: str, flags: Flags) -> dict[str, Any]:
     return {"application": {"name": target, **_without_none(classes=flags.classes)}}
 
 
-def prefix(target: str) -> str:
+def name_prefix(target: str) -> str:
     """Return the prefix for `generateName`: `train` for `code/train.py`, `build` for `flowers.model:build`."""
     stem = PurePosixPath(target.rpartition(":")[2]).stem
     found = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST_PREFIX].strip("-")
     return found if re.match(r"[a-z]", found) else f"job-{found}".strip("-")[:_LONGEST_PREFIX]
 
 
-def refuse_beside_a_file(target: str, flags: Flags, arguments: Sequence[str] = ()) -> None:
+def refuse_flags_with_file(target: str, flags: Flags, arguments: Sequence[str] = ()) -> None:
     """Raise InvalidSpec if flags are given with a job file, which they could contradict."""
-    given = [*flags.given(), *arguments]
+    given = [*flags.given_flags(), *arguments]
     if given:
         raise InvalidSpec(
             target,
-            f"is a job file, which says everything; {', '.join(given)} beside it",
+            f"is a complete job file; it cannot be combined with {', '.join(given)}",
             next_step="Write it into the file.",
         )
 

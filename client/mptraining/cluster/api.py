@@ -1,56 +1,32 @@
-"""Kubernetes API client: objects as plain mappings, watches, logs and `pods/exec`; every failure is a ClusterProblem.
+"""API server of a cluster for `mptj`: objects, watches, logs and `pods/exec`; every failure is a ClusterProblem.
 
-`mptraining.cluster.connection` creates the `kubernetes` ApiClient that this module calls.
+`mptraining.cluster.connection` creates the `kubernetes` ApiClient, and `mptraining_api.kubernetes_api` calls it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from typing import Any
+from urllib.parse import urlencode
 
-from mptraining.cluster.errors import ClusterProblem, Request, explained
-from mptraining_api.spec import GROUP, VERSION
+from mptraining.cluster.errors import ClusterProblem, Request, cluster_problem, cluster_problems
+from mptraining_api import kubernetes_api
+from mptraining_api.kubernetes_api import (
+    CONNECT_SECONDS,
+    MERGE_PATCH,
+    PODS,
+    READ_SECONDS,
+    ApiProblem,
+    Raw,
+    Resource,
+    api_problem,
+    api_problems,
+)
 
-Raw = dict[str, Any]
-
-CONNECT_SECONDS = 5.0
-READ_SECONDS = 30.0
 # The server ends a watch after this time and the client opens it again, so that a dead connection does not hang.
 WATCH_SECONDS = 60
-PAGE = 500
-
-MERGE = "application/merge-patch+json"
-# Makes the client return responses as mappings and lists instead of model objects.
-_PLAIN = dict.fromkeys((200, 201, 202), "object")
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A resource type of the Kubernetes API."""
-
-    group: str
-    version: str
-    plural: str
-    namespaced: bool = True
-
-    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
-        if self.namespaced and namespace is not None:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
-        parts += [quote(part, safe="") for part in (name, subresource) if part]
-        return "/".join(parts)
-
-
-JOBS = Resource(GROUP, VERSION, "mptrainingjobs")
-PODS = Resource("", "v1", "pods")
-EVENTS = Resource("", "v1", "events")
-CONFIG_MAPS = Resource("", "v1", "configmaps")
-NODES = Resource("", "v1", "nodes", namespaced=False)
 
 
 class ApiServer:
@@ -65,7 +41,7 @@ class ApiServer:
         self.name = name
         self.namespace = namespace
 
-    def within(self, namespace: str) -> ApiServer:
+    def in_namespace(self, namespace: str) -> ApiServer:
         """Return the same cluster with another namespace."""
         return ApiServer(self.api, name=self.name, namespace=namespace)
 
@@ -74,23 +50,19 @@ class ApiServer:
 
     def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
         """List all objects of the namespace, or of all namespaces; `query` such as labelSelector, fieldSelector."""
-        query = {"limit": str(PAGE), **query}
-        found: list[Raw] = []
-        while True:
-            page = self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
-            found += page.get("items") or []
-            more = page.get("metadata", {}).get("continue")
-            if not more:
-                return found
-            query["continue"] = more
+
+        def get(query: Mapping[str, str]) -> Raw:
+            return self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
+
+        return [item for page in kubernetes_api.pages(get, query) for item in page.get("items") or []]
 
     def create(self, resource: Resource, body: Mapping[str, Any], **query: str) -> Raw:
         name = str(body.get("metadata", {}).get("name") or body.get("metadata", {}).get("generateName", ""))
-        return self._parsed("POST", "create", resource, body=body, query=query, said=name)
+        return self._parsed("POST", "create", resource, body=body, query=query, new_name=name)
 
     def patch(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Raw:
         """Apply a merge patch; a uid or resourceVersion in `body` is a precondition."""
-        return self._parsed("PATCH", "patch", resource, name, body=body, kind=MERGE)
+        return self._parsed("PATCH", "patch", resource, name, body=body, content_type=MERGE_PATCH)
 
     def delete(self, resource: Resource, name: str, *, uid: str | None = None) -> None:
         """Delete the object, with background propagation to its dependents. `uid` is a precondition."""
@@ -130,26 +102,15 @@ class ApiServer:
         resource: Resource,
         name: str = "",
         *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        kind: str = "application/json",
+        new_name: str = "",
         everywhere: bool = False,
-        said: str = "",
+        **options: Any,
     ) -> Raw:
+        """Send a request; `new_name` is that of an object to create, `options` as in `kubernetes_api.send`."""
         path = resource.path(None if everywhere else self.namespace, name)
-        request = self.request(verb, resource, name or said)
-        with _cluster_problems(request):
-            answer, _, _ = self.api.call_api(
-                path,
-                method,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": kind},
-                body=body,
-                auth_settings=["BearerToken"],
-                response_types_map=_PLAIN,
-                _request_timeout=(CONNECT_SECONDS, READ_SECONDS),
-            )
-        return answer or {}
+        with cluster_problems(self.request(verb, resource, name or new_name)):
+            answer, _, _ = kubernetes_api.send(self.api, method, path, **options)
+        return answer
 
     def _lines(
         self,
@@ -161,7 +122,7 @@ class ApiServer:
         *,
         read_seconds: float | None,
     ) -> Iterator[bytes]:
-        with _cluster_problems(self.request(verb, resource, name, subresource)):
+        with cluster_problems(self.request(verb, resource, name, subresource)), api_problems():
             # With _preload_content=False, call_api returns the response alone, without status and headers.
             response = self.api.call_api(
                 resource.path(self.namespace, name, subresource),
@@ -181,56 +142,6 @@ class ApiServer:
                     yield rest
 
 
-class _cluster_problems:  # noqa: N801 - reads as a statement: with _cluster_problems(request)
-    """Context manager that converts exceptions of the client and its connections to ClusterProblem."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, ClusterProblem):
-            return
-        import urllib3
-        from kubernetes.client.exceptions import ApiException
-
-        # For an untrusted certificate the client raises AttributeError while it handles its own ApiException, which
-        # has no body.
-        if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
-            error = error.__context__
-        if isinstance(error, ApiException):
-            raise refusal(self._request, error.status or 0, error.body or error.reason or "") from None
-        if isinstance(error, urllib3.exceptions.HTTPError | OSError):
-            raise explained(self._request, 0, "", _cause(error)) from None
-
-
-def refusal(request: Request, status: int, body: str | bytes) -> ClusterProblem:
-    """Return the problem for an error response with this HTTP status and body."""
-    text = body.decode("utf-8", errors="replace") if isinstance(body, bytes) else body
-    try:
-        said = json.loads(text)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        said = {}
-    details = said.get("details") or {}
-    # The response for a kind that is not served has no name in its details.
-    named = str(details.get("kind", "")) if details.get("name") else ""
-    return explained(request, status, str(said.get("reason", "")), str(said.get("message") or text[:300]), named=named)
-
-
-def _cause(error: BaseException) -> str:
-    """Return the innermost message; the outer ones name the connection pool."""
-    found: BaseException = error
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, BaseException):
-        found = reason
-    text = str(found)
-    return text.rpartition(">: ")[2] or text
-
-
 # WebSocket subprotocol of `pods/exec` that all kubelet versions support.
 _CHANNELS = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
@@ -238,18 +149,14 @@ _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _SILENCE_SECONDS = 60.0
 
 
-class Output(Protocol):
-    """A writable binary stream."""
-
-    def write(self, some: bytes, /) -> int: ...
-
-
 class CommandFailed(ClusterProblem):
     """The command exited with a code other than 0; `found` is its standard error."""
 
 
-def run(server: ApiServer, pod: str, command: Sequence[str], *, container: str, output: Output) -> str:
-    """Run `command` in the container, write its standard output to `output`, and return its standard error.
+def exec_command(
+    server: ApiServer, pod: str, command: Sequence[str], *, container: str, write: Callable[[bytes], object]
+) -> str:
+    """Run `command` in the container, pass its standard output to `write`, and return its standard error.
 
     Raises CommandFailed, or another ClusterProblem if it could not be run or the connection was lost.
     """
@@ -260,7 +167,7 @@ def run(server: ApiServer, pod: str, command: Sequence[str], *, container: str, 
     headers: dict[str, str] = {}
     server.api.update_params_for_auth(headers, [], ["BearerToken"])
     headers["sec-websocket-protocol"] = _CHANNELS
-    said, ended = bytearray(), None
+    errors, ended = bytearray(), None
     try:
         stream = ws_client.create_websocket(server.api.configuration, _url(server, pod, command, container), headers)
         with closing(stream):
@@ -273,21 +180,25 @@ def run(server: ApiServer, pod: str, command: Sequence[str], *, container: str, 
                     continue
                 channel, data = frame.data[0], frame.data[1:]
                 if channel == _STDOUT:
-                    output.write(data)
+                    write(data)
                 elif channel == _STDERR:
-                    said += data
+                    errors += data
                 elif channel == _ERROR:
                     ended = json.loads(data)
     except WebSocketBadStatusException as error:
-        raise refusal(request, error.status_code, error.resp_body or b"") from None
+        raise cluster_problem(request, api_problem(error.status_code, error.resp_body or b"")) from None
     except (WebSocketException, OSError) as error:
-        raise explained(request, 0, "", str(error)) from None
-    words = said.decode("utf-8", errors="replace").strip()
+        raise _no_answer(request, str(error)) from None
+    text = errors.decode("utf-8", errors="replace").strip()
     if ended is None:
-        raise explained(request, 0, "", "the connection was closed before the command had ended")
+        raise _no_answer(request, "the connection was closed before the command had ended")
     if ended.get("status") != "Success":
-        raise CommandFailed(pod, words or str(ended.get("message", "the command failed")))
-    return words
+        raise CommandFailed(pod, text or str(ended.get("message", "the command failed")))
+    return text
+
+
+def _no_answer(request: Request, message: str) -> ClusterProblem:
+    return cluster_problem(request, ApiProblem(0, "NoAnswer", message))
 
 
 def _url(server: ApiServer, pod: str, command: Sequence[str], container: str) -> str:

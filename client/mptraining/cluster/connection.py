@@ -55,7 +55,7 @@ class Where:
                 next_step="`gcloud container clusters list` or the console's Kubernetes page names them.",
             )
         if self.cluster and (self.context or self.kubeconfig or self.in_cluster):
-            raise NoCluster("cluster", "given beside a kubeconfig", expected="one way to name the cluster")
+            raise NoCluster("cluster", "given together with a kubeconfig", expected="one way to name the cluster")
 
     def flags(self) -> list[str]:
         """Return the flags of `mptj` that select the same cluster and namespace."""
@@ -90,7 +90,7 @@ def connect(where: Where) -> ApiServer:
     if where.cluster and where.project and where.location:
         from mptraining.cluster import gke
 
-        gke.configure(configuration, gke.find(where.project, where.location, where.cluster))
+        gke.configure(configuration, gke.find_cluster(where.project, where.location, where.cluster))
         name, namespace = f"GKE cluster {where.cluster}", "default"
     elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and _is_pod()):
         try:

@@ -13,9 +13,12 @@ ClusterProblem              the API server rejected the request; `status` is the
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 
 INSTALL = "kubectl apply -f manifests/install.yaml"
@@ -72,14 +75,23 @@ class Request:
     cluster: str
 
 
-def explained(request: Request, status: int, reason: str, message: str, *, named: str = "") -> ClusterProblem:
-    """Return the problem for a response. `status` 0 means no response; `named` is the kind in its `details`."""
-    problem = _explained(request, status, reason, message, named)
-    problem.status = status
-    return problem
+@contextmanager
+def cluster_problems(request: Request) -> Iterator[None]:
+    """Convert ApiProblem to ClusterProblem."""
+    try:
+        yield
+    except ApiProblem as problem:
+        raise cluster_problem(request, problem) from None
 
 
-def _explained(request: Request, status: int, reason: str, message: str, named: str) -> ClusterProblem:
+def cluster_problem(request: Request, problem: ApiProblem) -> ClusterProblem:
+    """Return the exception for an error response, with the next step."""
+    converted = _converted(request, problem.status, problem.reason, problem.message, problem.kind)
+    converted.status = problem.status
+    return converted
+
+
+def _converted(request: Request, status: int, reason: str, message: str, kind: str) -> ClusterProblem:
     message = " ".join(message.split())
     job = request.resource.startswith("mptrainingjobs")
     if status == 0:
@@ -97,7 +109,7 @@ def _explained(request: Request, status: int, reason: str, message: str, named: 
             "google.colab.auth.authenticate_user()",
         )
     if status == 404:
-        return _not_found(request, named, job=job)
+        return _not_found(request, kind, job=job)
     if status == 403 and not (job and "cannot" not in message):
         return _forbidden(request, message)
     if job and status in (400, 403, 409, 422):
@@ -112,7 +124,7 @@ def _forbidden(request: Request, message: str) -> ClusterProblem:
     return ClusterProblem(
         request.cluster,
         f"refused to {request.verb} {request.resource} in namespace {request.namespace!r}: {message}",
-        next_step="Ask who looks after the namespace, or name another with --namespace.",
+        next_step="Ask the administrator of the namespace, or name another with --namespace.",
     )
 
 
@@ -127,15 +139,15 @@ def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:
     return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Fix the job and submit it again.")
 
 
-def _not_found(request: Request, named: str, *, job: bool) -> ClusterProblem:
+def _not_found(request: Request, kind: str, *, job: bool) -> ClusterProblem:
     """Return the problem for HTTP 404: the kind, the namespace or the object is missing, by the response's details."""
-    if job and not named:
+    if job and not kind:
         return NotInstalled(
             request.cluster,
             "this cluster does not know MPTrainingJob: mptraining is not installed there",
             next_step=f"An administrator installs it once, from a copy of the project: {INSTALL}",
         )
-    if named == "namespaces":
+    if kind == "namespaces":
         return NotFound(
             request.cluster,
             f"there is no namespace {request.namespace!r}",

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining.cluster.api import JOBS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, view
-from mptraining.cluster.logs import Followed, WorkerPod, pods
+from mptraining.cluster.logs import LogFollower, WorkerPod, pods
+from mptraining_api.kubernetes_api import JOBS
 
 # Logs of the first workers are enough: all workers report the same events, and of worker 1 and later only warnings are
 # shown.
@@ -39,7 +40,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class NoAnswer:
     """The API server does not answer; the request is retried."""
 
     problem: ClusterProblem
@@ -50,10 +51,10 @@ class Tick:
     """No update has arrived for a while."""
 
 
-Update = JobView | Line | Silence | Tick
+Update = JobView | Line | NoAnswer | Tick
 
 
-class Following:
+class JobFollower:
     """Context manager that follows a job; iterate over `updates`.
 
     A new job of the same name with another `uid` is not followed. Logs are those of `worker`, or of the first
@@ -69,10 +70,10 @@ class Following:
         self._inbox: queue.SimpleQueue[Update | BaseException] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._worker = worker
-        self._logs: Followed | None = Followed(server, said=self._said, tail=tail)
+        self._logs: LogFollower | None = LogFollower(server, on_line=self._put_line, tail=tail)
         self._thread = threading.Thread(target=self._work, name=f"watch of {name}", daemon=True)
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> JobFollower:
         self._thread.start()
         return self
 
@@ -104,9 +105,9 @@ class Following:
     @property
     def _logs_open(self) -> bool:
         """Return whether log lines may still arrive, from a log that is being read or a pod that is not yet listed."""
-        return self._thread.is_alive() or (self._logs is not None and self._logs.under_way)
+        return self._thread.is_alive() or (self._logs is not None and self._logs.reading)
 
-    def _said(self, pod: WorkerPod, text: str) -> None:
+    def _put_line(self, pod: WorkerPod, text: str) -> None:
         self._inbox.put(Line(pod, text))
 
     # -- watch thread -------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Following:
                 pause, silent = FIRST_PAUSE_SECONDS, False
             except Unreachable as problem:
                 if not silent:
-                    self._inbox.put(Silence(problem))
+                    self._inbox.put(NoAnswer(problem))
                 silent = True
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -153,7 +154,7 @@ class Following:
             self._look_for_logs(self._logs)
         return seen.finished
 
-    def _look_for_logs(self, logs: Followed) -> None:
+    def _look_for_logs(self, logs: LogFollower) -> None:
         try:
             found = pods(self._server, self._uid)
         except Unreachable:

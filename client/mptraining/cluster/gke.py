@@ -26,7 +26,7 @@ _SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GkeCluster:
     """Address of the API server. `authority` is the CA certificate in PEM; None for a publicly trusted one."""
 
     host: str
@@ -34,7 +34,7 @@ class Found:
     credentials: Any
 
 
-def find(project: str, location: str, cluster: str) -> Found:
+def find_cluster(project: str, location: str, cluster: str) -> GkeCluster:
     """Look up the cluster in the GKE API.
 
     Raises NotLoggedIn without credentials, NotAllowed, NotFound, Unreachable, or NoCluster if the cluster has no
@@ -57,9 +57,9 @@ def find(project: str, location: str, cluster: str) -> Found:
     except (RequestException, OSError, ValueError) as error:
         raise Unreachable(name, f"the GKE API does not answer: {error}") from None
     if answer.status_code >= 400:
-        raise refused(answer.status_code, document, project=project, location=location, cluster=cluster)
-    host, authority = address(document, name)
-    return Found(host, authority, credentials)
+        raise gke_problem(answer.status_code, document, project=project, location=location, cluster=cluster)
+    host, authority = api_server_address(document, name)
+    return GkeCluster(host, authority, credentials)
 
 
 _LOGIN = (
@@ -68,10 +68,10 @@ _LOGIN = (
 )
 
 
-def refused(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
+def gke_problem(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
     """Return the problem for an error response of the GKE API."""
-    said = document.get("error", {}) if isinstance(document, dict) else {}
-    message = str(said.get("message", "")) or f"HTTP {status}"
+    error = document.get("error", {}) if isinstance(document, dict) else {}
+    message = str(error.get("message", "")) or f"HTTP {status}"
     name = f"GKE cluster {cluster}"
     if status == 404:
         return NotFound(
@@ -91,7 +91,7 @@ def refused(status: int, document: Any, *, project: str, location: str, cluster:
     return Unreachable(name, f"the GKE API says {status}: {message}") if status >= 500 else NoCluster(name, message)
 
 
-def address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
+def api_server_address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
     """Return (URL, certificate authority) of the API server from GKE's cluster document. Raises NoCluster."""
     dns = (document.get("controlPlaneEndpointsConfig") or {}).get("dnsEndpointConfig") or {}
     if dns.get("endpoint") and dns.get("allowExternalTraffic"):
@@ -107,7 +107,7 @@ def address(document: Mapping[str, Any], name: str) -> tuple[str, bytes | None]:
     return f"https://{endpoint}", base64.b64decode(authority) if authority else None
 
 
-def configure(configuration: Any, found: Found) -> None:
+def configure(configuration: Any, found: GkeCluster) -> None:
     """Fill in a kubernetes.client.Configuration; the token is refreshed before a request if it has expired."""
     configuration.host = found.host
     if found.authority is not None:
@@ -116,13 +116,13 @@ def configure(configuration: Any, found: Found) -> None:
             file.write(found.authority)
         configuration.ssl_ca_cert = file.name
 
-    def refresh(asked: Any) -> None:
+    def refresh(refreshed: Any) -> None:
         from google.auth.transport.requests import Request
 
         if not found.credentials.valid:
             found.credentials.refresh(Request())
         # The client's key is `authorization` up to version 35 and `BearerToken` from 36 on; it ignores the other one.
-        asked.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
+        refreshed.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
 
     refresh(configuration)
     configuration.refresh_api_key_hook = refresh

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptraining.cluster.api import CONFIG_MAPS, EVENTS, JOBS, ApiServer, Raw
+from mptraining.cluster import logs, model_download
+from mptraining.cluster.api import ApiServer, CommandFailed
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
-from mptraining.cluster.job_view import JobView, view, why
+from mptraining.cluster.job_view import JobView, reason_text, view
+from mptraining.cluster.logs import WorkerPod
 from mptraining.display.text import Display
 from mptraining_api import run_folder
-from mptraining_api import status as api_status
-from mptraining_api.status import Attempt
+from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
-    from mptraining.cluster.logs import WorkerPod
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
 
@@ -48,11 +49,11 @@ def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
     """
     found: list[Mapping[str, Any]] = list(server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}"))
     for kind in ("Job", "Pod"):
-        found += of_children(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
+        found += child_events(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
     return sorted(map(_read, found))
 
 
-def of_children(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
+def child_events(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
     """Return the events about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
     theirs = re.compile(rf"{re.escape(job)}-\d+(-\d+-[a-z0-9]+)?")
     return [each for each in documents if theirs.fullmatch(each.get("involvedObject", {}).get("name", ""))]
@@ -89,7 +90,7 @@ class Job(dict[str, str | None]):
         self.uid: str = metadata["uid"]
         self.where = where
         self.warnings = tuple(warnings)
-        self.server = server.within(self.namespace)
+        self.server = server.in_namespace(self.namespace)
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
@@ -126,20 +127,19 @@ class Job(dict[str, str | None]):
         self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None, raw: bool = False
     ) -> Iterator[str]:
         """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON."""
-        from mptraining.cluster import logs as cluster_logs
-        from mptraining.cluster.follow import Following, Line
+        from mptraining.cluster.follow import JobFollower, Line
 
         if not follow:
-            for pod in cluster_logs.chosen(cluster_logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
+            for pod in logs.select_pods(logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
                 if pod.started:
-                    for text in cluster_logs.lines(self.server, pod):
-                        yield from cluster_logs.readable(pod, text, raw=raw)
+                    for text in logs.log_lines(self.server, pod):
+                        yield from logs.format_line(pod, text, raw=raw)
             return
         first = attempt or self.status().status.current_attempt or 0
-        with Following(self.server, self.name, self.uid, worker=worker) as following:
+        with JobFollower(self.server, self.name, self.uid, worker=worker) as following:
             for update in following.updates():
                 if isinstance(update, Line) and update.pod.attempt >= first:
-                    yield from cluster_logs.readable(update.pod, update.text, raw=raw)
+                    yield from logs.format_line(update.pod, update.text, raw=raw)
 
     def wait(self, timeout: float | None = None, *, display: Display | None = None) -> JobView:
         """Show the job until it has ended, and fetch its model if it has no run folder; return its status.
@@ -175,9 +175,9 @@ class Job(dict[str, str | None]):
             display.close()
 
     def _detached(self) -> str:
-        from mptraining.cluster.wait import detached
+        from mptraining.cluster.wait import detached_text
 
-        return f"{detached(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
+        return f"{detached_text(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Job(dict[str, str | None]):
         from mptraining_api.resolved_job import ResolvedJob
 
         try:
-            document = self.server.get(CONFIG_MAPS, api_status.config_map(self.name))
+            document = self.server.get(CONFIG_MAPS, config_map_name(self.name))
         except ClusterProblem:
             return None
         return ResolvedJob.read(document["data"][run_folder.JOB])
@@ -226,69 +226,61 @@ class Job(dict[str, str | None]):
 
     def run(self) -> Run:
         """Return the run for `mptraining.compare`, from the run folder if it is reachable, else from the pods' logs."""
-        from mptraining.cluster import logs as cluster_logs
         from mptraining.runs import Run, history, load_run
         from mptraining_records.storage import storage
 
         folder = self.run_folder
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):
             return load_run(folder)
-        told = history(cluster_logs.chief_events(self.server, self.uid))
-        gaps = () if told.points else ("the run folder is not reached from here, and no pod's log is left",)
-        return Run(self.name, self.resolved, None, told, gaps)
+        curves = history(logs.chief_events(self.server, self.uid))
+        gaps = () if curves.points else ("the run folder cannot be reached from here, and no pod's log is left",)
+        return Run(self.name, self.resolved, None, curves, gaps)
 
     def model(self) -> Any:
         """Wait for the end of the job and load the trained keras.Model in float32.
 
         Raises ClusterProblem if the job failed or its model is gone, InvalidProgram if the local Keras cannot load it.
         """
-        from mptraining.cluster.trained_model import load
+        from mptraining.cluster.trained_model import load_model
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            return load(self.save_model(Path(scratch, run_folder.MODEL)))
+            return load_model(self.save_model(Path(scratch, run_folder.MODEL)))
 
     def save_model(self, folder: str | Path) -> Path:
         """Wait for the end of the job and copy the model (model.json, model.keras, weights.npz, …) to `folder`."""
-        from mptraining.cluster import model as cluster_model
-
         target, output = Path(folder), self.run_folder
         if output is None:
-            return cluster_model.copied(self._kept_model(), target)
+            return model_download.copy_folder(self._kept_model(), target)
         seen = self.status()
         self._must_have_succeeded(seen if seen.finished else self.wait())
-        return cluster_model.from_run_folder(output, target)
+        return model_download.from_run_folder(output, target)
 
     def _kept_model(self) -> Path:
         """Return the local folder with the model of a job without run folder; fetch it if it is not cached."""
-        from mptraining.cluster import api
-        from mptraining.cluster import model as cluster_model
-
-        here = cluster_model.cached(self.uid)
+        here = model_download.cache_folder(self.uid)
         if here.exists():
             return here
         seen = self.status()
-        pod = None if seen.finished else cluster_model.keeper(self.server, self.uid)
+        pod = None if seen.finished else model_download.pod_with_model(self.server, self.uid)
         if pod is not None:
             try:
-                return cluster_model.from_pod(self.server, pod, here)
-            except api.CommandFailed:
+                return model_download.from_pod(self.server, pod, here)
+            except CommandFailed:
                 pass  # The job is still training.
         if not seen.finished:
             seen = self.wait()
         self._must_have_succeeded(seen)
         if not here.exists():
-            raise cluster_model.lost(self.name, finished=seen.finished)
+            raise model_download.model_unavailable(self.name, finished=seen.finished)
         return here
 
     def _fetch(self, pod: WorkerPod, display: Display) -> None:
         """Fetch the model while `wait` runs, when the pod reports that it keeps the model."""
-        from mptraining.cluster import model as cluster_model
-
-        here = cluster_model.cached(self.uid)
+        here = model_download.cache_folder(self.uid)
         if here.exists():
             return
         try:
-            cluster_model.from_pod(self.server, pod, here, timeout=MODEL_SECONDS, say=display.say)
+            model_download.from_pod(self.server, pod, here, timeout=MODEL_SECONDS, say=display.say)
         except ClusterProblem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
@@ -296,7 +288,7 @@ class Job(dict[str, str | None]):
 
     def _must_have_succeeded(self, seen: JobView) -> None:
         if seen.finished and not seen.succeeded:
-            raise ClusterProblem(self.name, f"there is no model, the job has failed: {why(seen)}")
+            raise ClusterProblem(self.name, f"there is no model, the job has failed: {reason_text(seen)}")
 
 
 def attach(name: str, where: Where = HERE) -> Job:

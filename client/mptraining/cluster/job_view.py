@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from mptraining.display.text import duration, number, rate
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
-from mptraining_api.status import Attempt, Condition, JobStatus, Phase, seconds
+from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
 # conditions).
 _ADVICE: Mapping[str, str] = {
-    "ProgramFailed": "the worker's own words: mptj logs {name}; try the same on this machine: mptj run FILE --local",
+    "ProgramFailed": "the worker's output: mptj logs {name}; try the same on this machine: mptj run FILE --local",
     "InvalidSpec": "fix the job, then: mptj cancel {name} and submit it again",
     "InvalidData": "check paths and rights of spec.data; every record: mptj records verify URI",
     "InvalidProgram": "try it on this machine first: mptj run FILE --local",
@@ -25,13 +25,13 @@ _ADVICE: Mapping[str, str] = {
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
     "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",
     "PendingTimeout": "free machines or raise runPolicy.pendingTimeoutSeconds; nodes of the cluster: kubectl get nodes",
-    "NoProgress": "what they did last: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
-    "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it goes on from its checkpoint",
+    "NoProgress": "the workers' last output: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
+    "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it resumes from its checkpoint",
     "Preempted": "with output.uri and checkpoint.everySteps less is lost each time; or provisioning: OnDemand",
     "NodeLost": "with output.uri and checkpoint.everySteps less is lost each time",
-    "StorageUnavailable": "the bucket stopped answering: submit the job again, it goes on from its checkpoint",
+    "StorageUnavailable": "the bucket stopped answering: submit the job again; it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
-    "Suspended": "go on with: mptj resume {name}",
+    "Suspended": "to continue: mptj resume {name}",
 }
 
 
@@ -114,26 +114,26 @@ def condition(status: JobStatus, type: str) -> Condition | None:
     return next((each for each in status.conditions or () if each.type == type and each.status == "True"), None)
 
 
-def why(seen: JobView) -> str:
+def reason_text(seen: JobView) -> str:
     """Return reason and message of the current condition: Succeeded, Failed, Suspended, or else Running."""
     status = seen.status
     found = seen.ended_by or condition(status, "Suspended")
     found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
     if found is None:
-        return seen.error or "the operator has not looked at the job yet"
+        return seen.error or "the operator has not processed the job yet"
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
-def unseen(seen: JobView, now: float) -> str | None:
+def no_operator_text(seen: JobView, now: float) -> str | None:
     """Return advice if no operator has seen the job for 30 seconds."""
     created = seen.document["metadata"].get("creationTimestamp")
     if seen.status.phase is not None or not created:
         return None
-    waited = now - seconds(str(created))
+    waited = now - parse_time(str(created))
     if waited < 30:
         return None
     return (
-        f"for {duration(waited)} no operator has looked at the job; is it running? "
+        f"no operator has processed the job for {duration(waited)}; is the operator running? "
         "kubectl get deployments --namespace mptraining-system"
     )
 
@@ -168,7 +168,7 @@ def progress_text(seen: JobView) -> str:
 def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     """Return the job as text: phase, reason, progress, resolved settings, attempts, advice. `more` is added advice."""
     status = seen.status
-    rows = [("why", why(seen)), ("progress", progress_text(seen))]
+    rows = [("why", reason_text(seen)), ("progress", progress_text(seen))]
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
@@ -197,7 +197,7 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
     metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))
     created = seen.document["metadata"].get("creationTimestamp")
-    age = duration(max(0.0, now - seconds(str(created)))) if created else ""
+    age = duration(max(0.0, now - parse_time(str(created)))) if created else ""
     return (seen.name, seen.phase, f"{count} x {accelerator.get('type', '')}", percent, metrics, age)
 
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mptraining.cluster.api import PODS, ApiServer
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
-from mptraining.display.text import lines as event_lines
-from mptraining.display.text import prefixed
+from mptraining.display.text import event_lines, with_worker_prefix
 from mptraining_api import events
-from mptraining_api import status as api_status
 from mptraining_api.events import Event, Finished
+from mptraining_api.kubernetes_api import PODS
+from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, JOB_UID, TRAINER_CONTAINER
 
 # (seconds, nanoseconds), both as text; empty before the first line.
 Stamp = tuple[str, ...]
@@ -34,18 +34,18 @@ class WorkerPod:
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     """Return all pods of the job, sorted by attempt and index."""
     found = []
-    for each in server.items(PODS, labelSelector=f"{api_status.JOB_UID}={job_uid}"):
+    for each in server.items(PODS, labelSelector=f"{JOB_UID}={job_uid}"):
         metadata, status = each["metadata"], each.get("status") or {}
-        says = metadata.get("labels") or {}
+        labels = metadata.get("labels") or {}
         states = [
             container.get("state") or {}
             for container in status.get("containerStatuses") or ()
-            if container.get("name") == api_status.TRAINER_CONTAINER
+            if container.get("name") == TRAINER_CONTAINER
         ]
         found.append(
             WorkerPod(
-                attempt=int(says.get(api_status.ATTEMPT, 0)),
-                index=int(says.get(api_status.COMPLETION_INDEX, 0)),
+                attempt=int(labels.get(ATTEMPT, 0)),
+                index=int(labels.get(COMPLETION_INDEX, 0)),
                 created=metadata.get("creationTimestamp") or "",
                 name=metadata["name"],
                 uid=metadata["uid"],
@@ -56,21 +56,21 @@ def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     return sorted(found)
 
 
-def chosen(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | None) -> list[WorkerPod]:
+def select_pods(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | None) -> list[WorkerPod]:
     """Return the pods of one attempt (default: the last) and one worker (default: all)."""
     last = max((each.attempt for each in found), default=0) if attempt is None else attempt
     return [each for each in found if each.attempt == last and worker in (None, each.index)]
 
 
-def lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
+def log_lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:
     """Yield the current log of the trainer's container; nothing if the pod is gone."""
     try:
-        yield from server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=False)
+        yield from server.log(pod.name, container=TRAINER_CONTAINER, follow=False)
     except NotFound:
         return
 
 
-def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None) -> Iterator[tuple[Stamp, str]]:
+def follow_lines(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None) -> Iterator[tuple[Stamp, str]]:
     """Follow the log and yield (time, line) of lines later than `after`; without `after`, of the last `tail` lines."""
     query = {"timestamps": "true"}
     if after:
@@ -78,14 +78,14 @@ def stamped(server: ApiServer, pod: WorkerPod, *, after: Stamp, tail: int | None
         query["sinceTime"] = f"{after[0]}Z"
     elif tail is not None:
         query["tailLines"] = str(tail)
-    for line in server.log(pod.name, container=api_status.TRAINER_CONTAINER, follow=True, **query):
+    for line in server.log(pod.name, container=TRAINER_CONTAINER, follow=True, **query):
         time, _, text = line.partition(" ")
-        at = stamp(time)
+        at = parse_timestamp(time)
         if at > after:
             yield at, text
 
 
-def stamp(time: str) -> Stamp:
+def parse_timestamp(time: str) -> Stamp:
     """Parse `2026-01-01T00:00:00.5Z` to a comparable value: the seconds, and the fraction with nine digits."""
     seconds, _, fraction = time.removesuffix("Z").partition(".")
     return (seconds, fraction.ljust(9, "0"))
@@ -93,34 +93,36 @@ def stamp(time: str) -> Stamp:
 
 def chief_events(server: ApiServer, job_uid: str) -> list[list[Event]]:
     """Return the events of worker 0 in each attempt whose pod still exists."""
-    told = []
+    attempts = []
     for pod in pods(server, job_uid):
         if pod.index == 0 and pod.started:
-            said = [event for event in map(events.parse, lines(server, pod)) if event is not None]
-            if said:
-                told.append(said)
-    return told
+            found = [event for event in map(events.parse, log_lines(server, pod)) if event is not None]
+            if found:
+                attempts.append(found)
+    return attempts
 
 
-def readable(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
+def format_line(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
     """Return a log line as text: events formatted, and with the worker's index except for worker 0."""
     event = None if raw else events.parse(text)
     if event is None:
-        return [text if raw else prefixed(pod.index, text)]
+        return [text if raw else with_worker_prefix(pod.index, text)]
     if isinstance(event, Finished):
-        return [prefixed(pod.index, f"{event.reason}: {event.message}" if event.message else event.reason)]
-    return [prefixed(pod.index, each) for each in event_lines(event)]
+        return [with_worker_prefix(pod.index, f"{event.reason}: {event.message}" if event.message else event.reason)]
+    return [with_worker_prefix(pod.index, each) for each in event_lines(event)]
 
 
-class Followed:
-    """Followed logs of several pods: one thread per pod passes (pod, line) to `said`.
+class LogFollower:
+    """Followed logs of several pods: one thread per pod passes (pod, line) to `on_line`.
 
     After a lost connection the next `add` connects again and resumes after the last line.
     """
 
-    def __init__(self, server: ApiServer, *, said: Callable[[WorkerPod, str], None], tail: int | None = None) -> None:
+    def __init__(
+        self, server: ApiServer, *, on_line: Callable[[WorkerPod, str], None], tail: int | None = None
+    ) -> None:
         self._server = server
-        self._said = said
+        self._on_line = on_line
         self._tail = tail
         self._threads: dict[str, threading.Thread] = {}
         self._last: dict[str, Stamp] = {}
@@ -136,14 +138,14 @@ class Followed:
         thread.start()
 
     @property
-    def under_way(self) -> bool:
+    def reading(self) -> bool:
         return any(each.is_alive() for each in self._threads.values())
 
     def _follow(self, pod: WorkerPod) -> None:
         try:
-            for at, text in stamped(self._server, pod, after=self._last.get(pod.uid, ()), tail=self._tail):
+            for at, text in follow_lines(self._server, pod, after=self._last.get(pod.uid, ()), tail=self._tail):
                 self._last[pod.uid] = at
-                self._said(pod, text)
+                self._on_line(pod, text)
         except Unreachable:
             return
         except ClusterProblem:

@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining.cluster.api import CONFIG_MAPS, JOBS, NODES, ApiServer, Raw
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, condition
-from mptraining.packaging.package import Package, too_large
+from mptraining.packaging.package import Package, too_large_problem
 from mptraining_api.accelerators import catalogue
+from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
@@ -26,50 +27,50 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 
 
-def found(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def count_accelerators(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Count the nodes by accelerator type, from their labels."""
     labels = {each.node_label for each in catalogue().values() if each.node_label}
     types: Counter[str] = Counter()
     for node in nodes:
-        says = node.get("metadata", {}).get("labels") or {}
-        types.update(says[label] for label in labels if label in says)
+        node_labels = node.get("metadata", {}).get("labels") or {}
+        types.update(node_labels[label] for label in labels if label in node_labels)
     return types
 
 
-def missing(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
+def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
     accelerator = catalogue().get(wanted)
     if accelerator is None or accelerator.node_label is None:
         return None
-    types = found(nodes)
+    types = count_accelerators(nodes)
     if types[wanted]:
         return None
     there = ", ".join(f"{name} ({count} node{'s' if count != 1 else ''})" for name, count in sorted(types.items()))
     choice = f"the cluster has {there}" if there else "no node of the cluster has an accelerator"
     return (
-        f"no node has {wanted} now: {choice}. The job waits until one comes (an autoscaler may make it), "
-        "or falls back to the CPU where the operator's settings say so"
+        f"no node has {wanted} now: {choice}. The job waits for one (an autoscaler may add it), "
+        "or falls back to the CPU if the operator's settings allow it"
     )
 
 
-def lacking(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
+def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
     """Return the warning for a job to submit; none if the user may not list nodes."""
     if job.accelerator.kind == "cpu":
         return ()
     try:
-        told = missing(job.accelerator.type, server.items(NODES))
+        warning = missing_accelerator(job.accelerator.type, server.items(NODES))
     except ClusterProblem:
         # Most users may not list nodes; the operator reports the same in a condition later.
         return ()
-    return (told,) if told else ()
+    return (warning,) if warning else ()
 
 
-def missing_for(server: ApiServer, seen: JobView) -> str | None:
+def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     """Return the warning for a job that waits for machines; None for other jobs, and if nodes may not be listed."""
     if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
         return None
     try:
-        return missing(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
+        return missing_accelerator(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
     except ClusterProblem:
         return None
 
@@ -79,7 +80,7 @@ _PLACEHOLDER = "x"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedDocument:
     """A document that is valid without asking the cluster; `advice` is for its author."""
 
     document: Raw
@@ -87,7 +88,7 @@ class Checked:
     advice: tuple[str, ...]
 
 
-def check(document: Mapping[str, object]) -> Checked:
+def check(document: Mapping[str, object]) -> CheckedDocument:
     """Validate and resolve a document without sending anything. Raises InvalidSpec."""
     given: Any = copy.deepcopy(dict(document))
     given.setdefault("apiVersion", API_VERSION)
@@ -100,7 +101,7 @@ def check(document: Mapping[str, object]) -> Checked:
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
     settings = ClusterSettings(experimental_multi_host_tpu=True)
     resolved = resolve(MPTrainingJob.parse(given | {"metadata": metadata | {"name": named}}), settings)
-    return Checked(given, resolved, tuple(advice.advise(resolved)))
+    return CheckedDocument(given, resolved, tuple(advice.advise(resolved)))
 
 
 def submit(
@@ -125,7 +126,7 @@ def submit(
     if where.namespace and namespace != where.namespace:
         found = f"{namespace!r} in the job, {where.namespace!r} asked for"
         raise InvalidSpec("metadata.namespace", found, expected="one namespace")
-    server = server.within(namespace)
+    server = server.in_namespace(namespace)
     if package is not None and not package.small:
         _publish_archive(body, package, archives)
     config_map = _publish_config_map(server, body, package) if package is not None and package.small else None
@@ -139,7 +140,7 @@ def submit(
         raise
     if config_map is not None:
         _set_owner(server, config_map, made)
-    return Job(server, made, where=where, warnings=(*checked.advice, *lacking(server, checked.resolved)))
+    return Job(server, made, where=where, warnings=(*checked.advice, *accelerator_warnings(server, checked.resolved)))
 
 
 def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
@@ -149,7 +150,7 @@ def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
         CONFIG_MAPS,
         {
             "metadata": {"generateName": f"{prefix}-source-"},
-            "binaryData": package.entries(),
+            "binaryData": package.binary_data(),
             "immutable": True,
         },
     )
@@ -171,7 +172,7 @@ def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
     output = (body["spec"].get("output") or {}).get("uri") or ""
     folder = archives or (storage.join(output, "source") if output.startswith("gs://") else None)
     if folder is None:
-        raise too_large(package)
+        raise too_large_problem(package)
     uri = storage.join(folder, package.object_name)
     if not storage.exists(uri):
         storage.write(uri, package.archive)

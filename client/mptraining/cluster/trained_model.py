@@ -23,10 +23,10 @@ from mptraining_api.problems import InvalidData, InvalidProgram
 _CONFIG = "config.json"
 
 # Returns the constructor arguments of the class (module, name); None if they are unknown.
-Accepted = Callable[[str, str], frozenset[str] | None]
+ConstructorArguments = Callable[[str, str], frozenset[str] | None]
 
 
-def rewritten(source: Path, target: Path) -> tuple[str, ...]:
+def copy_without_unknown(source: Path, target: Path) -> tuple[str, ...]:
     """Copy the .keras archive `source` to `target` without arguments unknown to the local Keras; return their names.
 
     Names have the form `Dense.quantization_config`. Raises OSError, BadZipFile, KeyError or ValueError if `source` is
@@ -34,13 +34,13 @@ def rewritten(source: Path, target: Path) -> tuple[str, ...]:
     """
     removed: dict[str, None] = {}
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        config = without_unknown(json.loads(old.read(_CONFIG)), accepted, removed)
+        config = without_unknown(json.loads(old.read(_CONFIG)), constructor_arguments, removed)
         for each in old.infolist():
             new.writestr(each, json.dumps(config) if each.filename == _CONFIG else old.read(each))
     return tuple(removed)
 
 
-def without_unknown(config: Any, accepted: Accepted, removed: dict[str, None]) -> Any:
+def without_unknown(config: Any, accepted: ConstructorArguments, removed: dict[str, None]) -> Any:
     """Return Keras' serialized `config` without arguments that are None and not accepted; add them to `removed`."""
     if isinstance(config, list):
         return [without_unknown(each, accepted, removed) for each in config]
@@ -58,7 +58,7 @@ def without_unknown(config: Any, accepted: Accepted, removed: dict[str, None]) -
     return {**inner, "config": {key: value for key, value in arguments.items() if key not in unused}}
 
 
-def accepted(module: str, name: str) -> frozenset[str] | None:
+def constructor_arguments(module: str, name: str) -> frozenset[str] | None:
     """Return the constructor arguments of a Keras class and its bases; None for all other classes."""
     if module.split(".", maxsplit=1)[0] != "keras":
         return None
@@ -72,7 +72,7 @@ def accepted(module: str, name: str) -> frozenset[str] | None:
     return frozenset(name for base in bases for name in inspect.signature(vars(base)["__init__"]).parameters)
 
 
-def load(folder: Path) -> Any:
+def load_model(folder: Path) -> Any:
     """Load the keras.Model that the trainer exported to `folder`.
 
     Raises InvalidData if there is none, InvalidProgram if the local Keras is missing or cannot load the model.
@@ -91,7 +91,7 @@ def load(folder: Path) -> Any:
             errors.append(f"{name}: {type(error).__name__}: {error}")
     raise InvalidProgram(
         str(folder),
-        f"Keras {keras.__version__} cannot make this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
+        f"Keras {keras.__version__} cannot load this model of Keras {about['keras']['version']}: {'; '.join(errors)}",
         next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
         "the weights alone are in weights.npz",
     )
@@ -112,7 +112,7 @@ def _load_file(keras: Any, folder: Path) -> Any:
 def _load_without_unknown(keras: Any, folder: Path) -> Any:
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         target = Path(scratch, "model.keras")
-        if not rewritten(folder / "model.keras", target):
+        if not copy_without_unknown(folder / "model.keras", target):
             raise ValueError("all its arguments are known here")
         return _read(keras, target)
 

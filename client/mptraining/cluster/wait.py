@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem
-from mptraining.cluster.follow import Following, Line, Silence
-from mptraining.cluster.job_view import JobView, advice, progress_text, unseen, why
+from mptraining.cluster.follow import JobFollower, Line, NoAnswer
+from mptraining.cluster.job_view import JobView, advice, no_operator_text, progress_text, reason_text
 from mptraining.cluster.logs import WorkerPod
-from mptraining.display.summary import RunSummary, success
+from mptraining.display.summary import RunSummary, success_lines
 from mptraining.display.text import Display, is_noise
 from mptraining_api import events
 from mptraining_api.events import Event, Notice, Progress
@@ -42,36 +42,38 @@ def wait(
     `model_waits` is called with the pod that keeps the model of a job without run folder. Raises StillRunning after
     `timeout` seconds, and ClusterProblem. KeyboardInterrupt is not caught, and does not affect the job.
     """
-    shown = Shown(display, wall)
+    shown = FilteredDisplay(display, wall)
     end = None if timeout is None else clock() + timeout
     last: JobView | None = None
-    with Following(server, name, uid, tail=LINES_BEFORE) as following:
+    with JobFollower(server, name, uid, tail=LINES_BEFORE) as following:
         for update in following.updates():
             if isinstance(update, JobView):
                 last = update
-                shown.job(update)
+                shown.show_job(update)
             elif isinstance(update, Line):
                 event = shown.line(update)
                 if model_waits is not None and isinstance(event, Notice) and event.topic == MODEL_WAITS:
                     model_waits(update.pod)
-            elif isinstance(update, Silence):
-                display.say(f"warning: {update.problem} It is asked again until it does.")
+            elif isinstance(update, NoAnswer):
+                display.say(f"warning: {update.problem} The request is retried.")
             elif last is not None:
-                shown.nothing(last)
+                shown.show_no_update(last)
             if end is not None and clock() >= end and not (last and last.finished):
                 phase = last.phase if last else "unknown"
                 raise StillRunning(
-                    name, f"still {phase} after {timeout:g} s", next_step=f"It goes on: mptj wait {name}"
+                    name,
+                    f"still {phase} after {timeout:g} s",
+                    next_step=f"The job continues; wait again: mptj wait {name}",
                 )
     if last is None:
-        raise StillRunning(name, "nothing is known of it")
+        raise StillRunning(name, "its status is unknown")
     display.close()
-    for text in ending(last, shown.summary):
+    for text in final_lines(last, shown.summary):
         display.say(text)
     return last
 
 
-class Shown:
+class FilteredDisplay:
     """Filter of the updates for a display: shows each phase, event and warning once."""
 
     def __init__(self, display: Display, wall: Callable[[], float]) -> None:
@@ -84,8 +86,8 @@ class Shown:
         self._attempt_from_log = 0
         self._status_step: tuple[int, int] | None = None
 
-    def job(self, seen: JobView) -> None:
-        text = f"{seen.phase}: {why(seen)}"
+    def show_job(self, seen: JobView) -> None:
+        text = f"{seen.phase}: {reason_text(seen)}"
         if text != self._last_text and not seen.finished:
             self._last_text = text
             self._display.say(text)
@@ -95,7 +97,7 @@ class Shown:
         place = (progress.attempt or 0, progress.step)
         if place != self._status_step:
             self._status_step = place
-            self._display.event(0, of_status(seen))
+            self._display.event(0, progress_event(seen))
 
     def line(self, line: Line) -> Event | None:
         """Show the line; return its event if it is one."""
@@ -110,15 +112,15 @@ class Shown:
         self._display.event(line.pod.index, event)
         return event
 
-    def nothing(self, seen: JobView) -> None:
+    def show_no_update(self, seen: JobView) -> None:
         """Handle a period without updates: warn once if no operator has seen the job."""
-        told = unseen(seen, self._wall())
-        if told and not self._warned:
+        warning = no_operator_text(seen, self._wall())
+        if warning and not self._warned:
             self._warned = True
-            self._display.say(f"warning: {told}")
+            self._display.say(f"warning: {warning}")
 
 
-def of_status(seen: JobView) -> Progress:
+def progress_event(seen: JobView) -> Progress:
     """Return the progress in the job's status as an event, for users without permission to read logs."""
     progress = seen.status.progress
     assert progress is not None
@@ -138,20 +140,20 @@ def of_status(seen: JobView) -> Progress:
     )
 
 
-def ending(seen: JobView, summary: RunSummary) -> list[str]:
+def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
     """Return the final lines for the user."""
     if seen.succeeded:
-        told = summary.finished.get(0)
-        if told is not None:
-            return list(success(told, seen.output))
+        finished = summary.finished.get(0)
+        if finished is not None:
+            return list(success_lines(finished, seen.output))
         return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]
-    return [f"{seen.phase}: {why(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
+    return [f"{seen.phase}: {reason_text(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
 
 
-def detached(name: str, flags: list[str]) -> str:
+def detached_text(name: str, flags: list[str]) -> str:
     """Return the message after Ctrl-C, with the commands to attach again and to cancel."""
-    told = shlex.join([name, *flags])
-    return f"Detached; the job goes on. Attach again: mptj wait {told}   End it: mptj cancel {told}"
+    arguments = shlex.join([name, *flags])
+    return f"Detached; the job continues. Attach again: mptj wait {arguments}   Cancel it: mptj cancel {arguments}"
 
 
 def _is_finite(text: str) -> bool:

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from html import escape
 from typing import Literal
 
-from mptraining.display.text import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
+from mptraining.display.text import (
+    event_lines,
+    is_indexing,
+    is_shown,
+    is_validation,
+    metrics,
+    position_text,
+    speed_text,
+    with_worker_prefix,
+)
 from mptraining_api.events import Event, Finished, Progress
 
 # The cell keeps only the last lines; `Job.logs()` prints all of them.
@@ -56,21 +65,21 @@ class NotebookDisplay:
         if not is_shown(worker, event):
             return
         if is_indexing(event):
-            self._moving = escape(" ".join(lines(event)))
+            self._moving = escape(" ".join(event_lines(event)))
         elif isinstance(event, Progress):
             self._moving = bar(event)
             if is_validation(event):
-                self._keep(f"{place(event)}  {metrics(event.metrics)}")
+                self._keep(f"{position_text(event)}  {metrics(event.metrics)}")
         else:
             if isinstance(event, Finished):
                 self._moving = ""
-            for text in lines(event):
-                self._keep(prefixed(worker, text))
+            for text in event_lines(event):
+                self._keep(with_worker_prefix(worker, text))
         self._draw()
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
         del stream
-        self._keep(prefixed(worker, text))
+        self._keep(with_worker_prefix(worker, text))
         self._draw()
 
     def close(self) -> None:
@@ -94,7 +103,7 @@ class NotebookDisplay:
 
 def page(kept: list[str], moving: str, left_out: int = 0) -> str:
     """Return the HTML of the cell; `moving` is HTML, the lines in `kept` are plain text."""
-    more = f"<div><i>{left_out} earlier lines are left out</i></div>" if left_out else ""
+    more = f"<div><i>{left_out} earlier lines are not shown</i></div>" if left_out else ""
     text = escape("\n".join(kept))
     return f'{more}<pre style="margin:0;white-space:pre-wrap">{text}</pre><div>{moving}</div>'
 
@@ -106,4 +115,4 @@ def bar(event: Progress) -> str:
     share = f" {100 * event.step / total:.0f}%" if total else ""
     below = "  ".join(part for part in (metrics(event.metrics), speed_text(event)) if part)
     drawn = f'<progress style="width:60%"{value}></progress>'
-    return f"<b>{escape(place(event))}</b> {drawn}{share}<br><small>{escape(below)}</small>"
+    return f"<b>{escape(position_text(event))}</b> {drawn}{share}<br><small>{escape(below)}</small>"

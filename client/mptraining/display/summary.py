@@ -25,7 +25,7 @@ class RunSummary:
             self.saved = event.first_step
 
 
-def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
+def success_lines(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
     """Return the final lines after success; `folder` is None for a cluster job without a run folder."""
     if finished is None:
         return ("Ended without a report of the result.",)
@@ -48,7 +48,7 @@ def success(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
 def _numbers(finished: Finished) -> str:
     """Return the recoveries from non-finite numbers; empty if there were none."""
     times = finished.recoveries or 0
-    return f"went back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
+    return f"rolled back {times} {'time' if times == 1 else 'times'}, ended under {finished.precision}" if times else ""
 
 
 def _data(finished: Finished) -> str:

@@ -11,7 +11,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mptraining.display.text import is_indexing, is_shown, is_validation, lines, metrics, place, prefixed, speed_text
+from mptraining.display.text import (
+    event_lines,
+    is_indexing,
+    is_shown,
+    is_validation,
+    metrics,
+    position_text,
+    speed_text,
+    with_worker_prefix,
+)
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
 
 _STYLES = {Notice: "yellow", Recovered: "yellow", Started: "bold"}
@@ -36,7 +45,7 @@ class TerminalDisplay:
             self._live.start()
             self._trains = True
         if is_indexing(event):
-            self._live.update(Text(" ".join(lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
+            self._live.update(Text(" ".join(event_lines(event)), style="dim", no_wrap=True, overflow="ellipsis"))
             self._live.start(refresh=True)
             return
         # No event reports that the index is ready, so the next event of another kind removes its line.
@@ -44,14 +53,14 @@ class TerminalDisplay:
             self.close()
         if not isinstance(event, Progress) or is_validation(event):
             quiet = isinstance(event, Notice) and event.level == "Info"
-            for text in kept(event):
-                self._print(prefixed(worker, text), "" if quiet else _STYLES.get(type(event), ""))
+            for text in permanent_lines(event):
+                self._print(with_worker_prefix(worker, text), "" if quiet else _STYLES.get(type(event), ""))
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
         if stream == "stderr" and not sys.stderr.isatty():
-            print(prefixed(worker, text), file=sys.stderr, flush=True)
+            print(with_worker_prefix(worker, text), file=sys.stderr, flush=True)
         else:
-            self._console.print(Text.from_ansi(prefixed(worker, text)), soft_wrap=True)
+            self._console.print(Text.from_ansi(with_worker_prefix(worker, text)), soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -60,11 +69,11 @@ class TerminalDisplay:
         self._console.print(Text(text, style=style))
 
 
-def kept(event: Event) -> list[str]:
+def permanent_lines(event: Event) -> list[str]:
     """Return the permanent lines of an event; for Progress without the speed, which the bar shows."""
     if isinstance(event, Progress):
-        return [f"{place(event)}  {metrics(event.metrics)}"]
-    return lines(event)
+        return [f"{position_text(event)}  {metrics(event.metrics)}"]
+    return event_lines(event)
 
 
 def bar(event: Progress) -> Group:
@@ -79,7 +88,7 @@ def bar(event: Progress) -> Group:
     total = event.total_steps
     share = "" if not total else f"{100 * event.step / total:.0f}%"
     drawn = ProgressBar(total=total, completed=event.step, pulse=total is None)
-    row.add_row(Text(place(event), style="bold"), drawn, share)
+    row.add_row(Text(position_text(event), style="bold"), drawn, share)
     below = Text(metrics(event.metrics), style="green", no_wrap=True, overflow="ellipsis")
     below.append("  " + speed_text(event), style="dim")
     return Group(row, below)

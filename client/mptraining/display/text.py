@@ -128,16 +128,16 @@ def speed_text(event: Progress, before: Progress | None = None) -> str:
     return "  ".join(parts)
 
 
-def place(event: Progress) -> str:
+def position_text(event: Progress) -> str:
     of = f"/{event.total_steps}" if event.total_steps is not None else ""
     return f"step {event.step}{of}  epoch {event.epoch}"
 
 
-def lines(event: Event, before: Progress | None = None) -> list[str]:
+def event_lines(event: Event, before: Progress | None = None) -> list[str]:
     """Return the event as plain lines; `before` is the previous Progress event shown.
 
-    Finished has none, because `mptraining.local.outcome.ending` and `mptraining.cluster.wait.ending` report it, and
-    Inspected has none, because `mptraining.cli.deep_check` reports it.
+    Finished has none, because `mptraining.local.outcome.final_text` and `mptraining.cluster.wait.final_lines` report
+    it, and Inspected has none, because `mptraining.cli.deep_check` reports it.
     """
     match event:
         case Started():
@@ -161,7 +161,7 @@ def lines(event: Event, before: Progress | None = None) -> list[str]:
             begin = f"resumes from step {event.first_step}" if event.first_step else "training starts"
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
-            parts = [place(event), metrics(event.metrics), speed_text(event, before)]
+            parts = [position_text(event), metrics(event.metrics), speed_text(event, before)]
             return ["  ".join(part for part in parts if part)]
         case Notice():
             kind = "warning: " if event.level == "Warning" else "note: "
@@ -206,7 +206,7 @@ def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
     return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
 
 
-def prefixed(worker: int, text: str) -> str:
+def with_worker_prefix(worker: int, text: str) -> str:
     """Return the line with the worker's index in front, except for worker 0."""
     return f"[worker {worker}] {text}" if worker else text
 
@@ -236,12 +236,12 @@ class PlainDisplay:
 
     def event(self, worker: int, event: Event) -> None:
         if is_shown(worker, event) and self._is_due(event):
-            for text in lines(event, self._before):
-                self.say(prefixed(worker, text))
+            for text in event_lines(event, self._before):
+                self.say(with_worker_prefix(worker, text))
             self._before = event if isinstance(event, Progress) else self._before
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
-        print(prefixed(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+        print(with_worker_prefix(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
 
     def close(self) -> None:
         pass

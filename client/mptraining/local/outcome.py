@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mptraining.display.summary import RunSummary, success
+from mptraining.display.summary import RunSummary, success_lines
 from mptraining_api import outcomes
 from mptraining_api.events import Finished
 from mptraining_api.outcomes import Budget
@@ -22,11 +22,14 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker process: exit code, or negative signal number. `told`: this program had signalled it."""
+    """The end of a worker process: exit code, or negative signal number.
+
+    `signalled`: this program had sent it a signal.
+    """
 
     worker: int
     code: int
-    told: bool
+    signalled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,19 @@ def verdict(end: GangEnd) -> Verdict:
     """
     failed = [each for each in end.ends if each.code != 0]
     if end.interrupted is not None and failed:
-        own = [each for each in failed if not each.told and each.code != outcomes.PEER_LOST.exit_code]
+        own = [each for each in failed if not each.signalled and each.code != outcomes.PEER_LOST.exit_code]
         return Verdict(128 + end.interrupted, own[0] if own else None)
     if not failed:
         return Verdict(0, None)
-    first = min(failed, key=lambda each: (each.told, each.code == outcomes.PEER_LOST.exit_code))
+    first = min(failed, key=lambda each: (each.signalled, each.code == outcomes.PEER_LOST.exit_code))
     return Verdict(first.code if first.code > 0 else 128 - first.code, first)
 
 
-def due(
-    now: float, *, interrupts: int, failed_at: float | None, told_at: float | None, timeouts: Timeouts
+def due_signal(
+    now: float, *, interrupts: int, failed_at: float | None, signalled_at: float | None, timeouts: Timeouts
 ) -> signal.Signals | None:
     """Return the signal that is due at `now`: SIGTERM, SIGKILL or None. Times in seconds."""
-    if interrupts > 1 or (told_at is not None and now - told_at >= timeouts.stop):
+    if interrupts > 1 or (signalled_at is not None and now - signalled_at >= timeouts.stop):
         return signal.SIGKILL
     if interrupts or (failed_at is not None and now - failed_at >= timeouts.peers):
         return signal.SIGTERM
@@ -74,42 +77,42 @@ def due(
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The final lines: `said` for standard output, `error` (one line) for standard error."""
+class FinalText:
+    """The final lines: `output` for standard output, `error` (one line) for standard error."""
 
-    said: tuple[str, ...]
+    output: tuple[str, ...]
     error: str | None = None
 
 
-def ending(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> Words:
+def final_text(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> FinalText:
     """Return the final lines of a run.
 
     `command` starts the same run again; `folder` is the run folder as the user may type it.
     """
     if verdict.exit_code == 0:
-        return Words(success(summary.finished.get(0), folder))
+        return FinalText(success_lines(summary.finished.get(0), folder))
     where = f"`{command}` resumes from step {summary.saved}" if summary.saved else f"`{command}` starts again"
     if verdict.decided_by is None:
-        killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.told]
+        killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.signalled]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
         # The next run resumes from the saved step, which may be before or after the last displayed one.
-        return Words((f"Stopped{late}. {where}.",))
+        return FinalText((f"Stopped{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
-    return Words((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
+    return FinalText((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
 
 
 def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:
     """Return the outcome of an end, and its message: the worker's own, or one for the exit code."""
-    name, told = _name(end, many=many), finished.get(end.worker)
-    if told is not None and end.code == told.exit_code:
-        return outcomes.by_reason(told.reason), f"{name}: {told.message}" if many else told.message
+    name, report = _name(end, many=many), finished.get(end.worker)
+    if report is not None and end.code == report.exit_code:
+        return outcomes.by_reason(report.reason), f"{name}: {report.message}" if many else report.message
     if end.code == -signal.SIGKILL:
         return outcomes.by_exit_code(end.code), f"{name} was killed (SIGKILL), perhaps because memory ran out"
     if end.code < 0:
         return outcomes.by_exit_code(end.code), f"{name} was ended by {_signal_name(-end.code)}"
     outcome = outcomes.by_exit_code(end.code)
-    return outcome, f"{name} left with exit code {end.code} ({outcome.meaning}); the lines above may say why"
+    return outcome, f"{name} exited with code {end.code} ({outcome.meaning}); the lines above may say why"
 
 
 def _name(end: End, *, many: bool) -> str:

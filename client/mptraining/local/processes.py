@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Literal, Self
 
 from mptraining.local import watchdog
-from mptraining.local.outcome import End, GangEnd, Timeouts, due
+from mptraining.local.outcome import End, GangEnd, Timeouts, due_signal
 
 Stream = Literal["stdout", "stderr"]
 OnLine = Callable[[int, Stream, str], None]
@@ -75,11 +75,11 @@ class _Member:
     worker: Worker
     process: subprocess.Popen[bytes]
     pipes: list[_Pipe]
-    told: bool = False
+    signalled: bool = False
     ended_at: float | None = None
 
     def send(self, number: int) -> None:
-        self.told = True
+        self.signalled = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -118,7 +118,7 @@ class _Gang:
     members: list[_Member] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     failed_at: float | None = None
-    told_at: float | None = None
+    signalled_at: float | None = None
 
     def start(self, worker: Worker) -> None:
         process = subprocess.Popen(  # noqa: S603 - the trainer's command, no shell
@@ -155,20 +155,20 @@ class _Gang:
                     self._close(member, pipe)
 
     def send(self, number: int) -> None:
-        self.told_at = self.clock() if self.told_at is None else self.told_at
+        self.signalled_at = self.clock() if self.signalled_at is None else self.signalled_at
         for member in self.members:
             if member.ended_at is None:
                 member.send(number)
 
     def send_due_signal(self, interrupts: int) -> None:
-        number = due(
+        number = due_signal(
             self.clock(),
             interrupts=interrupts,
             failed_at=self.failed_at,
-            told_at=self.told_at,
+            signalled_at=self.signalled_at,
             timeouts=self.timeouts,
         )
-        if number is signal.SIGKILL or (number is not None and self.told_at is None):
+        if number is signal.SIGKILL or (number is not None and self.signalled_at is None):
             self.send(number)
 
     def _read(self, member: _Member, pipe: _Pipe) -> None:
@@ -187,7 +187,7 @@ class _Gang:
 
     def _ended(self, member: _Member, now: float) -> None:
         code = member.process.returncode
-        self.ends.append(End(member.worker.index, code, member.told))
+        self.ends.append(End(member.worker.index, code, member.signalled))
         member.ended_at = now
         if code != 0 and self.failed_at is None:
             self.failed_at = now

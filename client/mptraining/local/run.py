@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, PlainDisplay, header, is_noise
-from mptraining.local.outcome import Timeouts, ending, verdict
+from mptraining.local.outcome import Timeouts, final_text, verdict
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api import events, run_folder
@@ -44,7 +44,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
 
 
-def absolute(path: str, folder: Path) -> str:
+def absolute_path(path: str, folder: Path) -> str:
     """Return `path` relative to `folder` as an absolute path; URIs and absolute paths are unchanged."""
     return path if _SCHEME.match(path) else os.path.normpath(folder / path)
 
@@ -59,15 +59,15 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
     if data is not None:
         data = data.model_copy(
             update={
-                "train": [absolute(each, folder) for each in data.train],
-                "validation": data.validation and [absolute(each, folder) for each in data.validation],
+                "train": [absolute_path(each, folder) for each in data.train],
+                "validation": data.validation and [absolute_path(each, folder) for each in data.validation],
             }
         )
     program, application = spec.program, spec.program.application
     if application is not None and application.weights not in (None, "none", "imagenet"):
-        weights = absolute(application.weights or "", folder)
+        weights = absolute_path(application.weights or "", folder)
         program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
-    uri = absolute(spec.output.uri, folder) if spec.output else output
+    uri = absolute_path(spec.output.uri, folder) if spec.output else output
     update = {"data": data, "program": program, "output": Output(uri=uri)}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
 
@@ -193,7 +193,7 @@ def run_local(
     if the run folder belongs to another job.
     """
     display = display or PlainDisplay()
-    job, notes = resolved(Path(path), output=output, machine=machine or this_machine())
+    job, notes = resolve_for_machine(Path(path), output=output, machine=machine or this_machine())
     again = again or shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
     attempt = _attempt(job, display)
     if attempt is None:
@@ -218,13 +218,13 @@ def run_local(
             summary.add(worker, event)
             display.event(worker, event)
 
-    said: list[int] = []
+    signals: list[int] = []
 
     def on_stop(number: int) -> None:
-        said.append(number)
+        signals.append(number)
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        if len(said) == 1:
-            display.say(f"{name}: saving and stopping; once more ends it at once")
+        if len(signals) == 1:
+            display.say(f"{name}: saving and stopping; a second signal stops it at once")
 
     with ExitStack() as stack:
         stack.callback(display.close)
@@ -239,15 +239,15 @@ def run_local(
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
     decided = verdict(end)
-    words = ending(summary, end, decided, command=again, folder=folder)
-    for text in words.said:
+    final = final_text(summary, end, decided, command=again, folder=folder)
+    for text in final.output:
         display.say(text)
-    if words.error is not None:
-        print(f"mptj: {words.error}", file=sys.stderr)
+    if final.error is not None:
+        print(f"mptj: {final.error}", file=sys.stderr)
     return decided.exit_code
 
 
-def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
+def resolve_for_machine(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
     """Return the job in the file at `path`, resolved for this machine, and notes on settings detected in its program.
 
     Raises InvalidSpec.
@@ -260,7 +260,7 @@ def resolved(path: Path, *, output: str | None, machine: Machine) -> tuple[Resol
     here = Path.cwd()
     job = with_absolute_paths(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
-        job = with_output(job, absolute(output, here))
+        job = with_output(job, absolute_path(output, here))
     # `resolve` rejects an unknown accelerator.
     accelerator = catalogue().get(job.spec.accelerator.type)
     settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))

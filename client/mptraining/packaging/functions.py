@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidProgram, nearest
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def refuse_nameless(function: Callable[..., Any]) -> None:
+def check_function_name(function: Callable[..., Any]) -> None:
     """Raise InvalidProgram for a lambda, a nested function, or a callable without source text."""
     name = getattr(function, "__qualname__", "")
     if not name or "<" in name or not hasattr(function, "__code__"):
@@ -33,7 +33,7 @@ def refuse_nameless(function: Callable[..., Any]) -> None:
         )
 
 
-def cut(text: str, name: str, where: str) -> str:
+def extract_function(text: str, name: str, where: str) -> str:
     """Return `text` with only the statements that the function `name` needs.
 
     Raises InvalidProgram if `text` does not define it, or is not valid Python.

@@ -14,9 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mptraining.packaging.package import Package, SourceFile
-from mptraining.packaging.package import package as packed
-from mptraining_api.keras_2.source_code import KerasCode, Sign, of_image, of_requirements, read
+from mptraining.packaging.package import Package, SourceFile, build_package
+from mptraining_api.keras_2.source_code import (
+    KerasCode,
+    Sign,
+    detect_in_image,
+    detect_in_requirements,
+    detect_in_source,
+)
 
 # Matches a requirement line without a version. keras-tuner 1.4 and later accept only models of the installed `keras`
 # package, which is Keras 3.
@@ -51,7 +56,9 @@ def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
     if text.encode() == before.content:
         return shipped, []
     files[before.path] = SourceFile.of_text(before.path, text)
-    made = packed(files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes)
+    made = build_package(
+        files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes
+    )
     return made, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
 
 
@@ -82,10 +89,10 @@ def _with_detected_keras(
     spec = dict(document["spec"])
     if spec.get("keras", "Auto") != "Auto":
         return dict(document), []
-    found = [(path, read(texts[path])) for path in _modules(spec.get("program") or {}, texts)]
+    found = [(path, detect_in_source(texts[path])) for path in _modules(spec.get("program") or {}, texts)]
     if requirements and requirements in texts:
-        found.append((requirements, of_requirements(texts[requirements])))
-    found.append(("", of_image(image)))
+        found.append((requirements, detect_in_requirements(texts[requirements])))
+    found.append(("", detect_in_image(image)))
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
     whole = sum((code for _, code in found), KerasCode())
@@ -97,7 +104,7 @@ def _with_detected_keras(
         ignored = [_located(sign, path, texts) for path, code in found for sign in code.ignored]
         note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {signs[0]}{more}"
         return {**document, "spec": {**spec, "keras": "Legacy"}}, [note, *ignored]
-    if whole.bare:
+    if whole.imports_keras:
         step = "it imports keras itself, which is Keras 3: import it from tensorflow, for which keras: Legacy is chosen"
         return dict(document), [f"the program is written for Keras 2: {signs[0]}{more}; {step}"]
     return dict(document), []

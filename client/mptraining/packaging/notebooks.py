@@ -73,7 +73,7 @@ def _text(source: object) -> str:
     return "".join(line for line in source if isinstance(line, str)) if isinstance(source, Sequence) else ""
 
 
-def shell() -> Any | None:
+def ipython_shell() -> Any | None:
     """Return the running IPython shell, or None; does not import IPython."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
@@ -84,7 +84,7 @@ def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: b
 
     Raises InvalidProgram if it is not available, or if its file lacks the running cell; `as_saved` accepts such a file.
     """
-    session = shell()
+    session = ipython_shell()
     if session is None:
         step = "Name a file: entry_point='train.py'."
         raise InvalidProgram("entry_point", "no notebook is running here", next_step=step)
@@ -127,7 +127,7 @@ def _from_colab() -> object | None:
     answer = _message.blocking_request("get_ipynb", request="", timeout_sec=_SECONDS)
     if not answer:
         step = "Run the cell again, or save the notebook and name it: entry_point='notebook.ipynb'."
-        raise InvalidProgram("the notebook", f"Colab did not hand it out within {_SECONDS} s", next_step=step)
+        raise InvalidProgram("the notebook", f"Colab did not return it within {_SECONDS} s", next_step=step)
     return answer["ipynb"]  # type: ignore[no-any-return]
 
 
@@ -167,7 +167,7 @@ class NotebookProgram:
     notes: tuple[str, ...]
 
 
-def program(notebook: Notebook) -> NotebookProgram:
+def notebook_to_program(notebook: Notebook) -> NotebookProgram:
     """Convert the notebook into a program. Raises InvalidProgram with the cell and line of a syntax error."""
     body: list[str] = []
     futures: dict[str, None] = {}
@@ -189,10 +189,10 @@ def program(notebook: Notebook) -> NotebookProgram:
         for call in _shell_calls(tree):
             uses_shell = True
             notes += _note(call, where)
-            for asked in _pip(call):
-                wanted, said = requirement_lines(asked)
+            for arguments in _pip(call):
+                wanted, about_pip = requirement_lines(arguments)
                 lines.update(dict.fromkeys(wanted))
-                notes += [f"{where}: {each}" for each in said]
+                notes += [f"{where}: {each}" for each in about_pip]
         body += [f"# %% {where}", text.rstrip("\n"), ""]
     head = [f"from __future__ import {', '.join(futures)}"] if futures else []
     head += [PRELUDE, ""] if uses_shell else []
@@ -288,14 +288,14 @@ def _pip(call: _Call) -> Iterator[str]:
     """Yield the arguments of each `pip install` in the call."""
     command = f"pip {call.line}" if call.magic == "pip" else call.line if call.method == "system" else ""
     for part in command.split("&&"):
-        asked = install_arguments(part)
-        if asked is not None:
-            yield asked
+        arguments = install_arguments(part)
+        if arguments is not None:
+            yield arguments
 
 
 def _note(call: _Call, where: str) -> list[str]:
     if call.method == "run_cell_magic" and call.magic not in KNOWN_CELLS | SILENT_CELLS:
-        return [f"{where}: %%{call.magic} is not known in the job; the cell is passed over there"]
+        return [f"{where}: %%{call.magic} is not known in the job; the cell is skipped there"]
     if call.method == "run_line_magic" and call.magic not in KNOWN_LINES | SILENT_LINES:
-        return [f"{where}: %{call.magic} is not known in the job, and is passed over there"]
+        return [f"{where}: %{call.magic} is not known in the job, and is skipped there"]
     return []

@@ -33,7 +33,7 @@ MOST_FILES = 10_000
 ARCHIVE_KEY = "source.tgz"
 IGNORE_FILE = ".mptrainingignore"
 
-_TO_THE_BUCKET = "Data belongs into a bucket: read it from gs:// in the program"
+_TO_THE_BUCKET = "Put data into a bucket, and read it from gs:// in the program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class Package:
         )
         return where if self.requirements is None else {**where, "requirements": self.requirements}
 
-    def entries(self) -> dict[str, str]:
+    def binary_data(self) -> dict[str, str]:
         """Return `binaryData` of the ConfigMap with the archive. Raises InvalidProgram if it is too large for one."""
         if not self.small:
-            raise too_large(self)
+            raise too_large_problem(self)
         return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
 
     @property
@@ -96,7 +96,7 @@ class Package:
         return f"{self.sha256}.tgz"
 
 
-def package(
+def build_package(
     files: Iterable[SourceFile],
     *,
     program: Mapping[str, Any],
@@ -111,7 +111,7 @@ def package(
     return Package(ordered, archive, digest, dict(program), requirements, tuple(notes))
 
 
-def refuse_size(sizes: Mapping[str, int]) -> None:
+def check_size(sizes: Mapping[str, int]) -> None:
     """Raise InvalidProgram with the largest of these files (path -> bytes) if there are too many or they are too large.
 
     Called before any file is read, because a folder of data may be larger than memory.
@@ -128,14 +128,14 @@ def refuse_size(sizes: Mapping[str, int]) -> None:
     )
 
 
-def too_large(package: Package) -> InvalidProgram:
+def too_large_problem(package: Package) -> InvalidProgram:
     """Return the error for a package that does not fit into a ConfigMap, without a bucket to upload it to."""
     sizes = {file.path: len(file.content) for file in package.files}
     return InvalidProgram(
         "source",
         f"{_amount(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
         expected=f"at most {_amount(CONFIG_MAP_BYTES)} packed without a bucket",
-        next_step=f"Leave files out by {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
+        next_step=f"Exclude files with {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
     )
 
 
@@ -156,11 +156,11 @@ def _check(ordered: tuple[SourceFile, ...]) -> None:
     for file in ordered:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise InvalidProgram("source", f"{file.path!r} leads out of it", expected="a relative path inside")
+            raise InvalidProgram("source", f"{file.path!r} is outside of it", expected="a relative path inside")
         if file.path == before:
-            raise InvalidProgram("source", f"two files of the path {file.path!r}", next_step="Rename one of them.")
+            raise InvalidProgram("source", f"two files have the path {file.path!r}", next_step="Rename one of them.")
         before = file.path
-    refuse_size({file.path: len(file.content) for file in ordered})
+    check_size({file.path: len(file.content) for file in ordered})
 
 
 def _packed(ordered: tuple[SourceFile, ...]) -> bytes:
@@ -230,7 +230,7 @@ def read_folder(folder: Path) -> tuple[list[SourceFile], list[str]]:
             sizes[path] = file.stat().st_size
         except OSError as error:
             raise _unreadable(file, error) from error
-    refuse_size(sizes)
+    check_size(sizes)
     return [read_file(file, path) for path, file in sorted(found.items())], notes
 
 

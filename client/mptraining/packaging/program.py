@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mptraining.packaging.functions import cut, refuse_nameless
-from mptraining.packaging.notebooks import Notebook, read_notebook, running_notebook, shell
-from mptraining.packaging.notebooks import program as program_of
-from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, package, read_file, read_folder
-from mptraining.packaging.requirements import FILE_OPTIONS, without_never
+from mptraining.packaging.functions import check_function_name, extract_function
+from mptraining.packaging.notebooks import Notebook, ipython_shell, notebook_to_program, read_notebook, running_notebook
+from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, build_package, read_file, read_folder
+from mptraining.packaging.requirements import FILE_OPTIONS, without_never_installed
 from mptraining_api.problems import InvalidProgram, nearest
 
 
@@ -87,7 +86,7 @@ def ship_file(
     files, notes = read_folder(root)
     lines: tuple[str, ...] = ()
     if place.suffix == ".ipynb":
-        made = program_of(read_notebook(place))
+        made = notebook_to_program(read_notebook(place))
         files = [each for each in files if each.path != path]
         path = f"{path.removesuffix('.ipynb')}_notebook.py"
         files = [each for each in files if each.path != path]
@@ -102,7 +101,7 @@ def ship_running_notebook(
     *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
 ) -> Package:
     """Package the running notebook with the modules that it imports from the current folder, or with `folder`."""
-    made = program_of(running_notebook())
+    made = notebook_to_program(running_notebook())
     path = f"{NOTEBOOK_MODULE}.py"
     files, notes, root = _files_for(made.text, folder)
     files = [each for each in files if each.path != path]
@@ -141,17 +140,17 @@ def ship_function(
     The package holds its source as text. Raises InvalidProgram for a lambda, a nested function, and a function of an
     installed package.
     """
-    refuse_nameless(function)
+    check_function_name(function)
     name, module = function.__qualname__, function.__module__
     text, where = "", ""
     lines: tuple[str, ...] = ()
     notes: list[str] = []
     if module == "__main__":
         text, where, lines, notes = _main_program()
-        text = cut(text, name, where)
+        text = extract_function(text, name, where)
         module = NOTEBOOK_MODULE
-        files, said, root = _files_for(text, folder)
-        notes = [*notes, *said]
+        files, folder_notes, root = _files_for(text, folder)
+        notes = [*notes, *folder_notes]
         path = f"{module}.py"
         files = [each for each in files if each.path != path]
         files.append(SourceFile.of_text(path, text))
@@ -170,9 +169,9 @@ def ship_function(
 
 def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
     """Return text, name, requirement lines and notes of the running notebook or script."""
-    if shell() is not None:
+    if ipython_shell() is not None:
         notebook: Notebook = running_notebook()
-        made = program_of(notebook)
+        made = notebook_to_program(notebook)
         return made.text, notebook.name, made.requirements, list(made.notes)
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None:
@@ -211,8 +210,10 @@ def _packed(
     notes: Iterable[str],
 ) -> Package:
     ready = {file.path: file for file in files}
-    wanted, said = _requirements(ready, root, requirements, lines)
-    return package(ready.values(), program=program, requirements=wanted, notes=[*notes, *said])
+    requirements_path, requirements_notes = _requirements(ready, root, requirements, lines)
+    return build_package(
+        ready.values(), program=program, requirements=requirements_path, notes=[*notes, *requirements_notes]
+    )
 
 
 def _requirements(
@@ -226,7 +227,7 @@ def _requirements(
         if not place.is_file():
             raise InvalidProgram("requirements", f"no file {str(file)!r}", expected="a requirements file of pip's")
         shipped = read_file(place, place.name)
-        text, notes = without_never(shipped.content.decode("utf-8", "replace"))
+        text, notes = without_never_installed(shipped.content.decode("utf-8", "replace"))
         inside = place.relative_to(root).as_posix() if place.is_relative_to(root) else None
         if inside and not notes and not lines:
             ready[inside] = SourceFile(inside, shipped.content)

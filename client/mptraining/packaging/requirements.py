@@ -6,7 +6,7 @@ import re
 import shlex
 
 # Packages that the trainer's image contains in versions tested together; another version would break training.
-OF_THE_IMAGE = frozenset(
+IN_TRAINER_IMAGE = frozenset(
     {
         "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tensorflow-intel", "tf-nightly", "keras",
         "tf-keras", "tensorflow-cloud", "mptraining",
@@ -14,7 +14,7 @@ OF_THE_IMAGE = frozenset(
 )  # fmt: skip
 # Never installed, even if a requirements file names it: the real tensorflow-cloud installs 3.3 GB for a service that
 # no longer exists, and the image contains mptraining.
-NEVER = frozenset({"tensorflow-cloud", "mptraining"})
+NEVER_INSTALLED = frozenset({"tensorflow-cloud", "mptraining"})
 
 _COMMAND = re.compile(
     r"^\s*(?:sudo\s+)?(?:uv\s+)?(?:\S*python[\d.]*\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip[\d.]*\s+install\s+(.+)$"
@@ -64,19 +64,19 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
         elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | FILE_OPTIONS:
             lines.append(word.replace("=", " ", 1))
         elif word.startswith("-"):
-            notes.append(f"pip's {word} is not known in the job, and is passed over")
+            notes.append(f"pip's {word} is not known in the job, and is ignored")
         elif "{" in word or "$" in word:
             notes.append(f"pip install {word}: known only when the notebook runs; not installed")
         elif ("/" in word or word in (".", "..")) and "://" not in word:
             notes.append(f"pip install {word}: a local folder is not shipped; not installed")
-        elif name_of(word) in OF_THE_IMAGE:
-            notes.append(f"pip install {word}: the trainer's image has its own {name_of(word)}")
+        elif distribution_name(word) in IN_TRAINER_IMAGE:
+            notes.append(f"pip install {word}: the trainer's image has its own {distribution_name(word)}")
         else:
             lines.append(word)
     return lines, notes
 
 
-def name_of(requirement: str) -> str:
+def distribution_name(requirement: str) -> str:
     """Return the normalized distribution name of a requirement line; empty for an option or a URL."""
     found = _NAME.match(requirement.strip())
     if found is None or "://" in requirement.partition("@")[0] or requirement.startswith("git+"):
@@ -84,12 +84,14 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def without_never(text: str) -> tuple[str, list[str]]:
+def without_never_installed(text: str) -> tuple[str, list[str]]:
     """Return a requirements file without the lines of packages in NEVER, and a note for each removed line."""
     kept, notes = [], []
     for line in text.splitlines():
-        if name_of(line) in NEVER:
-            notes.append(f"requirements: the trainer's image has its own {name_of(line)}; {line.strip()!r} is left out")
+        if distribution_name(line) in NEVER_INSTALLED:
+            notes.append(
+                f"requirements: the trainer's image has its own {distribution_name(line)}; {line.strip()!r} is left out"
+            )
         else:
             kept.append(line)
     return ("\n".join(kept) + "\n" if notes else text), notes

@@ -59,7 +59,7 @@ class RunArguments:
     notes: tuple[str, ...]
 
 
-def checked(
+def check_arguments(
     *,
     entry_point: object,
     requirements_txt: object,
@@ -87,7 +87,7 @@ def checked(
         raise InvalidArgument(
             f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
         )
-    machine, nodes, said = _machines(chief_config, worker_config, count)
+    machine, nodes, about_machines = _machines(chief_config, worker_config, count)
     custom_shape = _has_custom_shape(machine)
     machine, replaced = _with_current_accelerator(machine)
     _check_labels(job_labels or {})
@@ -117,7 +117,7 @@ def checked(
         image=image,
         asked_image=asked_image,
         bucket=docker.image_build_bucket or docker_image_bucket_name,
-        notes=(*said, *replaced, *about_image),
+        notes=(*about_machines, *replaced, *about_image),
     )
 
 
@@ -231,7 +231,7 @@ def _with_current_accelerator(machine: MachineConfig) -> tuple[MachineConfig, li
     if near is None:
         return machine, []
     note = (
-        f"{kind.value} is offered no more: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
+        f"{kind.value} is no longer offered: the job asks for {count} x {near.value} in place of {count} x {kind.value}"
     )
     return replace(machine, accelerator_type=near), [note]
 

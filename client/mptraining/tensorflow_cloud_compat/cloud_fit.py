@@ -16,9 +16,9 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining.local.run import absolute
-from mptraining.packaging.package import SourceFile, package
-from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments, checked
+from mptraining.local.run import absolute_path
+from mptraining.packaging.package import SourceFile, build_package
+from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments, check_arguments
 from mptraining.tensorflow_cloud_compat.job import job_name
 from mptraining.tensorflow_cloud_compat.run import Shipped, Target, launch
 from mptraining_api.problems import InvalidProgram
@@ -54,7 +54,7 @@ class JobId(str):
     job: Job | LocalJob
 
 
-def cloud_fit(
+def fit_in_job(
     model: Any,
     remote_dir: str,
     *,
@@ -71,7 +71,7 @@ def cloud_fit(
     """
     if distribution_strategy not in STRATEGIES:
         raise ValueError(f"{distribution_strategy} is not supported. Supported Strategies are {list(STRATEGIES)}")
-    generation = generation_of(model)
+    generation = keras_generation(model)
     if getattr(model, "optimizer", None) is None:
         step = "Call model.compile(optimizer, loss) before cloud_fit."
         raise InvalidProgram("model", "it is not compiled", next_step=step)
@@ -79,7 +79,7 @@ def cloud_fit(
     folder = _remote(remote_dir, local=target.local)
     arguments, notes = _arguments(job_spec, distribution_strategy, generation)
     notes += [f"{name} is not used: the job goes into your cluster" for name, value in unused.items() if value]
-    write(model, folder, generation, dict(fit_arguments))
+    write_assets(model, folder, generation, dict(fit_arguments))
     name = (job_id or (job_spec or {}).get("job_id")) or ""
     target = Target(
         name=job_name(name, secrets.token_hex(3)) if name else None,
@@ -91,14 +91,14 @@ def cloud_fit(
     )
     text = Path(__file__).with_name(_PROGRAM).read_text(encoding="utf-8")
     program = {"script": {"path": _PROGRAM, "arguments": ["--remote_dir", folder]}}
-    shipped = Shipped(package([SourceFile.of_text(_PROGRAM, text)], program=program, notes=notes), "cloud-fit")
+    shipped = Shipped(build_package([SourceFile.of_text(_PROGRAM, text)], program=program, notes=notes), "cloud-fit")
     job = launch(arguments, shipped, target, stream_logs=False)
     made = JobId(job["job_id"])
     made.job = job
     return made
 
 
-def generation_of(model: Any) -> Generation:
+def keras_generation(model: Any) -> Generation:
     """Return the Keras generation of a model. Raises TypeError for other objects."""
     roots = {each.__module__.partition(".")[0] for each in type(model).__mro__ if each.__name__ == "Model"}
     if roots & {"tf_keras", "keras"}:
@@ -106,7 +106,7 @@ def generation_of(model: Any) -> Generation:
     raise TypeError(f"Invalid `model` input. Expected a compiled keras.Model. Received {type(model).__name__}.")
 
 
-def write(model: Any, folder: str, generation: Generation, arguments: dict[str, Any]) -> None:
+def write_assets(model: Any, folder: str, generation: Generation, arguments: dict[str, Any]) -> None:
     """Write the model, the data and the callbacks to `folder`; raise for unsupported ones before writing anything."""
     import tensorflow as tf
 
@@ -114,13 +114,13 @@ def write(model: Any, folder: str, generation: Generation, arguments: dict[str, 
     described_callbacks = [_described(each) for each in callbacks]
     arrays: dict[str, Any] = {}
     datasets: dict[str, Any] = {}
-    told = {name: _written(name, value, arrays, datasets) for name, value in arguments.items()}
+    encoded = {name: _written(name, value, arrays, datasets) for name, value in arguments.items()}
     if generation == "Keras3":
         _refuse_own_classes(model)
     ending = ".keras" if generation == "Keras3" else ""
     own = any("ModelCheckpoint" in (base.__name__ for base in type(each).__mro__) for each in callbacks)
     described = {
-        "arguments": told,
+        "arguments": encoded,
         "arrays": bool(arrays),
         "datasets": bool(datasets),
         "callbacks": described_callbacks,
@@ -252,7 +252,7 @@ def _policy(model: Any) -> str:
 
 def _remote(remote_dir: str, *, local: bool) -> str:
     if local:
-        return absolute(str(remote_dir), Path.cwd()).rstrip("/")
+        return absolute_path(str(remote_dir), Path.cwd()).rstrip("/")
     if "://" not in str(remote_dir):
         raise InvalidArgument(
             f"Invalid `remote_dir` input. Expected a folder in a bucket, gs://…, which the job's pods can read. "
@@ -265,8 +265,8 @@ def _arguments(
     job_spec: Mapping[str, Any] | None, strategy: str, generation: Generation
 ) -> tuple[RunArguments, list[str]]:
     """Convert AI Platform's job_spec to arguments of `run`; default: two CPU machines, as in tensorflow-cloud."""
-    asked: Mapping[str, Any] = (job_spec or {}).get("trainingInput") or {}
-    workers = int(asked.get("workerCount", _DEFAULT_WORKERS))
+    training_input: Mapping[str, Any] = (job_spec or {}).get("trainingInput") or {}
+    workers = int(training_input.get("workerCount", _DEFAULT_WORKERS))
     notes = []
     if strategy == "MirroredStrategy":
         workers = 0
@@ -276,8 +276,8 @@ def _arguments(
             "before TensorFlow is imported, and run the notebook again"
         )
         workers = 0
-    machine = _machine(asked)
-    arguments = checked(
+    machine = _machine(training_input)
+    arguments = check_arguments(
         entry_point=None,
         requirements_txt=None,
         docker_config="auto",
@@ -287,19 +287,19 @@ def _arguments(
         worker_count=workers,
         entry_point_args=None,
         stream_logs=False,
-        job_labels=asked.get("labels") or (job_spec or {}).get("labels"),
+        job_labels=training_input.get("labels") or (job_spec or {}).get("labels"),
         service_account=None,
     )
     return arguments, notes
 
 
-def _machine(asked: Mapping[str, Any]) -> MachineConfig:
+def _machine(training_input: Mapping[str, Any]) -> MachineConfig:
     """Convert masterType (such as `n1-standard-4`) and acceleratorConfig to a MachineConfig."""
-    type_name = str(asked.get("masterType", _DEFAULT_MACHINE))
+    type_name = str(training_input.get("masterType", _DEFAULT_MACHINE))
     last = type_name.rpartition("-")[2]
     cores = int(last) if last.isdigit() else None
     memory = None if cores is None else cores * _MEMORY_GB_PER_CORE
-    accelerator = (asked.get("masterConfig") or {}).get("acceleratorConfig") or {}
+    accelerator = (training_input.get("masterConfig") or {}).get("acceleratorConfig") or {}
     if not accelerator:
         return MachineConfig(cores, memory, AcceleratorType.NO_ACCELERATOR, 0)
     name = str(accelerator.get("type"))

@@ -25,9 +25,9 @@ def content(*names: str) -> bytes:
         return bytes(file.read())
 
 
-told = json.loads(content("training_assets", "fit.json"))
-arrays = np.load(io.BytesIO(content("training_assets", "arrays.npz")), allow_pickle=False) if told["arrays"] else {}
-datasets = tf.saved_model.load(path("training_assets", "datasets")) if told["datasets"] else None
+job = json.loads(content("training_assets", "fit.json"))
+arrays = np.load(io.BytesIO(content("training_assets", "arrays.npz")), allow_pickle=False) if job["arrays"] else {}
+datasets = tf.saved_model.load(path("training_assets", "datasets")) if job["datasets"] else None
 
 
 def value(kind: str, what: Any) -> Any:
@@ -43,18 +43,18 @@ def value(kind: str, what: Any) -> Any:
     return what
 
 
-def callback(told: dict[str, Any]) -> Any:
+def callback(encoded: dict[str, Any]) -> Any:
     """Restore a built-in Keras callback that `cloud_fit._described` encoded."""
-    made = getattr(tf.keras.callbacks, told["class"])(**told["arguments"])
-    for name, found in told["attributes"].items():
+    made = getattr(tf.keras.callbacks, encoded["class"])(**encoded["arguments"])
+    for name, found in encoded["attributes"].items():
         # A mapping names a NumPy function: np.less or np.greater.
         setattr(made, name, getattr(np, found["numpy"]) if isinstance(found, dict) else found)
     return made
 
 
-arguments = {name: value(*each) for name, each in told["arguments"].items()}
-callbacks = [callback(each) for each in told["callbacks"]]
-model = tf.keras.models.load_model(path(told["model"]))
+arguments = {name: value(*each) for name, each in job["arguments"].items()}
+callbacks = [callback(each) for each in job["callbacks"]]
+model = tf.keras.models.load_model(path(job["model"]))
 # tensorflow-cloud's own program saves every epoch too; its example notebook loads the trained model from `output`.
-callbacks += [tf.keras.callbacks.ModelCheckpoint(path(name), save_freq="epoch") for name in told["saves"]]
+callbacks += [tf.keras.callbacks.ModelCheckpoint(path(name), save_freq="epoch") for name in job["saves"]]
 model.fit(**arguments, callbacks=callbacks)

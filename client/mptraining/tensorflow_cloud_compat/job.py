@@ -46,7 +46,7 @@ def document(
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": metadata,
-        "spec": merged(decided, spec or {}),
+        "spec": merge(decided, spec or {}),
     }
 
 
@@ -58,14 +58,14 @@ def job_name(stem: str, token: str) -> str:
     return f"{words[: _MOST_LETTERS - len(token) - 1].rstrip('-')}-{token}"
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `over` into `base` recursively; None removes a field."""
     result = dict(base)
     for key, value in over.items():
         if value is None:
             result.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = merged(result[key], value)
+            result[key] = merge(result[key], value)
         else:
             result[key] = value
     return result

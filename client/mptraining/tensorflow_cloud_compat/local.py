@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from mptraining.local.run import absolute, run_local
+from mptraining.local.run import absolute_path, run_local
 from mptraining.packaging.package import Package
 from mptraining.runs import History, Run, load_run
 from mptraining_api.problems import InvalidProgram, Problem
@@ -60,14 +60,14 @@ class LocalJob(dict[str, str | None]):
 
     def model(self) -> Any:
         """Load the trained keras.Model in float32. Raises InvalidData, InvalidProgram."""
-        from mptraining.cluster import model as cluster_model
-        from mptraining.cluster.trained_model import load
+        from mptraining.cluster.model_download import from_run_folder
+        from mptraining.cluster.trained_model import load_model
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            return load(cluster_model.from_run_folder(self.run_folder, Path(scratch, "model")))
+            return load_model(from_run_folder(self.run_folder, Path(scratch, "model")))
 
 
-def train_here(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
+def train_locally(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
     """Train the job to its end and return it. `command` replaces the trainer's command in each worker.
 
     Raises Problem before any process starts, and if training failed, after the output was shown.
@@ -75,7 +75,7 @@ def train_here(document: Mapping[str, Any], package: Package, *, command: Sequen
     again = f"run(…, name={document['metadata']['name']!r})"
     name = document["metadata"]["name"]
     given = (document["spec"].get("output") or {}).get("uri")
-    folder = absolute(given, Path.cwd()) if given else str(Path.cwd() / "runs" / name)
+    folder = absolute_path(given, Path.cwd()) if given else str(Path.cwd() / "runs" / name)
     body = {**document, "spec": {**document["spec"], "source": package.source(config_map=name)}}
     if package.requirements is not None:
         print(f"note: {package.requirements} is not installed here: the job takes this environment's packages")
@@ -103,5 +103,5 @@ def _failed(folder: str, exit_code: int) -> Problem:
     return InvalidProgram(
         "the job",
         f"ended with exit code {exit_code}",
-        next_step=f"The lines above say why; what it left is in {folder}.",
+        next_step=f"See the lines above; its files are in {folder}.",
     )

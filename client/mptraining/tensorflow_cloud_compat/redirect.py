@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from mptraining.tensorflow_cloud_compat.arguments import checked
+from mptraining.tensorflow_cloud_compat.arguments import check_arguments
 from mptraining.tensorflow_cloud_compat.run import Shipped, Target, launch, ship
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.tensorflow_cloud.machine_configs import COMMON_MACHINE_CONFIGS, AcceleratorType, MachineConfig
@@ -27,7 +27,7 @@ def redirect(target: Target) -> None:
     try:
         core = {name: import_module(f"tensorflow_cloud.core.{name}") for name in _PATCHES}
     except ImportError as error:
-        step = "Install it, or use mptraining.tensorflow_cloud in its place, which needs it not."
+        step = "Install it, or use mptraining.tensorflow_cloud instead, which does not need it."
         raise InvalidProgram("tensorflow_cloud", f"cannot be imported: {error}", next_step=step) from error
     route = _Route(target)
     for name, patch in _PATCHES.items():
@@ -69,7 +69,7 @@ class _Route:
         shipped, given = self.shipped[image_uri]
         words = list(entry_point_args or [])
         tuners = [word for word in words if word.startswith(_TUNER)]
-        arguments = checked(
+        arguments = check_arguments(
             **given,
             chief_config=_machine(chief_config),
             worker_config=_machine(worker_config),
@@ -108,7 +108,7 @@ class _Route:
                     "worker_count": 0,
                     "entry_point_args": None,
                 }
-                arguments = checked(**given, **rest, stream_logs=False, job_labels=None, service_account=None)
+                arguments = check_arguments(**given, **rest, stream_logs=False, job_labels=None, service_account=None)
                 shipped = ship(self.entry_point, arguments, folder=None, target=route.target)
                 image = self.docker_config.image or arguments.image or f"mptraining/{shipped.package.sha256}"
                 route.shipped[image] = shipped, given

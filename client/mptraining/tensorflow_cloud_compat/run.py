@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.packaging import program
 from mptraining.packaging.keras_choice import with_keras
-from mptraining.packaging.notebooks import shell
+from mptraining.packaging.notebooks import ipython_shell
 from mptraining.packaging.package import Package
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments
 from mptraining.tensorflow_cloud_compat.job import document, job_name
@@ -50,11 +50,11 @@ class Target:
     @property
     def local(self) -> bool:
         """Return whether the job trains in processes of this machine. Raises InvalidSpec for an invalid variable."""
-        said = self.backend or os.environ.get(BACKEND) or "cluster"
-        if said not in ("cluster", "local"):
-            raise InvalidSpec(f"the variable {BACKEND}", repr(said), expected="cluster or local")
+        backend = self.backend or os.environ.get(BACKEND) or "cluster"
+        if backend not in ("cluster", "local"):
+            raise InvalidSpec(f"the variable {BACKEND}", repr(backend), expected="cluster or local")
         # An explicit `where` overrides the variable, but not an explicit `backend`.
-        return said == "local" and (self.backend is not None or self.where is None)
+        return backend == "local" and (self.backend is not None or self.where is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def ship(
         alone = "data" not in target.spec
         made = program.ship_function(entry_point, folder=root, requirements=requirements, trains_itself=alone)
         return Shipped(made, entry_point.__name__)
-    if entry_point is None and shell() is not None:
+    if entry_point is None and ipython_shell() is not None:
         made = program.ship_running_notebook(folder=root, requirements=requirements, arguments=words)
         return Shipped(made, "notebook")
     file = Path(entry_point if entry_point is not None else sys.argv[0])
@@ -101,9 +101,9 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
     for note in (*arguments.notes, *package.notes, *about_keras):
         print(f"note: {note}")
     if target.local:
-        from mptraining.tensorflow_cloud_compat.local import train_here
+        from mptraining.tensorflow_cloud_compat.local import train_locally
 
-        return train_here(body, package)
+        return train_locally(body, package)
     from mptraining.cluster.connection import HERE
     from mptraining.cluster.submit import submit
 

@@ -1,4 +1,4 @@
-"""A training script as anybody writes it: ten patterns under noise, a dense network, model.fit."""
+"""A plain training script: ten patterns under noise, a dense network, model.fit."""
 
 import argparse
 

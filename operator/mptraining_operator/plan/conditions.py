@@ -9,7 +9,7 @@ from typing import Literal
 
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import ATTEMPTS_KEPT, Attempt, Condition, JobStatus, Phase, seconds, stamp
+from mptraining_api.status import ATTEMPTS_KEPT, Attempt, Condition, JobStatus, Phase, format_time, parse_time
 
 ConditionType = Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"]
 # The schema allows 32768 characters; etcd stores the message for every job.
@@ -20,15 +20,15 @@ def condition(status: JobStatus, type: ConditionType) -> Condition | None:
     return next((each for each in status.conditions or () if each.type == type), None)
 
 
-def holds(status: JobStatus, type: ConditionType) -> bool:
+def is_true(status: JobStatus, type: ConditionType) -> bool:
     found = condition(status, type)
     return found is not None and found.status == "True"
 
 
-def since(status: JobStatus, type: ConditionType) -> float | None:
+def transition_time(status: JobStatus, type: ConditionType) -> float | None:
     """Return the condition's lastTransitionTime, or None if the condition was never written."""
     found = condition(status, type)
-    return None if found is None else seconds(found.last_transition_time)
+    return None if found is None else parse_time(found.last_transition_time)
 
 
 def with_condition(
@@ -42,8 +42,8 @@ def with_condition(
         type=type,
         status=word,
         reason=reason,
-        message=shortened(message),
-        last_transition_time=stamp(now) if turned or before is None else before.last_transition_time,
+        message=truncated(message),
+        last_transition_time=format_time(now) if turned or before is None else before.last_transition_time,
         observed_generation=generation,
     )
     others = [each for each in status.conditions or () if each.type != type]
@@ -51,19 +51,19 @@ def with_condition(
     return status.model_copy(update={"conditions": [*others[:place], after, *others[place:]]})
 
 
-def shortened(message: str) -> str:
+def truncated(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
-def current(status: JobStatus) -> Attempt | None:
+def current_attempt(status: JobStatus) -> Attempt | None:
     """Return the attempt that exists or is about to be created, or None before the first."""
     attempts = status.attempts or []
     return attempts[-1] if attempts and attempts[-1].number == status.current_attempt else None
 
 
-def started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
+def with_attempt_started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
     """Record the intent to create attempt `number`."""
-    attempts = [*(status.attempts or []), Attempt(number=number, start_time=stamp(now))][-ATTEMPTS_KEPT:]
+    attempts = [*(status.attempts or []), Attempt(number=number, start_time=format_time(now))][-ATTEMPTS_KEPT:]
     first = number == 1
     status = status.model_copy(
         update={
@@ -73,18 +73,18 @@ def started(status: JobStatus, number: int, job: ResolvedJob, now: float, genera
             "attempts": attempts,
             "application_failures": status.application_failures or 0,
             "infrastructure_restarts": status.infrastructure_restarts or 0,
-            **described(job),
+            **resolved_fields(job),
         }
     )
     if job.accelerator.asked_for:
-        message = f"{job.accelerator.asked_for} is absent from this cluster, as the operator's settings say"
+        message = f"{job.accelerator.asked_for} is absent from this cluster; the operator's setting cpuFallback is on"
         status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
     if condition(status, "Suspended") is not None:
-        status = resumed(status, now, generation)
+        status = with_resumed(status, now, generation)
     return with_condition(status, "Running", False, "Starting", f"attempt {number} is being created", now, generation)
 
 
-def described(job: ResolvedJob) -> dict[str, object]:
+def resolved_fields(job: ResolvedJob) -> dict[str, object]:
     """Return the status fields that report the resolved job."""
     return {
         "strategy": job.strategy,
@@ -97,70 +97,70 @@ def described(job: ResolvedJob) -> dict[str, object]:
 
 def _not_before(start: str | None, now: float) -> str:
     """Return an end time no earlier than `start`, which may come from another replica's clock."""
-    return stamp(max(now, seconds(start)) if start else now)
+    return format_time(max(now, parse_time(start)) if start else now)
 
 
-def attempt_over(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
+def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
     """Record the outcome and completion time of the current attempt."""
     attempts = list(status.attempts or [])
     if attempts and attempts[-1].number == status.current_attempt:
         ended = {
             "outcome": outcome.reason,
-            "message": shortened(message),
+            "message": truncated(message),
             "completion_time": _not_before(attempts[-1].start_time, now),
         }
         attempts[-1] = attempts[-1].model_copy(update=ended)
     return status.model_copy(update={"attempts": attempts or None})
 
 
-def anew(status: JobStatus, now: float) -> JobStatus:
+def with_attempt_restarted(status: JobStatus, now: float) -> JobStatus:
     """Set the start time of the current attempt to now; a new Indexed Job replaces the one that was deleted."""
     attempts = list(status.attempts or [])
-    attempts[-1] = attempts[-1].model_copy(update={"start_time": stamp(now)})
+    attempts[-1] = attempts[-1].model_copy(update={"start_time": format_time(now)})
     return status.model_copy(update={"attempts": attempts})
 
 
-def running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
+def with_running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
     """Record that all workers of the current attempt run."""
     status = status.model_copy(
         update={
             "phase": Phase.RUNNING,
-            "start_time": status.start_time or stamp(now),
+            "start_time": status.start_time or format_time(now),
             "observed_generation": generation,
         }
     )
     return with_condition(status, "Running", True, "Running", message, now, generation)
 
 
-def waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:
+def with_waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:
     """Record that not all workers run, and why."""
     status = status.model_copy(update={"phase": phase, "observed_generation": generation})
     return with_condition(status, "Running", False, reason, message, now, generation)
 
 
-def suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
+def with_suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
     """Record the suspension and reset startTime, so that activeDeadlineSeconds restarts as for a batch/v1 Job."""
     message = "suspended by spec.runPolicy.suspend; set it to false to continue from the last checkpoint"
-    status = waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
+    status = with_waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
     return status.model_copy(update={"start_time": None})
 
 
-def resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
+def with_resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
     """Set the condition Suspended to False."""
     return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
 
 
-def finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
+def with_finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
     """Record the terminal outcome of the job."""
     good = outcome == SUCCEEDED
-    attempt = current(status)
+    attempt = current_attempt(status)
     if attempt is not None and attempt.outcome is None:
-        status = attempt_over(status, outcome, message, now)
+        status = with_attempt_ended(status, outcome, message, now)
     phase = Phase.SUCCEEDED if good else Phase.FAILED
     # Only the condition Succeeded or Failed carries the full message.
     over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
-    status = waiting(status, phase, outcome.reason, over, now, generation)
+    status = with_waiting(status, phase, outcome.reason, over, now, generation)
     status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})
     status = with_condition(status, "Succeeded" if good else "Failed", True, outcome.reason, message, now, generation)
     return with_condition(status, "Finished", True, outcome.reason, over, now, generation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.defaults import ResolvedRunPolicy, resolve_run_policy
-from mptraining_api.status import JobStatus, seconds
+from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
@@ -24,12 +24,14 @@ class Deadline:
     message: str
 
 
-def policy(snapshot: Snapshot) -> ResolvedRunPolicy:
+def run_policy(snapshot: Snapshot) -> ResolvedRunPolicy:
     """Return the job's run policy with defaults applied."""
     return resolve_run_policy(snapshot.job.spec.run_policy if snapshot.job else None)
 
 
-def earliest(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
+def earliest_deadline(
+    snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str
+) -> Deadline | None:
     """Return the earliest deadline of the current attempt; `why` is the reason that a pending attempt waits."""
     found = [
         each
@@ -41,15 +43,15 @@ def earliest(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
 
 def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
     """Return the pending timeout, counted from when pods may be created; time in a queue does not count."""
-    attempt = conditions.current(status)
-    if conditions.holds(status, "Running") or attempt is None or attempt.start_time is None:
+    attempt = conditions.current_attempt(status)
+    if conditions.is_true(status, "Running") or attempt is None or attempt.start_time is None:
         return None
     if batch_job is not None and batch_job.suspended:
         return None
-    began = seconds(attempt.start_time) if batch_job is None else batch_job.started
+    began = parse_time(attempt.start_time) if batch_job is None else batch_job.started
     if began is None:
         return None
-    limit = policy(snapshot).pending_timeout_seconds
+    limit = run_policy(snapshot).pending_timeout_seconds
     message = (
         f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"
     )
@@ -57,23 +59,23 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
 
 
 def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
-    limit = policy(snapshot).active_deadline_seconds
+    limit = run_policy(snapshot).active_deadline_seconds
     if limit is None or status.start_time is None:
         return None
     message = f"the job ran for {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
-    return Deadline(seconds(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
+    return Deadline(parse_time(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
 
 
 def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     """Return the progress deadline, or None while no replica can receive progress reports."""
-    limit = policy(snapshot).progress_deadline_seconds
-    began, receiving_since = conditions.since(status, "Running"), snapshot.reports_since
-    if limit is None or began is None or receiving_since is None or not conditions.holds(status, "Running"):
+    limit = run_policy(snapshot).progress_deadline_seconds
+    began, receiving_since = conditions.transition_time(status, "Running"), snapshot.reports_since
+    if limit is None or began is None or receiving_since is None or not conditions.is_true(status, "Running"):
         return None
     began = max(began, receiving_since)
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
-        began = max(began, seconds(progress.step_time))
+        began = max(began, parse_time(progress.step_time))
         if progress.percent_complete == 100:
             # All steps are done: worker 0 exports the model and may serve it for download.
             began += MODEL_WAIT_SECONDS

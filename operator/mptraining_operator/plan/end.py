@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
-from mptraining_api.status import JobStatus, Phase, stamp
+from mptraining_api.status import JobStatus, Phase, format_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
-from mptraining_operator.plan.deadlines import policy
+from mptraining_operator.plan.deadlines import run_policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
@@ -28,10 +28,10 @@ class Verdict:
     outcome: Outcome
     message: str
     # Whether a pod is evidence for the outcome; False for a fallback.
-    seen: bool = False
+    from_pod: bool = False
 
 
-def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
+def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     """Return the cause of a failed attempt, from its Indexed Job and its remaining pods."""
     failures = sorted(
         (pod for pod in pods if _failed_by_itself(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
@@ -41,7 +41,7 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
-        return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), seen=True)
+        return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), from_pod=True)
     if failures:
         found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
         return Verdict(outcomes.NODE_LOST, found)
@@ -49,7 +49,7 @@ def judge(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         # An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
-    return Verdict(outcomes.CHILD_DELETED, f"somebody deleted a worker's pod ({condition or 'no message'})")
+    return Verdict(outcomes.CHILD_DELETED, f"a worker's pod was deleted ({condition or 'no message'})")
 
 
 def _failed_by_itself(pod: SeenPod) -> bool:
@@ -82,7 +82,7 @@ def _outcome(pod: SeenPod) -> Outcome:
 
 def _last_event(pod: SeenPod) -> events.Finished | None:
     """Return the trainer's Finished event from the termination log, if present."""
-    lines = pod.last_words.strip().splitlines()
+    lines = pod.termination_message.strip().splitlines()
     last = events.parse(lines[-1]) if lines else None
     return last if isinstance(last, events.Finished) else None
 
@@ -103,12 +103,12 @@ def _describe(pod: SeenPod) -> str:
     if last is not None:
         return f"{where}: {last.message}"
     code = "without an exit code" if pod.exit_code is None else f"with exit code {pod.exit_code}"
-    tail = pod.last_words.strip()[-500:]
+    tail = pod.termination_message.strip()[-500:]
     log = f"See kubectl logs {pod.name}."
     return f"{where} ended {code}" + (f": {tail}. {log}" if tail else f". {log}")
 
 
-def delay(status: JobStatus, limits: Limits) -> float:
+def restart_backoff(status: JobStatus, limits: Limits) -> float:
     """Return the backoff in seconds after the last attempt, doubled for each consecutive attempt of the same budget.
 
     batch/v1 Jobs wait 10 s, 20 s, 40 s … up to 6 minutes for a failing program (kubernetes.io, "Pod backoff failure
@@ -136,15 +136,15 @@ _CONDITION_WITHIN = 60.0
 def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     """Finish the job if the current attempt succeeded; charge a failed attempt to its budget."""
     status = snapshot.status
-    attempt = conditions.current(status) if status else None
+    attempt = conditions.current_attempt(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None:
         return None
     batch_job = snapshot.batch_job(attempt.number)
     if batch_job is None:
-        if not conditions.holds(status, "Running"):
+        if not conditions.is_true(status, "Running"):
             return None
-        message = f"Job {snapshot.key.name}-{attempt.number} is gone; somebody deleted it"
-        return charge(snapshot, status, outcomes.CHILD_DELETED, message, now)
+        message = f"Job {snapshot.key.name}-{attempt.number} was deleted"
+        return charge_budget(snapshot, status, outcomes.CHILD_DELETED, message, now)
     due = end_is_due(snapshot, batch_job)
     silent = due is not None and now >= due
     if batch_job.ended == "Complete" or (silent and not batch_job.failed):
@@ -153,7 +153,7 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
         message = f"attempt {attempt.number} succeeded with {workers}"
         if _has_no_output(snapshot):
             message += "; its model is gone with its pods, because spec.output.uri was not given"
-        status = conditions.finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
+        status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
         return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
     if batch_job.ended == "Failed" or silent:
         return _failed(snapshot, status, batch_job, now)
@@ -168,7 +168,7 @@ def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
     counted = batch_job.failed > 0 or batch_job.succeeded >= batch_job.parallelism
     if batch_job.ended or batch_job.suspended or batch_job.deleting or not counted or batch_job.changed is None:
         return None
-    if any(not pod.over for pod in snapshot.pods_of(batch_job.attempt)):
+    if any(not pod.terminated for pod in snapshot.pods_of(batch_job.attempt)):
         return None
     return batch_job.changed + _CONDITION_WITHIN
 
@@ -177,8 +177,8 @@ def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     wait_until = _wait_for_pods_until(snapshot, batch_job)
     if wait_until is not None and now < wait_until:
         return Plan(wake_at=wait_until)
-    found = judge(batch_job, snapshot.pods_of(batch_job.attempt))
-    return charge(snapshot, status, found.outcome, found.message, now)
+    found = find_verdict(batch_job, snapshot.pods_of(batch_job.attempt))
+    return charge_budget(snapshot, status, found.outcome, found.message, now)
 
 
 def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
@@ -191,10 +191,10 @@ def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float |
     if batch_job.ended_at is None:
         return None
     pods = snapshot.pods_of(batch_job.attempt)
-    if any(not pod.over for pod in pods):
+    if any(not pod.terminated for pod in pods):
         return batch_job.ended_at + _POD_UPDATES_WITHIN
     missing = len(pods) < batch_job.parallelism and batch_job.end_reason != "PodFailurePolicy"
-    if missing and not judge(batch_job, pods).seen:
+    if missing and not find_verdict(batch_job, pods).from_pod:
         return batch_job.ended_at + snapshot.limits.settle
     return None
 
@@ -205,12 +205,12 @@ def _has_no_output(snapshot: Snapshot) -> bool:
 
 
 def _start_time(batch_job: SeenBatchJob) -> str:
-    return stamp(batch_job.started or batch_job.created)
+    return format_time(batch_job.started or batch_job.created)
 
 
-def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
+def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
     """Record the outcome of the attempt; restart it if its retry budget allows, else fail the job."""
-    limits = policy(snapshot)
+    limits = run_policy(snapshot)
     counts = {
         Budget.BACKOFF_LIMIT: ("application_failures", limits.backoff_limit, "backoffLimit"),
         Budget.INFRASTRUCTURE_RETRIES: (
@@ -221,10 +221,10 @@ def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str
     }
     generation = snapshot.generation
     if outcome.budget not in counts:
-        status = conditions.finished(status, outcome, message, now, generation)
+        status = conditions.with_finished(status, outcome, message, now, generation)
         return Plan(
             status=status,
-            actions=end_current(snapshot, status),
+            actions=end_current_attempt(snapshot, status),
             event_records=(EventRecord(outcome.reason, message, "Warning"),),
         )
     field, limit, name = counts[outcome.budget]
@@ -232,21 +232,21 @@ def charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str
     status = status.model_copy(update={field: used})
     if used > limit:
         message = f"{_sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
-        status = conditions.finished(status, outcome, message, now, generation)
+        status = conditions.with_finished(status, outcome, message, now, generation)
         return Plan(
             status=status,
-            actions=end_current(snapshot, status),
+            actions=end_current_attempt(snapshot, status),
             event_records=(EventRecord(outcome.reason, message, "Warning"),),
         )
-    status = conditions.attempt_over(status, outcome, message, now)
-    status = conditions.waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
+    status = conditions.with_attempt_ended(status, outcome, message, now)
+    status = conditions.with_waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
     record = EventRecord(
         "Restarting", f"{_sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
     )
-    wake = now + delay(status, snapshot.limits)
+    wake = now + restart_backoff(status, snapshot.limits)
     return Plan(
         status=status,
-        actions=end_current(snapshot, status),
+        actions=end_current_attempt(snapshot, status),
         event_records=(record,),
         wake_at=wake,
         restart=outcome.reason,
@@ -257,7 +257,7 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "…")) else f"{message}."
 
 
-def end_current(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:
+def end_current_attempt(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:
     """Return the action that terminates the current attempt; empty if it has ended or is being deleted."""
     batch_job = snapshot.batch_job(status.current_attempt or 0)
     if batch_job is None or batch_job.ended or batch_job.deleting:

@@ -34,12 +34,12 @@ def _finished(snapshot: Snapshot, now: float) -> Plan | None:
     status = snapshot.status
     if status and not status.current_attempt and snapshot.generation > (status.observed_generation or 0):
         return None
-    return suspend_and_cleanup.ended(snapshot, now)
+    return suspend_and_cleanup.clean_up_finished(snapshot, now)
 
 
 def _unreadable_spec(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: ARG001 - the signature of a policy
     """Leave a running job unchanged if this version cannot read its spec."""
-    if snapshot.job is not None or snapshot.status is None or conditions.current(snapshot.status) is None:
+    if snapshot.job is not None or snapshot.status is None or conditions.current_attempt(snapshot.status) is None:
         return None
     return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))
 
@@ -59,7 +59,9 @@ POLICIES: tuple[Policy, ...] = (
 def _with_deletions(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     orphans = suspend_and_cleanup.orphans(snapshot, now)
     more = tuple(
-        each for each in (*orphans.actions, *suspend_and_cleanup.old_attempts(snapshot)) if each not in found.actions
+        each
+        for each in (*orphans.actions, *suspend_and_cleanup.delete_old_attempts(snapshot))
+        if each not in found.actions
     )
     if not more and orphans.wake_at is None:
         return found

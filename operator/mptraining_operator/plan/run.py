@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.status import JobStatus, seconds, stamp
+from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import EventRecord, Loss, Plan
-from mptraining_operator.plan.deadlines import earliest
-from mptraining_operator.plan.end import charge, end_is_due
+from mptraining_operator.plan.deadlines import earliest_deadline
+from mptraining_operator.plan.end import charge_budget, end_is_due
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
 def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """Report whether the attempt's pods wait or run, and enforce its deadlines."""
     status = snapshot.status
-    attempt = conditions.current(status) if status else None
+    attempt = conditions.current_attempt(status) if status else None
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
     if status is None or attempt is None or batch_job is None:
         return None
@@ -24,19 +24,19 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     losses: tuple[Loss, ...] = ()
     why = ""
     # The pods of a preempted Job are still counted as ready until they terminate.
-    preempted = batch_job.suspended and conditions.holds(status, "Running")
-    if conditions.holds(status, "Running") and not preempted:
+    preempted = batch_job.suspended and conditions.is_true(status, "Running")
+    if conditions.is_true(status, "Running") and not preempted:
         after = status
     elif not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
         workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
         message = f"attempt {attempt.number}: {workers}"
-        after = conditions.running(status, message, now, generation)
+        after = conditions.with_running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
         records = (EventRecord("Running", message),)
     else:
-        found = waiting.wait(snapshot, batch_job, now)
+        found = waiting.waiting_reason(snapshot, batch_job, now)
         why = f"{found.reason}: {found.message}"
-        after = conditions.waiting(status, found.phase, found.reason, found.message, now, generation)
+        after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
             records = (EventRecord(found.reason, found.message, "Warning"),)
@@ -44,10 +44,10 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
             # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
             after = after.model_copy(update={"start_time": None})
         if preempted:
-            records = (EventRecord(found.reason, f"the machines were taken back: {found.message}", "Warning"),)
-    deadline = earliest(snapshot, after, batch_job, why)
+            records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
+    deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
-        return charge(snapshot, after, deadline.outcome, deadline.message, now)
+        return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)
     due = (deadline and deadline.at, _unschedulable_at(snapshot, batch_job, after), end_is_due(snapshot, batch_job))
     wakes = [each for each in due if each and each > now]
     return Plan(
@@ -61,10 +61,10 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
     """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
     admitted, began = batch_job.started, status.start_time
-    if not _queues(snapshot) or admitted is None or began is None or seconds(began) >= admitted:
+    if not _queues(snapshot) or admitted is None or began is None or parse_time(began) >= admitted:
         return status
-    runs = conditions.holds(status, "Running")
-    return status.model_copy(update={"start_time": stamp(admitted) if runs else None})
+    runs = conditions.is_true(status, "Running")
+    return status.model_copy(update={"start_time": format_time(admitted) if runs else None})
 
 
 def _queues(snapshot: Snapshot) -> bool:
@@ -73,7 +73,7 @@ def _queues(snapshot: Snapshot) -> bool:
 
 
 def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
-    return None if conditions.holds(status, "Running") else waiting.settles_at(snapshot, batch_job)
+    return None if conditions.is_true(status, "Running") else waiting.unschedulable_at(snapshot, batch_job)
 
 
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
@@ -82,12 +82,12 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     before = attempts[-2] if len(attempts) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
-    began, ran = attempts[-1].start_time, conditions.since(status, "Running")
-    if began is not None and ran is not None and ran > seconds(began):
+    began, ran = attempts[-1].start_time, conditions.transition_time(status, "Running")
+    if began is not None and ran is not None and ran > parse_time(began):
         # The attempt was running before and its queue preempted it.
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
-    lost = now - seconds(before.completion_time)
+    lost = now - parse_time(before.completion_time)
     if _queues(snapshot) and batch_job.started is not None:
         # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - batch_job.started)

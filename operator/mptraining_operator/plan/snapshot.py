@@ -31,7 +31,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """One worker's pod. `exit_code`, `exit_reason`, `last_words` and `finished`: its first failed container, if any."""
+    """One worker's pod.
+
+    `exit_code`, `exit_reason`, `termination_message` and `finished` are those of its first failed container, if any.
+    """
 
     name: str
     uid: str
@@ -55,7 +58,7 @@ class SeenPod:
     # Error, OOMKilled, …
     exit_reason: str = ""
     # The last Event, from the termination log.
-    last_words: str = ""
+    termination_message: str = ""
     finished: float | None = None
     # Why a container does not start: ImagePullBackOff, …, and the kubelet's message.
     waiting: str = ""
@@ -64,7 +67,7 @@ class SeenPod:
     unscheduled: str = ""
 
     @property
-    def over(self) -> bool:
+    def terminated(self) -> bool:
         """Whether all containers have terminated, by the pod's phase."""
         return self.phase in ("Succeeded", "Failed")
 
@@ -157,13 +160,13 @@ class Snapshot:
     predecessors: tuple[SeenPod, ...] = ()
     # Why the controller manager could not create pods of an Indexed Job, by the Job's uid.
     pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
-    findings: Lookups = field(default_factory=Lookups)
+    lookups: Lookups = field(default_factory=Lookups)
     limits: Limits = field(default_factory=Limits)
     # Since when progress reports are received without interruption: earlier silence may be an outage of the operator.
     # None: progress reports are disabled.
     reports_since: float | None = None
     # Nodes of the other jobs in this namespace; counted only if nodesPerNamespace is set.
-    nodes_beside: int = 0
+    other_nodes: int = 0
 
     @property
     def suspend(self) -> bool:

@@ -6,30 +6,30 @@ An attempt starts only when no process of an earlier one can be alive (`no_live_
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import refuse
+from mptraining_api.admin_limits import check_limits
 from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
-from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, seconds, stamp
+from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, waiting
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadJobFile, StartAttempt
-from mptraining_operator.plan.deadlines import earliest
-from mptraining_operator.plan.end import charge, end_current
+from mptraining_operator.plan.deadlines import earliest_deadline
+from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
-LOOK_FOR_ROOM = 5.0
+NODE_CHECK_SECONDS = 5.0
 
 
-def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
+def refuse_or_delay(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
     """Return the plan that fails or delays the next attempt, or None if it may start from `status`."""
     limits = snapshot.limits
     if snapshot.job is not None:
         try:
-            refuse(
+            check_limits(
                 snapshot.job,
                 job,
                 limits.jobs,
@@ -38,10 +38,10 @@ def held(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) ->
             )
         except OutsideLimits as problem:
             outcome = outcomes.OUTSIDE_LIMITS
-            failed = conditions.finished(status, outcome, str(problem), now, snapshot.generation)
+            failed = conditions.with_finished(status, outcome, str(problem), now, snapshot.generation)
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
-    if most is None or _has_nodes(status) or snapshot.nodes_beside + job.processes <= most:
+    if most is None or _has_nodes(status) or snapshot.other_nodes + job.processes <= most:
         return None
     return _wait_for_room(snapshot, status, job.processes, most, now)
 
@@ -54,14 +54,14 @@ def _has_nodes(status: JobStatus) -> bool:
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int, now: float) -> Plan:
-    found = waiting.for_room(Phase.RESTARTING if status.current_attempt else Phase.PENDING, nodes, most)
+    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, nodes, most)
     before = conditions.condition(status, "Running")
     new = before is None or before.reason != found.reason
-    if conditions.holds(status, "Suspended"):
-        status = conditions.resumed(status, now, snapshot.generation)
-    status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    if conditions.is_true(status, "Suspended"):
+        status = conditions.with_resumed(status, now, snapshot.generation)
+    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     records = (EventRecord(found.reason, found.message),) if new else ()
-    return Plan(status=status, event_records=records, wake_at=now + LOOK_FOR_ROOM)
+    return Plan(status=status, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
 
 
 # Seconds between attempts to create a rejected child: a quota is rarely freed soon.
@@ -72,7 +72,7 @@ _LONGEST_RETRY = 60.0
 def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """Start a job that has no attempt yet, or fail it if its spec is invalid."""
     status = snapshot.status
-    if status is None or conditions.current(status) is not None:
+    if status is None or conditions.current_attempt(status) is not None:
         return None
     if status.current_attempt or snapshot.batch_jobs:
         return _adopted(snapshot, status, now)
@@ -83,7 +83,7 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     except Problem as problem:
         return _invalid(snapshot, str(problem), now)
     # A job that was refused and then edited starts from an empty status.
-    clean = JobStatus(progress=status.progress) if conditions.holds(status, "Finished") else status
+    clean = JobStatus(progress=status.progress) if conditions.is_true(status, "Finished") else status
     if not no_live_pods(snapshot):
         return _wait_for_pods(snapshot, clean, now)
     return _start(snapshot, clean, 1, job, now)
@@ -91,17 +91,17 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 
 def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Wait for pods of an earlier job of this name, or of a Job that was deleted after its status was cleared."""
-    found = waiting.wait(snapshot, None, now)
+    found = waiting.waiting_reason(snapshot, None, now)
     before = conditions.condition(status, "Running")
     new = found.reason != "Starting" and (before is None or before.reason != found.reason)
-    if conditions.holds(status, "Suspended"):
-        status = conditions.resumed(status, now, snapshot.generation)
-    status = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    if conditions.is_true(status, "Suspended"):
+        status = conditions.with_resumed(status, now, snapshot.generation)
+    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if new else ())
 
 
 def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
-    status = conditions.finished(
+    status = conditions.with_finished(
         snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation
     )
     record = EventRecord(outcomes.INVALID_SPEC.reason, message, "Warning")
@@ -112,28 +112,28 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
     number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
-    attempt = Attempt(number=number, start_time=stamp(batch_job.created if batch_job else now))
+    attempt = Attempt(number=number, start_time=format_time(batch_job.created if batch_job else now))
     before = [each for each in status.attempts or () if each.number < number]
     update: dict[str, object] = {
         "current_attempt": number,
         "attempts": [*before, attempt][-ATTEMPTS_KEPT:],
     }
     status = status.model_copy(update=update)
-    message = f"somebody edited the status; continuing with attempt {number}"
-    status = conditions.waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
+    message = f"the status was edited; continuing with attempt {number}"
+    status = conditions.with_waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
 def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     """Start the next attempt when all pods of the previous one have terminated and its backoff is over."""
     status = snapshot.status
-    attempt = conditions.current(status) if status else None
+    attempt = conditions.current_attempt(status) if status else None
     if status is None or attempt is None or attempt.outcome is None:
         return None
-    ending = end_current(snapshot, status)
+    ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
         return Plan(actions=ending)
-    due = seconds(attempt.completion_time or stamp(now)) + end.delay(status, snapshot.limits)
+    due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(status, snapshot.limits)
     if now < due:
         return Plan(wake_at=due)
     job = _frozen(snapshot)
@@ -148,25 +148,25 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     The operator stopped between the status write and the creation, or the API server rejected a child.
     """
     status = snapshot.status
-    attempt = conditions.current(status) if status else None
+    attempt = conditions.current_attempt(status) if status else None
     if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
     if status.phase == Phase.QUEUED:
         # The Job was deleted while it queued; pendingTimeoutSeconds does not count time in a queue.
-        status = conditions.anew(status, now)
-    refusal = snapshot.findings.refusal
-    found = waiting.wait(snapshot, None, now)
+        status = conditions.with_attempt_restarted(status, now)
+    refusal = snapshot.lookups.refusal
+    found = waiting.waiting_reason(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":
-        return charge(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
+        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
     why = f"{found.reason}: {found.message}"
-    deadline = earliest(snapshot, status, None, why)
+    deadline = earliest_deadline(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at and _without_obstacle(snapshot, found):
         # No operator was running: an outage is not charged to the job.
-        status = conditions.anew(status, now)
-        deadline = earliest(snapshot, status, None, why)
+        status = conditions.with_attempt_restarted(status, now)
+        deadline = earliest_deadline(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at:
-        return charge(snapshot, status, deadline.outcome, deadline.message, now)
-    written = conditions.waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+        return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
+    written = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     new = written != status and (refusal or snapshot.predecessors)
     records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
@@ -192,15 +192,15 @@ def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
     """Return when to retry the creation of a rejected child; the delay grows with the time since the first try."""
     if refusal is None:
         return now
-    began = seconds(attempt.start_time or stamp(now))
+    began = parse_time(attempt.start_time or format_time(now))
     return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 
 def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
-    waiting_plan = held(snapshot, status, job, now)
+    waiting_plan = refuse_or_delay(snapshot, status, job, now)
     if waiting_plan is not None:
         return waiting_plan
-    after = conditions.started(status, number, job, now, snapshot.generation)
+    after = conditions.with_attempt_started(status, number, job, now, snapshot.generation)
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
@@ -228,7 +228,7 @@ def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
 
 def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
     """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job."""
-    found = snapshot.findings
+    found = snapshot.lookups
     if found.job_file is not None:
         return found.job_file
     return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import SUSPENDED
-from mptraining_api.status import ATTEMPTS_KEPT, seconds
+from mptraining_api.status import ATTEMPTS_KEPT, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
@@ -18,31 +18,31 @@ from mptraining_operator.plan.actions import (
     Plan,
     ReadNode,
 )
-from mptraining_operator.plan.deadlines import policy
+from mptraining_operator.plan.deadlines import run_policy
 from mptraining_operator.plan.snapshot import SeenPod, Snapshot
 from mptraining_operator.resources import names
 
 # The number of attempts in the status; their pods keep the logs.
 
 
-def ended(snapshot: Snapshot, now: float) -> Plan | None:
+def clean_up_finished(snapshot: Snapshot, now: float) -> Plan | None:
     """Terminate the Indexed Jobs of a finished job, also one restored from a backup, and delete it after its TTL."""
     status = snapshot.status
-    if status is None or not conditions.holds(status, "Finished"):
+    if status is None or not conditions.is_true(status, "Finished"):
         return None
     actions: list[Action] = [
         EndAttempt(each.name, each.uid) for each in snapshot.batch_jobs if not each.ended and not each.deleting
     ]
-    live = policy(snapshot).ttl_seconds_after_finished
+    live = run_policy(snapshot).ttl_seconds_after_finished
     if live is None or status.completion_time is None:
         return Plan(actions=tuple(actions))
-    at = seconds(status.completion_time) + live
+    at = parse_time(status.completion_time) + live
     if now >= at:
         return Plan(actions=(DeleteJob(snapshot.uid),))
     return Plan(actions=tuple(actions), wake_at=at)
 
 
-def old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
+def delete_old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
     """Return deletions of Indexed Jobs whose attempts are no longer in the status."""
     newest = (snapshot.status.current_attempt if snapshot.status else None) or 0
     return tuple(
@@ -57,18 +57,18 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     status = snapshot.status
     if status is None or not snapshot.suspend:
         return None
-    attempt = conditions.current(status)
+    attempt = conditions.current_attempt(status)
     # Jobs of any attempt: the status may have been cleared.
     running = [each for each in snapshot.batch_jobs if not each.ended and not each.deleting]
     actions: tuple[Action, ...] = tuple(EndAttempt(each.name, each.uid) for each in running)
-    if conditions.holds(status, "Suspended"):
+    if conditions.is_true(status, "Suspended"):
         return Plan(actions=actions)
     if attempt is not None and attempt.outcome is None:
-        status = conditions.attempt_over(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
-    status = conditions.suspended(status, now, snapshot.generation)
+        status = conditions.with_attempt_ended(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
+    status = conditions.with_suspended(status, now, snapshot.generation)
     # A Job suspended by its queue has no pods, or its pods are already terminating.
-    works = any(not each.suspended for each in running) or any(not pod.over for pod in snapshot.pods)
-    leave = "the workers save a checkpoint and leave" if works else "no worker runs"
+    works = any(not each.suspended for each in running) or any(not pod.terminated for pod in snapshot.pods)
+    leave = "the workers save a checkpoint and exit" if works else "no worker runs"
     record = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to continue")
     return Plan(status=status, actions=actions, event_records=(record,))
 
@@ -94,7 +94,7 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
             actions.append(EndAttempt(batch_job.name, batch_job.uid))
     owners = {batch_job.uid for batch_job in snapshot.batch_jobs}
     for pod in (*snapshot.pods, *snapshot.predecessors):
-        if pod.over:
+        if pod.terminated:
             continue
         if pod.deletion is None:
             # The garbage collector deletes the pods of an earlier job of this name.
@@ -115,7 +115,7 @@ def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
     """Fail a pod past its grace period if its node is lost: only the kubelet of that node could terminate it."""
     if not pod.node:
         return ()
-    lost = snapshot.findings.lost_nodes.get(pod.node)
+    lost = snapshot.lookups.lost_nodes.get(pod.node)
     if lost is None:
         return (ReadNode(pod.node),)
     return (FailPod(pod.name, pod.uid, pod.node),) if lost else ()
@@ -128,5 +128,5 @@ def no_live_pods(snapshot: Snapshot) -> bool:
     its controller never corrects the number afterwards.
     """
     return all(each.ended for each in snapshot.batch_jobs) and all(
-        pod.over for pod in (*snapshot.pods, *snapshot.predecessors)
+        pod.terminated for pod in (*snapshot.pods, *snapshot.predecessors)
     )

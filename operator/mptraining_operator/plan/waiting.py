@@ -31,7 +31,7 @@ class Wait:
     message: str
 
 
-def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
+def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
     """Return phase, reason and message of an attempt that does not run; `batch_job` is None before its creation."""
     phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
     if batch_job is None:
@@ -44,7 +44,7 @@ def wait(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait
 
 
 def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
-    refusal = snapshot.findings.refusal
+    refusal = snapshot.lookups.refusal
     if refusal is not None:
         reason, step = _REFUSED[refusal.kind]
         return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
@@ -93,7 +93,7 @@ def _previous_message(snapshot: Snapshot) -> Wait | None:
     return None
 
 
-def for_room(phase: Phase, nodes: int, most: int) -> Wait:
+def namespace_full(phase: Phase, nodes: int, most: int) -> Wait:
     """Describe a job that waits for nodes of its namespace; without the number in use, which changes frequently."""
     message = (
         f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
@@ -102,7 +102,7 @@ def for_room(phase: Phase, nodes: int, most: int) -> Wait:
     return Wait(phase, NAMESPACE_FULL, message)
 
 
-def settles_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+def unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
     """Return when an unscheduled pod is reported, or None if all pods are scheduled."""
     if batch_job.suspended or not any(pod.unscheduled for pod in snapshot.pods_of(batch_job.attempt)):
         return None

@@ -47,11 +47,11 @@ class Review:
 REFUSED = Review(authenticated=False)
 
 
-def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
-    """Parse the `status` of a TokenReview for the audiences `asked`; an incomplete one is REFUSED."""
+def read_review(status: Mapping[str, Any], requested: tuple[str, ...]) -> Review:
+    """Parse the `status` of a TokenReview for the audiences `requested`; an incomplete one is REFUSED."""
     user = status.get("user") or {}
     # Without `audiences` in the status the authenticator does not check them, and the token may be for any audience.
-    confirmed = tuple(each for each in status.get("audiences") or () if each in asked)
+    confirmed = tuple(each for each in status.get("audiences") or () if each in requested)
     account = str(user.get("username") or "")
     namespace, _, name = account.removeprefix(_ACCOUNT).partition(":")
     if status.get("authenticated") is not True or not confirmed or not account.startswith(_ACCOUNT) or not name:
@@ -60,7 +60,7 @@ def read_review(status: Mapping[str, Any], asked: tuple[str, ...]) -> Review:
     return Review(True, confirmed, namespace, _first(extra.get(_POD_NAME)), _first(extra.get(_POD_UID)))
 
 
-def claimed(token: str) -> tuple[tuple[str, ...], float | None]:
+def unverified_claims(token: str) -> tuple[tuple[str, ...], float | None]:
     """Return the audiences of this endpoint in the token's claims, and its expiry (seconds since 1970), unverified.
 
     No audiences if it is not a token for this endpoint.
@@ -108,15 +108,15 @@ class TokenReviewer:
         self._answers: OrderedDict[bytes, tuple[float, Review]] = OrderedDict()
         self._pending: dict[bytes, Future[Review]] = {}
 
-    def remembered(self, token: str) -> Review | None:
+    def cached_review(self, token: str) -> Review | None:
         """Return the cached review, or None if the API server must review the token. Does not block."""
         with self._lock:
             return self._look_up(_digest(token))
 
-    def identify(self, token: str) -> Review:
+    def review_token(self, token: str) -> Review:
         """Return the review of the token; blocks while the API server reviews it, once for concurrent callers."""
         digest = _digest(token)
-        audiences, end = claimed(token)
+        audiences, end = unverified_claims(token)
         if not audiences:
             return REFUSED
         with self._lock:
@@ -198,12 +198,12 @@ class Refused(Exception):
         self.retry_after = retry_after
 
 
-def path(job: Key) -> str:
+def report_path(job: Key) -> str:
     """Return the URL path of the progress reports of a job."""
     return f"/v1/namespaces/{job.namespace}/jobs/{job.name}/progress"
 
 
-def bearer(header: str | None) -> str:
+def bearer_token(header: str | None) -> str:
     """Return the bearer token of an Authorization header. Raises Refused."""
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -241,7 +241,7 @@ def check_report(body: bytes, job: JobForProgress) -> Report:
         report = None
     attempt = report.attempt if report is not None else None
     if attempt is not None and attempt != job.attempt:
-        raise Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker's time is over")
+        raise Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker is outdated")
     if not isinstance(report, events.Progress | events.Finished):
         raise Refused(400, f"{_describe(body)}: send one Event of kind Progress or Finished, as the trainer prints it")
     return report
@@ -253,7 +253,7 @@ def _not_among_the_workers(review: Review, key: Key, job: JobForProgress) -> Ref
     if not review.pod_uid or attempt is None:
         return Refused(403, f"the token is not of a worker of {key}: only the job's own pods may report")
     if attempt < job.attempt:
-        return Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker's time is over")
+        return Refused(409, f"attempt {attempt} is not the current one, {job.attempt}: this worker is outdated")
     error = f"the pod {review.pod_name} is not among the live workers of attempt {job.attempt}"
     return Refused(409, f"{error}: report again later if it was just created", NOT_SEEN_YET_SECONDS)
 

@@ -50,7 +50,7 @@ class Certificate:
         return "Certificate(…)"
 
 
-class Broken(ValueError):
+class InvalidCertificate(ValueError):
     """The Secret's contents cannot be served; the message has the reason."""
 
 
@@ -59,7 +59,7 @@ def dns_names(service: str, namespace: str) -> tuple[str, ...]:
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", service
 
 
-def issue(names: tuple[str, ...], now: float, *, authority: Certificate | None = None) -> Certificate:
+def issue_certificate(names: tuple[str, ...], now: float, *, authority: Certificate | None = None) -> Certificate:
     """Issue a certificate for a year, signed by the key of `authority` or by a new CA. `now` is in seconds since 1970.
 
     A CA certificate that would expire before the issued one is renewed with the same key, so that clients that trust
@@ -103,20 +103,20 @@ def from_secret(secret: Mapping[str, Any]) -> Certificate:
         try:
             return base64.b64decode(data[name], validate=True)
         except KeyError:
-            raise Broken(f"{name} is missing") from None
+            raise InvalidCertificate(f"{name} is missing") from None
         except (binascii.Error, TypeError, ValueError):
-            raise Broken(f"{name} is not base64") from None
+            raise InvalidCertificate(f"{name} is not base64") from None
 
     found = Certificate(part(_CA), part(_CERT), part(_KEY), part(_CA_KEY))
     ca, certificate = _parsed(found.ca_pem, _CA), _parsed(found.cert_pem, _CERT)
     if _private_key(found.ca_key_pem, _CA_KEY).public_key() != ca.public_key():
-        raise Broken(f"{_CA_KEY} is not the key of {_CA}")
+        raise InvalidCertificate(f"{_CA_KEY} is not the key of {_CA}")
     if _private_key(found.key_pem, _KEY).public_key() != certificate.public_key():
-        raise Broken(f"{_KEY} is not the key of {_CERT}")
+        raise InvalidCertificate(f"{_KEY} is not the key of {_CERT}")
     try:
         certificate.verify_directly_issued_by(ca)
     except (InvalidSignature, ValueError, TypeError):
-        raise Broken(f"{_CERT} was not signed by {_CA}") from None
+        raise InvalidCertificate(f"{_CERT} was not signed by {_CA}") from None
     return found
 
 
@@ -140,7 +140,7 @@ def to_secret(certificate: Certificate, name: str, found: Mapping[str, Any] | No
     }
 
 
-def ensure(
+def ensure_certificate(
     read: Callable[[], dict[str, Any] | None],
     create: Callable[[dict[str, Any]], object],
     replace: Callable[[dict[str, Any]], object],
@@ -163,11 +163,11 @@ def ensure(
                 if not needs_renewal(certificate.cert_pem, now) and _names(certificate.cert_pem) >= set(names):
                     return certificate
                 authority = certificate
-            except Broken as problem:
+            except InvalidCertificate as problem:
                 authority = _read_authority(found)
                 kept = "the authority is kept" if authority else "pods that run now can no longer report progress"
                 _log.warning("the Secret %s cannot be served (%s) and is replaced; %s", name, problem, kept)
-        certificate = issue(names, now, authority=authority)
+        certificate = issue_certificate(names, now, authority=authority)
         try:
             if found is None:
                 create(to_secret(certificate, name))
@@ -180,12 +180,12 @@ def ensure(
             continue
         return certificate
     raise RuntimeError(
-        f"the Secret {name} was changed by somebody else {_TRIES} times in a row; check which client writes it"
+        f"the Secret {name} was changed by another client {_TRIES} times in a row; check which client writes it"
     )
 
 
 class CertificateKeeper:
-    """The certificate to serve, from the Secret `name`; the constructor creates it if needed, as `ensure` does."""
+    """The certificate to serve, from the Secret `name`; the constructor creates it if needed (`ensure_certificate`)."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class CertificateKeeper:
         name: str,
         names: tuple[str, ...],
     ) -> None:
-        self._ensure = partial(ensure, read, create, replace, name=name, names=names)
+        self._ensure = partial(ensure_certificate, read, create, replace, name=name, names=names)
         self._clock = clock
         self.current: Certificate = self._ensure(clock())
 
@@ -273,16 +273,16 @@ def _parsed(pem: bytes, what: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
-        raise Broken(f"{what} is no certificate in PEM") from None
+        raise InvalidCertificate(f"{what} is no certificate in PEM") from None
 
 
 def _private_key(pem: bytes, what: str) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Broken(f"{what} is no private key in PEM") from None
+        raise InvalidCertificate(f"{what} is no private key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Broken(f"{what} is no elliptic curve key")
+        raise InvalidCertificate(f"{what} is no elliptic curve key")
     return key
 
 

@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
 
+from mptraining_api.kubernetes_api import SECRETS, ApiProblem
 from mptraining_api.status import Progress
-from mptraining_operator import cluster as api
-from mptraining_operator.cluster import ApiProblem, Cluster
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import (
     LARGEST_BODY,
@@ -33,13 +33,12 @@ from mptraining_operator.progress.auth import (
     Refused,
     Review,
     TokenReviewer,
-    bearer,
+    bearer_token,
     check_caller,
     check_report,
-    path,
+    report_path,
 )
 from mptraining_operator.progress.certificate import Certificate, CertificateKeeper, dns_names
-from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.settings import Identity, OperatorSettings, ProgressSettings
 from mptraining_operator.watch.cache import Cache
@@ -61,27 +60,6 @@ _READ_BYTES = 16 * 1024
 MOST_CONNECTIONS = 3000
 
 
-class Reviewer(Protocol):
-    """The part of `auth.TokenReviewer` that the server needs."""
-
-    def remembered(self, token: str) -> Review | None: ...
-    def identify(self, token: str) -> Review: ...
-
-
-class Writer(Protocol):
-    """The part of `writer.ProgressWriter` that the server needs."""
-
-    def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None: ...
-
-
-class Keeper(Protocol):
-    """The part of `certificate.CertificateKeeper` that the server needs."""
-
-    current: Certificate
-
-    def refresh(self) -> bool: ...
-
-
 class NotReady(Exception):
     """The replica has not completed its first list, so `lookup` cannot tell whether the job exists."""
 
@@ -97,9 +75,9 @@ class ProgressServer:
         self,
         settings: ProgressSettings,
         lookup: Callable[[Key], JobForProgress | None],
-        reviewer: Reviewer,
-        writer: Writer,
-        certificate: Keeper,
+        reviewer: TokenReviewer,
+        writer: ProgressWriter,
+        certificate: CertificateKeeper,
         *,
         host: str | None = None,
         refresh_seconds: float = 600.0,
@@ -160,11 +138,11 @@ class ProgressServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        load(self._context, self._certificate.current)
+        load_certificate(self._context, self._certificate.current)
         # This applies to the whole process, kopf's streams included: asyncio has no setting for one server.
         sslproto.SSLProtocol.max_size = _READ_BYTES
         application = web.Application(middlewares=[_json_errors], client_max_size=LARGEST_BODY)
-        application.router.add_post(path(Key("{namespace}", "{name}")), self._report)
+        application.router.add_post(report_path(Key("{namespace}", "{name}")), self._report)
         application.on_response_prepare.append(self._limit_keepalive)
         runner = web.AppRunner(
             application,
@@ -206,7 +184,7 @@ class ProgressServer:
             try:
                 if await asyncio.to_thread(self._certificate.refresh):
                     # New connections use it; open connections are kept.
-                    load(self._context, self._certificate.current)
+                    load_certificate(self._context, self._certificate.current)
                     _log.info("the progress endpoint has a new certificate")
             except Exception:  # noqa: BLE001 - the endpoint keeps its certificate
                 _log.exception("the progress endpoint keeps its certificate")
@@ -222,7 +200,7 @@ class ProgressServer:
         if (request.content_length or 0) > LARGEST_BODY:
             raise _too_large()
         # Authenticate before the body is read, so that unauthenticated clients cannot use memory.
-        review = await self._review(bearer(request.headers.get("Authorization")))
+        review = await self._review(bearer_token(request.headers.get("Authorization")))
         try:
             found = self._lookup(key) if review.authenticated else None
         except NotReady:
@@ -232,17 +210,17 @@ class ProgressServer:
         return _answer(202, {})
 
     async def _review(self, token: str) -> Review:
-        known = self._reviewer.remembered(token)
+        known = self._reviewer.cached_review(token)
         if known is not None:
             return known
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.identify, token)
+            return await asyncio.get_running_loop().run_in_executor(self._reviews, self._reviewer.review_token, token)
         except Exception as error:  # noqa: BLE001 - any failure of the review gives the same response
             _log.warning("a token could not be reviewed: %s", error)
             raise Refused(503, "the token cannot be reviewed now: report again later", _BUSY_SECONDS) from None
 
 
-def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     """Load the certificate into the context. Raises ssl.SSLError."""
     # The ssl module loads certificates from files only.
     with tempfile.TemporaryDirectory(prefix="mptraining-") as folder:
@@ -274,7 +252,7 @@ async def _json_errors(
         return _refusal(Refused(503, "it took too long: report again later", _BUSY_SECONDS))
     except web.HTTPException as error:
         messages = {
-            404: f"no such path: use POST {path(Key('NAMESPACE', 'NAME'))}",
+            404: f"no such path: use POST {report_path(Key('NAMESPACE', 'NAME'))}",
             405: f"{request.method} is not known here: use POST",
             413: _too_large().error,
         }
@@ -286,7 +264,7 @@ async def _json_errors(
         return _refusal(Refused(400, "the connection ended before the report did"))
     except Exception:  # noqa: BLE001 - the client gets 500 without a traceback
         _log.exception("a report of progress failed")
-        return _refusal(Refused(500, "the operator failed, its log says why: report again later", _BUSY_SECONDS))
+        return _refusal(Refused(500, "the operator failed, see its log: report again later", _BUSY_SECONDS))
 
 
 def _too_large() -> Refused:
@@ -330,7 +308,7 @@ class ProgressEndpoint:
 
         def read() -> dict[str, Any] | None:
             try:
-                return cluster.get(api.SECRETS, namespace, name)
+                return cluster.get(SECRETS, namespace, name)
             except ApiProblem as problem:
                 if problem.status != 404:
                     raise
@@ -338,8 +316,8 @@ class ProgressEndpoint:
 
         self._keeper = CertificateKeeper(
             read,
-            lambda body: cluster.create(api.SECRETS, namespace, body),
-            lambda body: cluster.replace(api.SECRETS, namespace, name, body),
+            lambda body: cluster.create(SECRETS, namespace, body),
+            lambda body: cluster.replace(SECRETS, namespace, name, body),
             clock,
             name=name,
             names=dns_names(chosen.service, namespace),

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.status import Metric, Progress, stamp
+from mptraining_api.status import Metric, Progress, format_time
 
 Report = events.Progress | events.Finished
 
@@ -46,9 +46,9 @@ def to_status(report: Report, previous: Progress | None, now: float) -> Progress
         # A script's report, or that of a failed attempt, may lack them.
         "precision": before.precision,
         "recoveries": before.recoveries,
-        "step_time": stamp(now) if advanced else before.step_time,
+        "step_time": format_time(now) if advanced else before.step_time,
     }
-    fields = {**kept, **reported, "attempt": _count(report.attempt), "update_time": stamp(now)}
+    fields = {**kept, **reported, "attempt": _count(report.attempt), "update_time": format_time(now)}
     return Progress(**{name: value for name, value in fields.items() if value is not None})
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mptraining_api.status import Progress, seconds
+from mptraining_api.status import Progress, parse_time
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Rank, Report, rank, to_status
 
@@ -40,7 +40,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LastReport:
     """The last report of a job, and the time of its last write (-inf: never)."""
 
     uid: str
@@ -62,7 +62,7 @@ class Schedule:
         self._most_known = most_known
         self._tokens = self._burst
         self._filled = -math.inf
-        self._known: OrderedDict[Key, Known] = OrderedDict()
+        self._known: OrderedDict[Key, LastReport] = OrderedDict()
         self._waiting: dict[Key, Write] = {}
         # Heap entries: due time, sequence number, job.
         self._ordinary: list[tuple[float, int, Key]] = []
@@ -73,19 +73,19 @@ class Schedule:
         """Return the number of jobs with a pending write."""
         return len(self._waiting)
 
-    def known(self, key: Key, uid: str) -> Known | None:
+    def last_report(self, key: Key, uid: str) -> LastReport | None:
         """Return the last report of the job with this uid, or None."""
         found = self._known.get(key)
         return found if found is not None and found.uid == uid else None
 
     def offer(self, key: Key, uid: str, progress: Progress, rank: Rank, now: float, *, written: float) -> None:
         """Schedule the newest report of a job. `written` is the last known write for the job by any replica."""
-        known = self.known(key, uid)
+        known = self.last_report(key, uid)
         same = known is not None and known.progress is not None and known.progress.attempt == progress.attempt
         before = known.rank if known is not None and same else Rank.UNDER_WAY
         # A replica whose clock is urgency must not delay the job for longer than the minimum interval.
         written = min(now, max(written, known.written if known else -math.inf))
-        self._remember(key, Known(uid, progress, max(rank, before), written))
+        self._remember(key, LastReport(uid, progress, max(rank, before), written))
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.uid != uid:
             waiting = None
@@ -110,12 +110,12 @@ class Schedule:
             return None
         self._tokens -= 1
         del self._waiting[write.key]
-        known = self.known(write.key, write.uid)
+        known = self.last_report(write.key, write.uid)
         if known is not None:
             self._remember(write.key, replace(known, written=now))
         return write
 
-    def failed(self, write: Write, now: float, retry_after: float | None) -> None:
+    def retry(self, write: Write, now: float, retry_after: float | None) -> None:
         """Schedule a retry of a failed write, with the newer report if there is one."""
         wait = max(min(_LONGEST_WAIT, _FIRST_WAIT * 2**write.tries), min(retry_after or 0.0, _LONGEST_WAIT))
         newer = self._waiting.get(write.key)
@@ -125,7 +125,7 @@ class Schedule:
         again = replace(again, rank=max(again.rank, write.rank), due=now + wait, tries=write.tries + 1)
         self._put(again)
 
-    def last_ones(self) -> list[Write]:
+    def take_final_writes(self) -> list[Write]:
         """Remove and return all pending writes of a rank above UNDER_WAY, due or not."""
         found = [write for write in self._waiting.values() if write.rank]
         for write in found:
@@ -134,7 +134,7 @@ class Schedule:
 
     def forget(self, key: Key, uid: str) -> None:
         """Remove a deleted job."""
-        if self.known(key, uid) is not None:
+        if self.last_report(key, uid) is not None:
             del self._known[key]
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.uid == uid:
@@ -151,7 +151,7 @@ class Schedule:
             wake = min(wake, max(bucket, self._ordinary[0][0]))
         return wake
 
-    def _remember(self, key: Key, known: Known) -> None:
+    def _remember(self, key: Key, known: LastReport) -> None:
         self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > self._most_known:
@@ -238,7 +238,7 @@ class ProgressWriter:
         """Schedule the newest report of a job without blocking. `previous` is the observed `status.progress`."""
         now = self._clock()
         with self._changed:
-            known = self._schedule.known(key, uid)
+            known = self._schedule.last_report(key, uid)
             written = _time(previous)
             # Another replica may have received a later report of the job.
             if known is not None and known.progress is not None and _time(known.progress) >= written:
@@ -259,7 +259,7 @@ class ProgressWriter:
                     continue
             self._try(write)
         with self._changed:
-            last = self._schedule.last_ones()
+            last = self._schedule.take_final_writes()
         for write in last:
             self._try(write)
 
@@ -279,11 +279,11 @@ class ProgressWriter:
                 self._schedule.forget(write.key, write.uid)
                 return
             if status in (0, 408, 409, 429) or status >= 500:
-                self._schedule.failed(write, self._clock(), getattr(error, "retry_after", None))
+                self._schedule.retry(write, self._clock(), getattr(error, "retry_after", None))
                 _log.info("the progress of %s is written later: %s", write.key, error)
                 return
         _log.warning("the progress of %s is not written: %s", write.key, error)
 
 
 def _time(progress: Progress | None) -> float:
-    return seconds(progress.update_time) if progress is not None and progress.update_time else -math.inf
+    return parse_time(progress.update_time) if progress is not None and progress.update_time else -math.inf

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from mptraining_api import launch as contract
+from mptraining_api import launch
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import PodTemplate
 from mptraining_operator.resources import names
-from mptraining_operator.resources.shared import Owner
-from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, Authorities, SourceParts
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, CABundle, SourceParts
 
 # The CSI driver that mounts secrets of an external secret manager (secrets-store-csi-driver).
 _SECRETS_STORE = "secrets-store.csi.k8s.io"
@@ -93,7 +93,7 @@ class PodSettings:
     progress_certificate: str = ""
     # Names of Secrets and of a ConfigMap in the job's namespace.
     image_pull_secrets: tuple[str, ...] = ()
-    authorities: Authorities | None = None
+    ca_bundle: CABundle | None = None
     priority_class_name: str | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     http_proxy: str | None = None
@@ -116,9 +116,9 @@ def trainer_environment(
     values = {**_external(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
     values |= secret_sources(pod_template, settings.proxies()).environment()
     if settings.progress_url is not None:
-        values[contract.PROGRESS_URL] = settings.progress_url
-        values[contract.PROGRESS_TOKEN_FILE] = TOKEN_FILE
-        values[contract.PROGRESS_CERTIFICATE] = settings.progress_certificate
+        values[launch.PROGRESS_URL] = settings.progress_url
+        values[launch.PROGRESS_TOKEN_FILE] = TOKEN_FILE
+        values[launch.PROGRESS_CERTIFICATE] = settings.progress_certificate
     if not gpu:
         values[_GPUS] = "void"
     if len(launched.hosts) > 1:
@@ -128,7 +128,7 @@ def trainer_environment(
     # The kubelet evicts a pod that writes more; without a limit the value is the node's allocatable storage.
     scratch = {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}
     joined = _merge(values, pod_template, kept=frozenset({_NO_PROXY, _PYTHON_PATH}))
-    return [*joined, {"name": contract.EPHEMERAL_STORAGE, "valueFrom": scratch}]
+    return [*joined, {"name": launch.EPHEMERAL_STORAGE, "valueFrom": scratch}]
 
 
 def init_environment(
@@ -144,15 +144,15 @@ def init_environment(
 
 def _external(settings: PodSettings) -> dict[str, str]:
     """Return the variables for connections outside the cluster: proxies and CA bundle."""
-    file = settings.authorities.file if settings.authorities else None
+    file = settings.ca_bundle.file if settings.ca_bundle else None
     return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
 
 
 def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[str]) -> Variables:
-    uid = {"name": contract.INCARNATION, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    uid = {"name": launch.INCARNATION, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     theirs = [each for each in pod_template.env or () if each.get("name") not in kept.intersection(values)]
     named = {each.get("name") for each in theirs}
-    values = {**values, contract.TERMINATION_LOG: TERMINATION_LOG}
+    values = {**values, launch.TERMINATION_LOG: TERMINATION_LOG}
     ours = [{"name": name, "value": value} for name, value in values.items() if name not in named]
     return [*ours, uid, *theirs]
 

@@ -10,7 +10,7 @@ Sources of a pod field, in order of precedence:
                         is BestEffort, which the kubelet evicts first
 
 Lists and maps are merged: the job's node selector, tolerations, labels, annotations, volumes and mounts are added to
-the operator's. Validation rejects contradictions; `volumes.refuse_collisions` rejects colliding mounts. Of two
+the operator's. Validation rejects contradictions; `volumes.check_collisions` rejects colliding mounts. Of two
 tolerations for a lost node Kubernetes applies the shorter, so that a job cannot keep its pods on it forever.
 """
 
@@ -25,8 +25,8 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.shared import JOB_FILE, Owner, metadata
-from mptraining_operator.resources.volumes import JOB_FOLDER, own_mounts, own_volumes, refuse_collisions, source_parts
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, metadata
+from mptraining_operator.resources.volumes import JOB_FOLDER, check_collisions, own_mounts, own_volumes, source_parts
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -168,10 +168,10 @@ def _containers(
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
     launched = launch(job, hosts=hosts, job_path=f"{JOB_FOLDER}/{JOB_FILE}", attempt=attempt)
     reported = settings.progress_url is not None
-    trusted = settings.authorities is not None
-    mounts = [*own_mounts(token=reported, authorities=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(token=False, authorities=trusted), *source.init_mounts]
-    refuse_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
+    trusted = settings.ca_bundle is not None
+    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
+    check_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
     trainer["env"] = trainer_environment(
@@ -190,7 +190,7 @@ def _containers(
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
-    volumes = own_volumes(owner.name, job.accelerator, audience, settings.authorities)
+    volumes = own_volumes(owner.name, job.accelerator, audience, settings.ca_bundle)
     return {
         **result,
         "containers": [trainer],

@@ -15,7 +15,6 @@ from mptraining_api.status import (
     JOB_UID,
     SOURCE_CONTAINER,
     TRAINER_CONTAINER,
-    config_map,
 )
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "attempt_labels",
     "audience",
     "batch_job",
-    "config_map",
     "hosts",
     "job_labels",
     "network_policy",

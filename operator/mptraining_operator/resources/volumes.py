@@ -18,7 +18,7 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOL
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
 from mptraining_api.spec import PodTemplate
-from mptraining_operator.resources import names
+from mptraining_api.status import config_map_name
 
 JOB_FOLDER = "/etc/mptraining"
 HOME = "/tmp"  # noqa: S108 - the pod's own
@@ -42,7 +42,7 @@ Objects = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Authorities:
+class CABundle:
     """The CA certificates to trust: a key of a ConfigMap in the job's namespace."""
 
     config_map: str
@@ -63,23 +63,23 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
 
 
 def own_volumes(
-    job: str, accelerator: ResolvedAccelerator, audience: str | None, authorities: Authorities | None
+    job: str, accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
 ) -> Objects:
     """Return the volumes of every worker; the token volume only with an `audience`, for progress reports."""
     volumes: Objects = [
-        {"name": _JOB, "configMap": {"name": names.config_map(job)}},
+        {"name": _JOB, "configMap": {"name": config_map_name(job)}},
         {"name": _TMP, "emptyDir": {}},
         {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}},
     ]
     if audience is not None:
         token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
         volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
-    if authorities is not None:
-        volumes.append({"name": _AUTHORITIES, "configMap": {"name": authorities.config_map}})
+    if ca_bundle is not None:
+        volumes.append({"name": _AUTHORITIES, "configMap": {"name": ca_bundle.config_map}})
     return volumes
 
 
-def own_mounts(*, token: bool, authorities: bool) -> Objects:
+def own_mounts(*, token: bool, ca_bundle: bool) -> Objects:
     """Return the mounts of the trainer; those of the init container are the same without the token."""
     mounts: Objects = [
         {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
@@ -88,12 +88,12 @@ def own_mounts(*, token: bool, authorities: bool) -> Objects:
     ]
     if token:
         mounts.append({"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True})
-    if authorities:
+    if ca_bundle:
         mounts.append({"name": _AUTHORITIES, "mountPath": _AUTHORITIES_FOLDER, "readOnly": True})
     return mounts
 
 
-def refuse_collisions(template: PodTemplate, own: Objects) -> None:
+def check_collisions(template: PodTemplate, own: Objects) -> None:
     """Raise InvalidSpec if a volume or mount of the job would hide one of the operator's mounts in `own`."""
     for index, volume in enumerate(template.volumes or ()):
         if str(volume.get("name", "")).startswith(OWN_PREFIX):

@@ -17,7 +17,7 @@ from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob
 from mptraining_operator.watch.parse import PodRefusal, StoredJob, read_job, read_status
 
 # Seconds until the result of a lookup expires.
-FINDINGS_LAST = 30.0
+LOOKUP_SECONDS = 30.0
 # The uids of removed objects are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 20_000
 
@@ -29,7 +29,7 @@ class _Record:
     pods: dict[str, tuple[int, SeenPod]] = field(default_factory=dict)
     # By the uid of the Job whose pods could not be created.
     refusals: dict[str, tuple[int, PodRefusal]] = field(default_factory=dict)
-    findings: Lookups | None = None
+    lookups: Lookups | None = None
     # The expiry of each lookup, by node; "" is the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
 
@@ -39,11 +39,11 @@ class _Record:
 
     @property
     def nodes(self) -> int:
-        return max(self.job.nodes if self.job else 0, sum(not pod.over for _, pod in self.pods.values()))
+        return max(self.job.nodes if self.job else 0, sum(not pod.terminated for _, pod in self.pods.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VersionedSnapshot:
     """A snapshot and the job's resourceVersion, the precondition of a status write."""
 
     snapshot: Snapshot
@@ -120,7 +120,7 @@ class Cache:
             # The expiry of an event needs no reconcile: it does not change the pods of its Job.
             return found is not None
 
-    def gone(self, key: Key, uid: str) -> bool:
+    def remove_missing(self, key: Key, uid: str) -> bool:
         """Remove an object that the API server no longer has, before a watch stream reports the deletion."""
         with self._lock:
             record = self._records.get(key)
@@ -140,30 +140,32 @@ class Cache:
                 return False
             return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
 
-    def learn(self, key: Key, uid: str, **changes: Any) -> bool:
+    def update_lookups(self, key: Key, uid: str, **changes: Any) -> bool:
         """Replace fields of the job's Lookups; return whether they changed. False if the job was deleted."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None or record.job.uid != uid:
                 return False
-            before = record.findings or Lookups()
-            record.findings = replace(before, **changes)
-            until = self._clock() + FINDINGS_LAST
+            before = record.lookups or Lookups()
+            record.lookups = replace(before, **changes)
+            until = self._clock() + LOOKUP_SECONDS
             if changes.get("job_file_missing"):
                 record.stale_at[""] = until
             for node in changes.get("lost_nodes", ()):
                 if node not in before.lost_nodes or before.lost_nodes[node] != changes["lost_nodes"][node]:
                     record.stale_at[node] = until
-            return record.findings != before
+            return record.lookups != before
 
-    def learn_node(self, key: Key, uid: str, node: str, lost: bool) -> bool:
-        """Store whether a node is lost; the result expires after `FINDINGS_LAST` seconds."""
+    def update_node(self, key: Key, uid: str, node: str, lost: bool) -> bool:
+        """Store whether a node is lost; the result expires after `LOOKUP_SECONDS` seconds."""
         with self._lock:
             record = self._records.get(key)
-            known = dict(record.findings.lost_nodes) if record and record.findings else {}
-        return self.learn(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
+            known = dict(record.lookups.lost_nodes) if record and record.lookups else {}
+        return self.update_lookups(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
 
-    def seen(self, key: Key, limits: Limits, reports_since: float | None = None) -> Seen | None:
+    def versioned_snapshot(
+        self, key: Key, limits: Limits, reports_since: float | None = None
+    ) -> VersionedSnapshot | None:
         """Return the job's snapshot and resourceVersion, or None if there is no such job."""
         with self._lock:
             record = self._records.get(key)
@@ -171,13 +173,15 @@ class Cache:
                 return None
             stored = record.job
             self._expire(record)
-            findings = record.findings or Lookups()
+            lookups = record.lookups or Lookups()
             batch_jobs = tuple(job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid)
             pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
-            earlier = (pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.over)
+            earlier = (
+                pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
+            )
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
-            nodes_beside = self._nodes_beside(key) if limits.jobs.nodes_per_namespace is not None else 0
+            other_nodes = self._other_nodes(key) if limits.jobs.nodes_per_namespace is not None else 0
         job, problem = read_job(stored)
         status, status_problem = read_status(stored)
         whole = Snapshot(
@@ -193,16 +197,16 @@ class Cache:
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
             predecessors=predecessors,
             pod_refusals=MappingProxyType({job.uid: refusals[job.uid] for job in batch_jobs if job.uid in refusals}),
-            findings=findings,
+            lookups=lookups,
             limits=limits,
             reports_since=reports_since,
-            nodes_beside=nodes_beside,
+            other_nodes=other_nodes,
         )
-        return Seen(whole, stored.version)
+        return VersionedSnapshot(whole, stored.version)
 
     def snapshot(self, key: Key, limits: Limits) -> Snapshot | None:
-        """Return the snapshot of `seen`, for callers that do not write the status."""
-        found = self.seen(key, limits)
+        """Return the snapshot of `versioned_snapshot`, for callers that do not write the status."""
+        found = self.versioned_snapshot(key, limits)
         return found.snapshot if found else None
 
     def stored(self, key: Key) -> StoredJob | None:
@@ -219,7 +223,7 @@ class Cache:
                 return {}
             uid = record.job.uid
             mine = (pod for _, pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
-            return {pod.uid: pod.index for pod in mine if not pod.over}
+            return {pod.uid: pod.index for pod in mine if not pod.terminated}
 
     def job_keys(self) -> tuple[Key, ...]:
         """Return the keys of all existing jobs."""
@@ -247,7 +251,7 @@ class Cache:
                         found.append((key, child.event_uid if isinstance(child, PodRefusal) else uid))
         return found
 
-    def _nodes_beside(self, key: Key) -> int:
+    def _other_nodes(self, key: Key) -> int:
         return sum(each.nodes for k, each in self._records.items() if k.namespace == key.namespace and k != key)
 
     def _expire(self, record: _Record) -> None:
@@ -255,11 +259,11 @@ class Cache:
         expired = [lookup for lookup, until in record.stale_at.items() if until <= now]
         for lookup in expired:
             del record.stale_at[lookup]
-        if not expired or record.findings is None:
+        if not expired or record.lookups is None:
             return
-        nodes = {node: lost for node, lost in record.findings.lost_nodes.items() if node not in expired}
-        missing = record.findings.job_file_missing and "" not in expired
-        record.findings = replace(record.findings, lost_nodes=MappingProxyType(nodes), job_file_missing=missing)
+        nodes = {node: lost for node, lost in record.lookups.lost_nodes.items() if node not in expired}
+        missing = record.lookups.job_file_missing and "" not in expired
+        record.lookups = replace(record.lookups, lost_nodes=MappingProxyType(nodes), job_file_missing=missing)
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
         """Remove the job and its Indexed Jobs, not those of another job of its name; its pods are removed later."""
@@ -273,7 +277,7 @@ class Cache:
             record.refusals.pop(job, None)
         if record.job is not None and record.job.uid == uid:
             record.job = None
-            record.findings = None
+            record.lookups = None
             record.stale_at.clear()
         self._drop_if_empty(key, record)
 

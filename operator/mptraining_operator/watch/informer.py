@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from mptraining_operator import cluster
-from mptraining_operator.cluster import ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem, Resource
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import names
 from mptraining_operator.watch import parse
@@ -42,11 +41,11 @@ class Stream:
 
 # MPTrainingJobs last, so that their children are already in the cache.
 STREAMS = (
-    Stream(cluster.BATCH_JOBS, label_selector=names.JOB),
-    Stream(cluster.PODS, label_selector=names.JOB),
+    Stream(BATCH_JOBS, label_selector=names.JOB),
+    Stream(PODS, label_selector=names.JOB),
     # Only these events report that a quota or a policy rejects pods.
-    Stream(cluster.EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
-    Stream(cluster.JOBS),
+    Stream(EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
+    Stream(JOBS),
 )
 
 
@@ -57,10 +56,10 @@ class Intake:
         self._cache = cache
         self._queue = queue
         self._put: dict[Resource, Callable[[RawObject], tuple[Key, bool] | None]] = {
-            cluster.JOBS: self._put_job,
-            cluster.BATCH_JOBS: self._put_batch_job,
-            cluster.PODS: self._put_pod,
-            cluster.EVENTS: self._put_event,
+            JOBS: self._put_job,
+            BATCH_JOBS: self._put_batch_job,
+            PODS: self._put_pod,
+            EVENTS: self._put_event,
         }
 
     def put(self, resource: Resource, raw: RawObject) -> None:
@@ -73,16 +72,16 @@ class Intake:
         """Remove a deleted object, given in its last state."""
         key = _key(resource, raw)
         if key is not None:
-            self.forget(resource, key, parse.uid(raw), parse.version(raw))
+            self.forget(resource, key, parse.uid(raw), parse.resource_version(raw))
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
-        remove = self._cache.remove_job if resource == cluster.JOBS else self._cache.remove_child
+        remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
         if remove(key, uid, version):
             self._enqueue(resource, key)
 
     def _enqueue(self, resource: Resource, key: Key) -> None:
-        self._queue.add(key, 0.0 if resource == cluster.JOBS else COALESCE)
+        self._queue.add(key, 0.0 if resource == JOBS else COALESCE)
 
     def _put_job(self, raw: RawObject) -> tuple[Key, bool]:
         job = parse.job(raw)
@@ -90,23 +89,27 @@ class Intake:
 
     def _put_batch_job(self, raw: RawObject) -> tuple[Key, bool] | None:
         key = parse.owner(raw)
-        return None if key is None else (key, self._cache.put_batch_job(key, parse.version(raw), parse.batch_job(raw)))
+        return (
+            None
+            if key is None
+            else (key, self._cache.put_batch_job(key, parse.resource_version(raw), parse.batch_job(raw)))
+        )
 
     def _put_pod(self, raw: RawObject) -> tuple[Key, bool] | None:
         key = parse.owner(raw)
-        return None if key is None else (key, self._cache.put_pod(key, parse.version(raw), parse.pod(raw)))
+        return None if key is None else (key, self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw)))
 
     def _put_event(self, raw: RawObject) -> tuple[Key, bool] | None:
         key, refusal = parse.refused_job(raw), parse.pod_refusal(raw)
         if key is None or refusal is None:
             return None
-        return key, self._cache.put_refusal(key, parse.version(raw), refusal)
+        return key, self._cache.put_refusal(key, parse.resource_version(raw), refusal)
 
 
 def _key(resource: Resource, raw: RawObject) -> Key | None:
-    if resource == cluster.JOBS:
+    if resource == JOBS:
         return Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
-    return parse.refused_job(raw) if resource == cluster.EVENTS else parse.owner(raw)
+    return parse.refused_job(raw) if resource == EVENTS else parse.owner(raw)
 
 
 _log = logging.getLogger(__name__)
@@ -120,36 +123,31 @@ _FRESH = 60.0
 CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
 
 
-class Lists(Protocol):
-    """The part of `cluster.Cluster` that lists need."""
-
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
-
-
 class Relister:
     """Relist all resources every `seconds`, in a thread of its own.
 
-    `clock` is monotonic, in seconds; empty `namespaces` are all. `returned` is called when a resource is served again.
+    `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server
+    serves a resource again.
     """
 
     def __init__(
         self,
-        lists: Lists,
+        cluster: Cluster,
         cache: Cache,
         intake: Intake,
         *,
         seconds: float,
         namespaces: tuple[str, ...],
         clock: Callable[[], float],
-        returned: Callable[[], None] = lambda: None,
+        on_served_again: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lists = lists
+        self._cluster = cluster
         self._cache = cache
         self._intake = intake
         self._seconds = seconds
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
-        self._returned = returned
+        self._on_served_again = on_served_again
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
@@ -169,11 +167,11 @@ class Relister:
         """Return the seconds since the last complete list, or None before the first."""
         return None if self._completed is None else self._clock() - self._completed
 
-    def soon(self) -> None:
+    def request_relist(self) -> None:
         """Request a relist after a watch stream restarted: within seconds, or later if the last list is recent."""
         self._requested.set()
 
-    def pause(self) -> float:
+    def seconds_until_relist(self) -> float:
         """Return the seconds until a list that is requested now."""
         age = self.age()
         if age is None:
@@ -181,7 +179,7 @@ class Relister:
         # No later than the next periodic list.
         return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
 
-    def anew(self, stopping: threading.Event) -> bool:
+    def list_until_complete(self, stopping: threading.Event) -> bool:
         """Make a complete list that begins now, with retries; return False if `stopping` is set first."""
         pause = 1.0
         while not stopping.is_set():
@@ -208,7 +206,7 @@ class Relister:
             raise
         if self._unserved:
             self._unserved = False
-            self._returned()
+            self._on_served_again()
         self._completed = self._clock()
         self.complete.set()
 
@@ -216,7 +214,7 @@ class Relister:
         resource = stream.resource
         seen: set[str] = set()
         version = 0
-        for items, listed_at in self._lists.pages(resource, namespace, **stream.selectors):
+        for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
             version = listed_at
             for item in items:
                 seen.add(item["metadata"]["uid"])
@@ -231,9 +229,9 @@ class Relister:
                 self._intake.forget(resource, key, uid, version)
 
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
-        if resource == cluster.JOBS:
+        if resource == JOBS:
             return self._cache.jobs_older_than(version)
-        kind = {cluster.BATCH_JOBS: "batch_jobs", cluster.PODS: "pods", cluster.EVENTS: "refusals"}[resource]
+        kind = {BATCH_JOBS: "batch_jobs", PODS: "pods", EVENTS: "refusals"}[resource]
         return self._cache.children_older_than(version, kind)
 
     def _run(self) -> None:
@@ -252,7 +250,7 @@ class Relister:
                 continue
             pause = 1.0
             if self._requested.wait(self._seconds):
-                self._stopping.wait(self.pause())
+                self._stopping.wait(self.seconds_until_relist())
                 self._requested.clear()
 
 

@@ -18,9 +18,7 @@ from typing import Any
 
 import kopf
 
-from mptraining_api.spec import GROUP, VERSION
-from mptraining_operator import cluster
-from mptraining_operator.cluster import Resource
+from mptraining_api.kubernetes_api import PAGE, Resource
 from mptraining_operator.watch.informer import STREAMS, Intake
 
 _log = logging.getLogger(__name__)
@@ -28,20 +26,13 @@ _log = logging.getLogger(__name__)
 _TICK = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-# Group and version in kopf's form.
-_VERSIONS = {
-    cluster.JOBS: (GROUP, VERSION),
-    cluster.BATCH_JOBS: ("batch", "v1"),
-    cluster.PODS: ("", "v1"),
-    cluster.EVENTS: ("", "v1"),
-}
 
 
-class Streams:
+class WatchStreams:
     """Run kopf and restart it whenever it ends.
 
-    `listed_anew` is called for each object that comes from a list instead of a watch. `served` returns whether the API
-    server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
+    `on_listed` is called for each object that comes from a list instead of a watch. `all_served` returns whether the
+    API server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
     watches one that is missing then.
     """
 
@@ -50,13 +41,13 @@ class Streams:
         intake: Intake,
         *,
         namespaces: tuple[str, ...],
-        listed_anew: Callable[[], None],
-        served: Callable[[], bool],
+        on_listed: Callable[[], None],
+        all_served: Callable[[], bool],
     ) -> None:
         self._intake = intake
         self._namespaces = namespaces
-        self._listed_anew = listed_anew
-        self._served = served
+        self._on_listed = on_listed
+        self._served = all_served
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
         # None between two runs of kopf.
@@ -68,16 +59,16 @@ class Streams:
 
     def stop(self, seconds: float = 5.0) -> None:
         self._stopping.set()
-        self.begin_anew()
+        self.restart()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart kopf: a resource was not served for a while, and kopf may never watch it again."""
         with suppress(RuntimeError):
             self._end()
 
-    def silence(self) -> float:
+    def seconds_since_tick(self) -> float:
         """Return the seconds since kopf's event loop last ran; 0 between two runs of kopf."""
         ticked = self._ticked
         if ticked is None:
@@ -94,7 +85,7 @@ class Streams:
             try:
                 asyncio.run(self._operate())
             except Exception as error:  # noqa: BLE001 - kopf is restarted after any error
-                _log.warning("the watch streams ended and begin again in %.0f s: %s", pause, error)
+                _log.warning("the watch streams ended and restart in %.0f s: %s", pause, error)
             self._ticked = None
             if self._stopping.wait(pause):
                 return
@@ -104,7 +95,7 @@ class Streams:
         try:
             return self._served()
         except Exception as error:  # noqa: BLE001 - discovery is retried
-            _log.warning("the API server does not say what it serves: %s", error)
+            _log.warning("API discovery failed: %s", error)
             return False
 
     async def _operate(self) -> None:
@@ -119,7 +110,7 @@ class Streams:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 await kopf.operator(
-                    registry=registry(self._intake, self._listed_anew),
+                    registry=registry(self._intake, self._on_listed),
                     settings=settings(),
                     standalone=True,
                     stop_flag=end,
@@ -134,13 +125,13 @@ class Streams:
             await asyncio.sleep(_TICK)
 
 
-def registry(intake: Intake, listed_anew: Callable[[], None]) -> kopf.OperatorRegistry:
+def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegistry:
     """Return kopf's handlers: one for each stream, and the login."""
     handlers = kopf.OperatorRegistry()
     for stream in STREAMS:
-        group, version = _VERSIONS[stream.resource]
-        kopf.on.event(group, version, stream.resource.plural, registry=handlers, id=stream.resource.plural)(
-            _handler(intake, stream.resource, listed_anew)
+        resource = stream.resource
+        kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)(
+            _handler(intake, resource, on_listed)
         )
     kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
     return handlers
@@ -174,7 +165,7 @@ def settings() -> kopf.OperatorSettings:
             result.watching.label_selectors[stream.resource.plural] = stream.label_selector
         if stream.field_selector:
             result.watching.field_selectors[stream.resource.plural] = stream.field_selector
-    result.watching.chunk_size = cluster.PAGE
+    result.watching.chunk_size = PAGE
     result.watching.server_timeout = 300
     result.watching.connect_timeout = 10
     result.networking.request_timeout = 30
@@ -186,14 +177,14 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def _handler(intake: Intake, resource: Resource, listed_anew: Callable[[], None]) -> Callable[..., Any]:
+def _handler(intake: Intake, resource: Resource, on_listed: Callable[[], None]) -> Callable[..., Any]:
     async def handle(event: Any, type: str | None, **_: Any) -> None:
         raw = event["object"]
         if type == "DELETED":
             intake.remove(resource, raw)
             return
         if type is None:
-            listed_anew()
+            on_listed()
         intake.put(resource, raw)
 
     return handle

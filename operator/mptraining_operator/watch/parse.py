@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
-from mptraining_api.status import JobStatus, Phase
-from mptraining_api.status import seconds as status_seconds
+from mptraining_api.status import JobStatus, Phase, parse_time
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.resources import names
@@ -66,7 +65,7 @@ class PodRefusal:
     refusal: Refusal
 
 
-def version(raw: RawObject) -> int:
+def resource_version(raw: RawObject) -> int:
     """Return metadata.resourceVersion as a number, which it is in every Kubernetes release; 0 if absent."""
     return max(0, _number(raw.get("metadata", {}).get("resourceVersion", ""), _LONGEST_VERSION))
 
@@ -75,10 +74,10 @@ def uid(raw: RawObject) -> str:
     return str(raw.get("metadata", {}).get("uid", ""))
 
 
-def seconds(time: str | None) -> float | None:
+def optional_time(time: str | None) -> float | None:
     """Parse metav1.Time or MicroTime to seconds since 1970; None if absent or out of Python's range, as year 0."""
     try:
-        return status_seconds(time) if time else None
+        return parse_time(time) if time else None
     except (ValueError, OverflowError):
         return None
 
@@ -90,9 +89,9 @@ def job(raw: RawObject) -> StoredJob:
     return StoredJob(
         key=Key(sys.intern(metadata["namespace"]), metadata["name"]),
         uid=metadata["uid"],
-        version=version(raw),
+        version=resource_version(raw),
         generation=int(metadata.get("generation", 0)),
-        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        created=optional_time(metadata.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in metadata,
         spec=_compact(raw.get("spec")),
         status=_compact(status),
@@ -139,9 +138,9 @@ def batch_job(raw: RawObject) -> SeenBatchJob:
         uid=metadata["uid"],
         owner_uid=sys.intern(_controller(metadata)),
         attempt=_number(metadata.get("labels", {}).get(names.ATTEMPT)),
-        created=seconds(metadata.get("creationTimestamp")) or 0.0,
+        created=optional_time(metadata.get("creationTimestamp")) or 0.0,
         parallelism=_whole(spec.get("parallelism", 1)),
-        started=seconds(status.get("startTime")),
+        started=optional_time(status.get("startTime")),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.
         suspended=bool(spec.get("suspend"))
         or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
@@ -153,14 +152,14 @@ def batch_job(raw: RawObject) -> SeenBatchJob:
         ended=cast(Literal["", "Complete", "Failed"], end.get("type", "")),
         end_reason=sys.intern(end.get("reason") or ""),
         end_message=end.get("message") or "",
-        ended_at=seconds(end.get("lastTransitionTime")),
+        ended_at=optional_time(end.get("lastTransitionTime")),
         changed=_status_written(metadata),
     )
 
 
 def _status_written(metadata: RawObject) -> float | None:
     writers = metadata.get("managedFields", ())
-    times = [seconds(each.get("time")) for each in writers if each.get("subresource") == "status"]
+    times = [optional_time(each.get("time")) for each in writers if each.get("subresource") == "status"]
     return max((time for time in times if time is not None), default=None)
 
 
@@ -187,15 +186,15 @@ def pod(raw: RawObject) -> SeenPod:
         phase=_phase(status.get("phase")),
         node=sys.intern(spec.get("nodeName") or ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
-        deletion=seconds(metadata.get("deletionTimestamp")),
+        deletion=optional_time(metadata.get("deletionTimestamp")),
         disruption=(disruption.get("reason") or "DisruptionTarget") if disrupted else "",
-        disrupted_at=seconds(disruption.get("lastTransitionTime")) if disrupted else None,
+        disrupted_at=optional_time(disruption.get("lastTransitionTime")) if disrupted else None,
         reason=status.get("reason") or "",
         message=status.get("message") or (disruption.get("message") or "" if disrupted else ""),
         exit_code=None if exit_code is None else int(exit_code),
         exit_reason=failure.get("reason") or "",
-        last_words=failure.get("message") or "",
-        finished=seconds(failure.get("finishedAt")),
+        termination_message=failure.get("message") or "",
+        finished=optional_time(failure.get("finishedAt")),
         waiting=waiting.get("reason") or "",
         waiting_message=waiting.get("message") or "",
         unscheduled=(scheduled.get("message") or scheduled.get("reason") or "Unschedulable")
@@ -211,7 +210,7 @@ def pod_refusal(raw: RawObject) -> PodRefusal | None:
         return None
     metadata = raw["metadata"]
     first = raw.get("firstTimestamp") or raw.get("eventTime") or metadata.get("creationTimestamp")
-    refusal = Refusal(child=about.get("name", ""), message=raw.get("message") or "", at=seconds(first) or 0.0)
+    refusal = Refusal(child=about.get("name", ""), message=raw.get("message") or "", at=optional_time(first) or 0.0)
     return PodRefusal(event_uid=metadata["uid"], batch_job_uid=about.get("uid", ""), refusal=refusal)
 
 
@@ -255,7 +254,7 @@ def _first_failure(status: RawObject) -> RawObject:
     """Return the terminated state of the first container that failed, or an empty mapping."""
     ends = [container.get("state", {}).get("terminated") for container in _containers(status)]
     failures = [end for end in ends if end and end.get("exitCode")]
-    return min(failures, key=lambda end: seconds(end.get("finishedAt")) or 0.0, default={})
+    return min(failures, key=lambda end: optional_time(end.get("finishedAt")) or 0.0, default={})
 
 
 def _waiting(status: RawObject) -> RawObject:

@@ -44,7 +44,7 @@ class WorkQueue:
             self._add(key, self._clock() + delay)
             return delay
 
-    def succeeded(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         """Reset the failure count of `key`."""
         with self._changed:
             self._failures.pop(key, None)

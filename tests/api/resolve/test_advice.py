@@ -36,7 +36,7 @@ def test_a_sound_job_needs_no_advice() -> None:
         ({"output": None}, "No output.uri"),
         (
             {"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
-            "starts again from nothing",
+            "starts again from the beginning",
         ),
         ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
         ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),

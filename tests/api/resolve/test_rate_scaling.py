@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.resolve.batch_size import factor, rule_for, suggestion, warmup_steps
+from mptraining_api.resolve.batch_size import scaling_factor, scaling_rule, scaling_suggestion, warmup_steps
 
 
 @pytest.mark.parametrize(
@@ -16,15 +16,15 @@ from mptraining_api.resolve.batch_size import factor, rule_for, suggestion, warm
     [("SGD", "Linear"), ("Adam", "SquareRoot"), ("AdamW", "SquareRoot"), ("RMSprop", "SquareRoot"), ("Mine", None)],
 )
 def test_the_rule_follows_the_optimizer(optimizer: str, expected: str | None) -> None:
-    assert rule_for(optimizer) == expected
+    assert scaling_rule(optimizer) == expected
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6))
 def test_two_changes_are_one(first: int, second: int, third: int) -> None:
     for rule in ("Linear", "SquareRoot"):
-        both = factor(rule, first, second) * factor(rule, second, third)
-        assert math.isclose(both, factor(rule, first, third))
-    assert math.isclose(factor("SquareRoot", first, second) ** 2, factor("Linear", first, second))
+        both = scaling_factor(rule, first, second) * scaling_factor(rule, second, third)
+        assert math.isclose(both, scaling_factor(rule, first, third))
+    assert math.isclose(scaling_factor("SquareRoot", first, second) ** 2, scaling_factor("Linear", first, second))
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_warm_up_is_five_epochs_or_a_tenth(per_epoch: int | None, total: int | N
 
 
 def test_what_is_advised() -> None:
-    assert suggestion("Adam", 64, 256, steps_per_epoch=100) == (
+    assert scaling_suggestion("Adam", 64, 256, steps_per_epoch=100) == (
         "learningRateScaling: {rule: SquareRoot, baseBatchSize: 64, warmupSteps: 500} multiplies it by 2, as fits Adam"
     )
-    assert "{rule: Linear, baseBatchSize: 64, warmupSteps: <five epochs>} multiplies it by 4" in suggestion(
+    assert "{rule: Linear, baseBatchSize: 64, warmupSteps: <five epochs>} multiplies it by 4" in scaling_suggestion(
         "SGD", 64, 256
     )
-    assert "warmupSteps" not in suggestion("SGD", 256, 64), "a smaller rate needs no warm-up"
-    assert "SquareRoot for Adam" in suggestion(None, 64, 256)
+    assert "warmupSteps" not in scaling_suggestion("SGD", 256, 64), "a smaller rate needs no warm-up"
+    assert "SquareRoot for Adam" in scaling_suggestion(None, 64, 256)

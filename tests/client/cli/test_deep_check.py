@@ -194,7 +194,12 @@ say("Finished", reason="Succeeded", exitCode=0, message="")
             "spec.x: no such function",
             [],
         ),
-        ("sys.exit('Segmentation fault')", Problem, "the trainer left with 1 and told nothing", ["Segmentation fault"]),
+        (
+            "sys.exit('Segmentation fault')",
+            Problem,
+            "the trainer ended with exit code 1 and without a report",
+            ["Segmentation fault"],
+        ),
     ],
 )
 def test_what_the_trainer_found_wrong_is_one_line(

@@ -178,7 +178,7 @@ def test_a_signal_saves_stops_and_says_how_to_go_on(
     process.send_signal(number)
     out, err = process.communicate(timeout=600)
     assert process.returncode == exit_code
-    assert f"{name}: saving and stopping; once more ends it at once\n" in out
+    assert f"{name}: saving and stopping; a second signal stops it at once\n" in out
     assert out.endswith(f"Stopped. `mptj run {job} --local` resumes from step 40.\n")
     assert err == ""
 

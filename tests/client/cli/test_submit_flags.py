@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.cli.submit_flags import Flags, document, kind_of, prefix, refuse_beside_a_file
+from mptraining.cli.submit_flags import Flags, document, name_prefix, refuse_flags_with_file, target_kind
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import JOB_NAME
 
@@ -25,12 +25,12 @@ from mptraining_api.spec import JOB_NAME
     ],
 )
 def test_kinds_of_targets(target: str, kind: str) -> None:
-    assert kind_of(target) == kind
+    assert target_kind(target) == kind
 
 
 @given(st.text(min_size=1, max_size=80))
 def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
-    made = f"{prefix(target)}-x7k2p"
+    made = f"{name_prefix(target)}-x7k2p"
     assert JOB_NAME.fullmatch(made), made
 
 
@@ -46,6 +46,6 @@ def test_an_unknown_accelerator_names_the_nearest() -> None:
 
 
 def test_flags_beside_a_file_are_refused() -> None:
-    refuse_beside_a_file("job.yaml", Flags())
-    with pytest.raises(InvalidSpec, match=re.escape("--count, --batch-size, ARGUMENTS beside it")):
-        refuse_beside_a_file("job.yaml", Flags(count=2, batch_size=3, arguments=("x",)))
+    refuse_flags_with_file("job.yaml", Flags())
+    with pytest.raises(InvalidSpec, match=re.escape("it cannot be combined with --count, --batch-size, ARGUMENTS")):
+        refuse_flags_with_file("job.yaml", Flags(count=2, batch_size=3, arguments=("x",)))

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from mptraining.cluster.api import refusal
-from mptraining.cluster.errors import ClusterProblem, NotAllowed, Request, Unreachable, explained
+from mptraining.cluster.errors import ClusterProblem, NotAllowed, Request, Unreachable, cluster_problem
+from mptraining_api.kubernetes_api import ApiProblem, api_problem
 
 LIST = Request("list", "mptrainingjobs", "mptraining.dev", "team", "", "prod")
 FORBIDDEN = 'mptrainingjobs is forbidden: User "{}" cannot list resource "mptrainingjobs" in API group'
@@ -21,7 +21,7 @@ FORBIDDEN = 'mptrainingjobs is forbidden: User "{}" cannot list resource "mptrai
     ],
 )
 def test_the_grant_is_one_command(user: str, subject: str) -> None:
-    problem = explained(LIST, 403, "Forbidden", FORBIDDEN.format(user))
+    problem = cluster_problem(LIST, ApiProblem(403, "Forbidden", FORBIDDEN.format(user)))
     assert isinstance(problem, NotAllowed)
     command = shlex.split(str(problem).partition("kubectl ")[2])
     assert command[:2] == ["create", "rolebinding"]
@@ -29,14 +29,14 @@ def test_the_grant_is_one_command(user: str, subject: str) -> None:
 
 
 def test_no_answer_may_heal_by_itself() -> None:
-    problem = explained(LIST, 0, "", "Connection refused")
+    problem = cluster_problem(LIST, ApiProblem(0, "NoAnswer", "Connection refused"))
     assert isinstance(problem, Unreachable)
     assert (problem.exit_code, problem.status) == (75, 0)
 
 
 @pytest.mark.parametrize("body", ["", "<html>Bad Gateway</html>", b"\xff\xfe", "[]", '{"details": null}'])
 def test_an_answer_of_somebody_else_is_still_told(body: str | bytes) -> None:
-    problem = refusal(LIST, 502, body)
+    problem = cluster_problem(LIST, api_problem(502, body))
     assert type(problem) is ClusterProblem
     assert str(problem).startswith("prod: list mptrainingjobs: HTTP 502")
     assert problem.status == 502

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.follow import Following, Line, Tick
-from mptraining_api import status as api_status
+from mptraining.cluster.follow import JobFollower, Line, Tick
+from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, TRAINER_CONTAINER
 
 TIME = "2026-01-01T00:00:00Z"
 FINISHED = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": TIME}
@@ -27,8 +27,8 @@ class Slow:
 
     def items(self, *_: object, **__: object) -> list[dict[str, Any]]:
         assert self.may.wait(60)
-        says = {api_status.ATTEMPT: "1", api_status.COMPLETION_INDEX: "0"}
-        state = {"name": api_status.TRAINER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
+        says = {ATTEMPT: "1", COMPLETION_INDEX: "0"}
+        state = {"name": TRAINER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
         metadata = {"name": "flowers-1-0-x", "uid": "p", "labels": says}
         return [{"metadata": metadata, "status": {"phase": "Succeeded", "containerStatuses": [state]}}]
 
@@ -38,7 +38,7 @@ class Slow:
 
 def test_the_logs_of_a_job_that_has_ended_are_waited_for_until_they_are_found() -> None:
     server, ticks, said = Slow(), 0, []
-    with Following(cast(ApiServer, server), "flowers", "u") as following:
+    with JobFollower(cast(ApiServer, server), "flowers", "u") as following:
         for update in following.updates(tick_seconds=0.01):
             ticks += isinstance(update, Tick)
             if ticks == 3:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.cluster import job_view
-from mptraining.cluster.job_view import advice, lines, row, unseen, view, why
+from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
 from mptraining_api.status import Condition, Phase
@@ -37,18 +37,18 @@ def failed(reason: str) -> dict[str, Any]:
 def test_before_anybody_looked() -> None:
     seen = view(document())
     assert (seen.phase, seen.finished, seen.exit_code) == ("Pending", False, None)
-    assert why(seen) == "the operator has not looked at the job yet"
-    assert unseen(seen, CREATED + 10) is None
-    assert "no operator has looked at the job" in str(unseen(seen, CREATED + 60))
-    assert unseen(view(document(phase="Pending")), CREATED + 60) is None
+    assert reason_text(seen) == "the operator has not processed the job yet"
+    assert no_operator_text(seen, CREATED + 10) is None
+    assert "no operator has processed the job" in str(no_operator_text(seen, CREATED + 60))
+    assert no_operator_text(view(document(phase="Pending")), CREATED + 60) is None
 
 
-@pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.SEEN_FROM_OUTSIDE])
+@pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.OPERATOR_OUTCOMES])
 def test_every_way_to_end_has_a_code_and_says_what_to_do(outcome: outcomes.Outcome) -> None:
     seen = view(failed(outcome.reason))
     assert (seen.finished, seen.succeeded) == (True, False)
     assert seen.exit_code == (outcome.exit_code or 1)
-    assert why(seen) == f"{outcome.reason}: what it was"
+    assert reason_text(seen) == f"{outcome.reason}: what it was"
     told = advice(seen)
     # Undecided ends never end a job.
     assert (told is not None) == (outcome.budget is not Budget.UNDECIDED and outcome.reason != "ChildDeleted")
@@ -58,7 +58,7 @@ def test_every_way_to_end_has_a_code_and_says_what_to_do(outcome: outcomes.Outco
 def test_a_success() -> None:
     done = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "20 steps")]
     seen = view(document(phase="Succeeded", conditions=done))
-    assert (seen.exit_code, advice(seen), why(seen)) == (0, None, "Succeeded: 20 steps")
+    assert (seen.exit_code, advice(seen), reason_text(seen)) == (0, None, "Succeeded: 20 steps")
 
 
 def test_under_way() -> None:
@@ -96,7 +96,7 @@ def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
     assert view(document(phase="Running", brandNew={"x": 1})).phase == "Running"
     broken = view(document(phase="Dancing"))
     assert broken.phase == "Pending"
-    assert "status cannot be read" in why(broken)
+    assert "status cannot be read" in reason_text(broken)
 
 
 @given(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.cluster.submit import found, missing
+from mptraining.cluster.submit import count_accelerators, missing_accelerator
 
 
 def node(**labels: str) -> dict[str, Any]:
@@ -25,16 +25,16 @@ NODES = [
 
 
 def test_nodes_are_counted_by_what_they_have() -> None:
-    assert dict(found(NODES)) == {"nvidia-tesla-t4": 2, "tpu-v5-lite-podslice": 1}
+    assert dict(count_accelerators(NODES)) == {"nvidia-tesla-t4": 2, "tpu-v5-lite-podslice": 1}
 
 
 @pytest.mark.parametrize("wanted", ["nvidia-tesla-t4", "tpu-v5-lite-podslice", "cpu", "of-a-newer-version"])
 def test_what_is_there_or_needs_nothing_is_not_missing(wanted: str) -> None:
-    assert missing(wanted, NODES) is None
+    assert missing_accelerator(wanted, NODES) is None
 
 
 def test_what_is_missing_names_what_is_there() -> None:
-    told = missing("nvidia-tesla-v100", NODES)
+    told = missing_accelerator("nvidia-tesla-v100", NODES)
     assert told is not None
     assert told.startswith("no node has nvidia-tesla-v100 now: the cluster has nvidia-tesla-t4 (2 nodes), tpu-v5-lite")
-    assert "no node of the cluster has an accelerator" in str(missing("nvidia-tesla-v100", []))
+    assert "no node of the cluster has an accelerator" in str(missing_accelerator("nvidia-tesla-v100", []))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.cluster.trained_model import accepted, rewritten, without_unknown
+from mptraining.cluster.trained_model import constructor_arguments, copy_without_unknown, without_unknown
 
 KNOWN = {"Dense": frozenset({"units", "kernel_initializer"}), "GlorotUniform": frozenset({"seed"})}
 
@@ -82,20 +82,20 @@ def test_no_value_is_lost_and_a_second_time_changes_nothing(config: Any) -> None
 
 
 def test_other_peoples_classes_are_left_alone() -> None:
-    assert accepted("flowers.model", "Dense") is None
+    assert constructor_arguments("flowers.model", "Dense") is None
 
 
 def test_all_else_in_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mptraining.cluster.trained_model.accepted", known)
+    monkeypatch.setattr("mptraining.cluster.trained_model.constructor_arguments", known)
     with zipfile.ZipFile(tmp_path / "old", "w") as archive:
         archive.writestr("metadata.json", "{}")
         archive.writestr("config.json", json.dumps(dense(units=1, new=None)))
         archive.writestr("model.weights.h5", bytes(range(256)))
-    assert rewritten(tmp_path / "old", tmp_path / "new") == ("Dense.new",)
+    assert copy_without_unknown(tmp_path / "old", tmp_path / "new") == ("Dense.new",)
     with zipfile.ZipFile(tmp_path / "new") as archive:
         assert archive.namelist() == ["metadata.json", "config.json", "model.weights.h5"]
         assert archive.read("model.weights.h5") == bytes(range(256))
         assert json.loads(archive.read("config.json")) == dense(units=1)
     (tmp_path / "other").write_bytes(b"no archive")
     with pytest.raises(zipfile.BadZipFile):
-        rewritten(tmp_path / "other", tmp_path / "newer")
+        copy_without_unknown(tmp_path / "other", tmp_path / "newer")

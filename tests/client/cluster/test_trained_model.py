@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining.cluster.trained_model import load
+from mptraining.cluster.trained_model import load_model
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -58,7 +58,7 @@ def test_the_same_keras_opens_it_in_float32(exported: tuple[Path, list[float]]) 
     folder, outputs = exported
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
-        model = load(folder)
+        model = load_model(folder)
         assert keras.mixed_precision.global_policy().name == "mixed_float16", "the notebook's own choice stays"
     finally:
         keras.mixed_precision.set_global_policy("float32")
@@ -86,8 +86,8 @@ def test_an_older_keras_opens_a_scripts_model_without_what_it_lacks(
 def answers_of_older(folder: Path) -> list[float]:
     """What the model of the folder answers in a process with the older Keras."""
     code = (
-        "import json, numpy as np\nfrom pathlib import Path\nfrom mptraining.cluster.trained_model import load\n"
-        f"model = load(Path({str(folder)!r}))\n"
+        "import json, numpy as np\nfrom pathlib import Path\nfrom mptraining.cluster.trained_model import load_model\n"
+        f"model = load_model(Path({str(folder)!r}))\n"
         f"print(json.dumps(np.asarray(model(np.array({INPUTS.tolist()}, 'float32')), 'float64').ravel().tolist()))"
     )
     paths = os.pathsep.join(str(ROOT / part) for part in ("client", "api"))
@@ -101,13 +101,13 @@ def answers_of_older(folder: Path) -> list[float]:
 
 def test_what_cannot_be_made_says_which_keras_can(exported: tuple[Path, list[float]], tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"no exported model here; expected a folder with model\.json"):
-        load(tmp_path)
+        load_model(tmp_path)
     about: dict[str, Any] = json.loads((exported[0] / "model.json").read_text())
     about["keras"]["version"] = "3.99.0"
     (tmp_path / "model.json").write_text(json.dumps(about))
     (tmp_path / "model.keras").write_bytes(b"not a model")
     (tmp_path / "rebuild.py").write_text("def load_model(folder): raise TypeError('no such argument')\n")
     with pytest.raises(InvalidProgram) as refused:
-        load(tmp_path)
+        load_model(tmp_path)
     assert "of Keras 3.99.0: rebuild.py: TypeError: no such argument; model.keras: " in str(refused.value)
     assert "pip install 'keras==3.99.0'" in str(refused.value)

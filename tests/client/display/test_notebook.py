@@ -56,7 +56,7 @@ def test_a_front_end_is_not_flooded() -> None:
     for number in range(LINES_KEPT + 7):
         cell.display.line(1, "stdout", f"line {number}.")
     cell.display.close()
-    assert "7 earlier lines are left out" in cell.html
+    assert "7 earlier lines are not shown" in cell.html
     assert "[worker 1] line 6." not in cell.html
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.display.text import PlainDisplay, duration, lines, short_time, size
+from mptraining.display.text import PlainDisplay, duration, event_lines, short_time, size
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
@@ -65,11 +65,11 @@ def progress(step: int, *, epoch: int = 1, **fields: Any) -> Progress:
     ],
 )  # fmt: skip
 def test_lines(event: Event, text: str) -> None:
-    assert lines(event) == [text]
+    assert event_lines(event) == [text]
 
 
 def test_the_end_is_not_told_twice() -> None:
-    assert lines(Finished(reason="Succeeded", exit_code=0, message="", **COMMON)) == []
+    assert event_lines(Finished(reason="Succeeded", exit_code=0, message="", **COMMON)) == []
 
 
 def test_plain_progress_comes_every_ten_seconds_and_at_ends(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mptraining.local.run import (
     Machine,
-    absolute,
+    absolute_path,
     already_finished,
     inherited_environment,
     latest_attempt,
@@ -48,7 +48,7 @@ HOME = Path("/home/ada/project")
     ],
 )
 def test_relative_paths_count_from_the_job_files_folder(path: str, expected: str) -> None:
-    assert absolute(path, HOME) == expected
+    assert absolute_path(path, HOME) == expected
 
 
 def test_at_home_makes_every_path_of_the_job_absolute() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining.display.summary import RunSummary
-from mptraining.local.outcome import End, GangEnd, Words, ending, verdict
+from mptraining.local.outcome import End, FinalText, GangEnd, final_text, verdict
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
@@ -37,8 +37,8 @@ def test_interrupted(events: list[Event], code: int, said: str) -> None:
     summary = RunSummary()
     for event in events:
         summary.add(0, event)
-    end = GangEnd((End(0, code, told=True),), signal.SIGINT)
-    assert ending(summary, end, verdict(end), command="mptj run x", folder="runs/x") == Words((said,))
+    end = GangEnd((End(0, code, signalled=True),), signal.SIGINT)
+    assert final_text(summary, end, verdict(end), command="mptj run x", folder="runs/x") == FinalText((said,))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_interrupted(events: list[Event], code: int, said: str) -> None:
 def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
     summary = RunSummary()
     summary.add(0, Finished(reason="InvalidData", exit_code=2, message=message, **COMMON))
-    end = GangEnd((End(0, 2, told=False),), None)
-    assert ending(summary, end, verdict(end), command="mptj run x", folder="runs/x") == Words((), said)
+    end = GangEnd((End(0, 2, signalled=False),), None)
+    assert final_text(summary, end, verdict(end), command="mptj run x", folder="runs/x") == FinalText((), said)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
 def test_what_the_records_cost(figures: dict[str, float], said: list[str]) -> None:
     summary = RunSummary()
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))
-    end = GangEnd((End(0, 0, told=False),), None)
-    words = ending(summary, end, verdict(end), command="mptj run x", folder="runs/x").said
+    end = GangEnd((End(0, 0, signalled=False),), None)
+    words = final_text(summary, end, verdict(end), command="mptj run x", folder="runs/x").output
     assert [line for line in words if line.startswith("  data")] == said
 
 
@@ -82,22 +82,22 @@ def test_what_the_records_cost(figures: dict[str, float], said: list[str]) -> No
 def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
     summary = RunSummary()
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=steps, seconds=4.0, **COMMON))
-    end = GangEnd((End(0, 0, told=False),), None)
-    assert ending(summary, end, verdict(end), command="mptj run x", folder="runs/x").said[0] == said
+    end = GangEnd((End(0, 0, signalled=False),), None)
+    assert final_text(summary, end, verdict(end), command="mptj run x", folder="runs/x").output[0] == said
 
 
 @pytest.mark.parametrize(
     ("recoveries", "said"),
     [
         (0, []),
-        (1, ["  numbers     went back 1 time, ended under float32"]),
-        (2, ["  numbers     went back 2 times, ended under float32"]),
+        (1, ["  numbers     rolled back 1 time, ended under float32"]),
+        (2, ["  numbers     rolled back 2 times, ended under float32"]),
     ],
 )
 def test_ways_back_are_told_at_the_end(recoveries: int, said: list[str]) -> None:
     summary = RunSummary()
     figures: dict[str, Any] = {"recoveries": recoveries, "precision": "float32"}
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))
-    end = GangEnd((End(0, 0, told=False),), None)
-    words = ending(summary, end, verdict(end), command="mptj run x", folder="runs/x")
-    assert [line for line in words.said if line.startswith("  numbers")] == said
+    end = GangEnd((End(0, 0, signalled=False),), None)
+    words = final_text(summary, end, verdict(end), command="mptj run x", folder="runs/x")
+    assert [line for line in words.output if line.startswith("  numbers")] == said

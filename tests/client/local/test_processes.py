@@ -94,12 +94,12 @@ os.replace({str(tmp_path / "pid.new")!r}, {str(tmp_path / "pid")!r})
 sys.exit(3)
 """
     end = gang(waits, says, timeouts=Timeouts(stop=60, peers=60))
-    assert [(each.worker, each.code, each.told) for each in end.ends] == [(1, 3, False), (0, 76, False)]
+    assert [(each.worker, each.code, each.signalled) for each in end.ends] == [(1, 3, False), (0, 76, False)]
 
 
 def test_the_others_are_ended_when_one_fails() -> None:
     end = gang("time.sleep(600)", "sys.exit(1)", timeouts=Timeouts(stop=60, peers=0.3))
-    assert [(each.worker, each.code, each.told) for each in end.ends] == [
+    assert [(each.worker, each.code, each.signalled) for each in end.ends] == [
         (1, 1, False),
         (0, -signal.SIGTERM, True),
     ]

@@ -142,7 +142,7 @@ def test_the_next_attempt_has_the_next_number(
         pytest.param(
             "sys.exit(3)",
             3,
-            "mptj: Diverged: the trainer left with exit code 3 "
+            "mptj: Diverged: the trainer exited with code 3 "
             "(loss or weights are no longer finite numbers); the lines above may say why.",
             id="no last word",
         ),

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mptraining.local.outcome import End, GangEnd, Timeouts, due, verdict
+from mptraining.local.outcome import End, GangEnd, Timeouts, due_signal, verdict
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,6 @@ def test_due(
     expected: signal.Signals | None,
 ) -> None:
     timeouts = Timeouts(stop=20, peers=15)
-    assert due(now, interrupts=interrupts, failed_at=failed_at, told_at=told_at, timeouts=timeouts) == expected
+    assert (
+        due_signal(now, interrupts=interrupts, failed_at=failed_at, signalled_at=told_at, timeouts=timeouts) == expected
+    )

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from mptraining.packaging.functions import cut, refuse_nameless
+from mptraining.packaging.functions import check_function_name, extract_function
 from mptraining_api.problems import InvalidProgram
 
 PROGRAM = """\
@@ -33,7 +33,7 @@ def build(size=SIZE) -> np.ndarray:
 
 
 def test_what_is_needed_is_kept_on_its_line() -> None:
-    lines = cut(PROGRAM, "build", "p.py").split("\n")
+    lines = extract_function(PROGRAM, "build", "p.py").split("\n")
     kept = {number for number, line in enumerate(lines, start=1) if line}
     # Not the model, which is a variable of helper's own, nor what it costs to make it.
     assert kept == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 18, 19}
@@ -42,31 +42,31 @@ def test_what_is_needed_is_kept_on_its_line() -> None:
 
 def test_what_is_cut_runs() -> None:
     space: dict[str, object] = {}
-    exec(cut(PROGRAM.replace("@functools.cache\n", "\n"), "build", "p.py"), space)
+    exec(extract_function(PROGRAM.replace("@functools.cache\n", "\n"), "build", "p.py"), space)
     assert space["build"]() == "121"  # type: ignore[operator]
     assert "Unused" not in space
 
 
 def test_a_function_alone_needs_nothing() -> None:
-    assert cut("import os\ndef f():\n    return 1\n", "f", "p.py") == "\ndef f():\n    return 1\n"
+    assert extract_function("import os\ndef f():\n    return 1\n", "f", "p.py") == "\ndef f():\n    return 1\n"
 
 
 def test_two_functions_that_call_each_other() -> None:
     text = "def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n > 0 and even(n - 1)\nx = 1"
-    assert cut(text, "even", "p.py") == text.removesuffix("x = 1")
+    assert extract_function(text, "even", "p.py") == text.removesuffix("x = 1")
 
 
 def test_names_inside_lambdas_classes_and_comprehensions_count() -> None:
     body = "    class K:\n        x = A\n    return [B for _ in K.x] + (lambda: C)()\n"
     text = f"A = 1\nB = 2\nC = 3\nD = 4\ndef f():\n{body}"
-    assert cut(text, "f", "p.py") == text.replace("D = 4", "")
+    assert extract_function(text, "f", "p.py") == text.replace("D = 4", "")
 
 
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(InvalidProgram, match=r"p.py does not define 'bild'. Did you mean 'build'\?"):
-        cut(PROGRAM, "bild", "p.py")
+        extract_function(PROGRAM, "bild", "p.py")
     with pytest.raises(InvalidProgram, match=r"^p.py, line 1: "):
-        cut("def", "f", "p.py")
+        extract_function("def", "f", "p.py")
 
 
 def inner() -> object:
@@ -87,4 +87,4 @@ def inner() -> object:
 )
 def test_what_has_no_source_is_refused(function: object, what: str) -> None:
     with pytest.raises(InvalidProgram, match=what):
-        refuse_nameless(function)  # type: ignore[arg-type]
+        check_function_name(function)  # type: ignore[arg-type]

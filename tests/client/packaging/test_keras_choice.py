@@ -11,7 +11,7 @@ import pytest
 import mptraining.tensorflow_cloud as tfc
 from mptraining.cluster import submit
 from mptraining.packaging.keras_choice import with_keras, with_keras_of_folder
-from mptraining.packaging.package import Package, SourceFile, package
+from mptraining.packaging.package import Package, SourceFile, build_package
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def shipped(files: Mapping[str, str], requirements: str | None = None, program: 
     sources = [SourceFile.of_text(path, text) for path, text in files.items()]
     if requirements is not None:
         sources.append(SourceFile.of_text("r.txt", requirements))
-    return package(sources, program=program, requirements="r.txt" if requirements is not None else None)
+    return build_package(sources, program=program, requirements="r.txt" if requirements is not None else None)
 
 
 def job(program: Any = SCRIPT, **spec: Any) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from mptraining.packaging import notebooks
-from mptraining.packaging.notebooks import Cell, Notebook, NotebookProgram, code_cells, program, read_notebook
+from mptraining.packaging.notebooks import (
+    Cell,
+    Notebook,
+    NotebookProgram,
+    code_cells,
+    notebook_to_program,
+    read_notebook,
+)
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer import notebook_shell
 from mptraining_trainer.notebook_shell import place_of
@@ -19,7 +26,7 @@ from mptraining_trainer.notebook_shell import place_of
 
 def made(*sources: str) -> NotebookProgram:
     cells = (Cell(number, source) for number, source in enumerate(sources, start=1))
-    return program(Notebook("train.ipynb", tuple(cells)))
+    return notebook_to_program(Notebook("train.ipynb", tuple(cells)))
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -96,8 +103,8 @@ def test_what_is_for_the_eye_is_passed_over(tmp_path: Path) -> None:
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     found = made("%store x\n%%R\nplot(1)", "%%R\nplot(1)", "print(1)")
-    assert found.notes[-1] == "train.ipynb, cell 2: %%R is not known in the job; the cell is passed over there"
-    assert found.notes[0] == "train.ipynb, cell 1: %store is not known in the job, and is passed over there"
+    assert found.notes[-1] == "train.ipynb, cell 2: %%R is not known in the job; the cell is skipped there"
+    assert found.notes[0] == "train.ipynb, cell 1: %store is not known in the job, and is skipped there"
     done = run(made("%store x", "%%R\nplot(1)", "print(1)").text, tmp_path)
     assert done.stdout == "1\n"
     assert done.stderr == "%store is not known here, and is passed over\n%%R is not known here, and is passed over\n"
@@ -129,7 +136,7 @@ def test_installed_packages_become_requirements(tmp_path: Path) -> None:
         "train.ipynb, cell 2: pip install tensorflow==2.15: the trainer's image has its own tensorflow",
         "train.ipynb, cell 5: pip install thing=={version}: known only when the notebook runs; not installed",
         "train.ipynb, cell 5: pip install ./local: a local folder is not shipped; not installed",
-        "train.ipynb, cell 5: pip's --frobnicate is not known in the job, and is passed over",
+        "train.ipynb, cell 5: pip's --frobnicate is not known in the job, and is ignored",
     )
     assert run(made("!pip install nothing-of-this-name\n%pip install x").text, tmp_path).stderr == ""
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.packaging import package as packing
-from mptraining.packaging.package import ARCHIVE_KEY, CONFIG_MAP_BYTES, SourceFile, package
+from mptraining.packaging.package import ARCHIVE_KEY, CONFIG_MAP_BYTES, SourceFile, build_package
 from mptraining_api.launch import CONFIG_MAP_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
@@ -39,7 +39,7 @@ def of(files: dict[str, tuple[bytes, bool]]) -> list[SourceFile]:
 def test_the_order_of_files_does_not_matter(files: dict[str, tuple[bytes, bool]], order: object) -> None:
     shuffled = of(files)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = package(of(files), program=SCRIPT), package(shuffled, program=SCRIPT)
+    one, other = build_package(of(files), program=SCRIPT), build_package(shuffled, program=SCRIPT)
     assert one.archive == other.archive
     assert one.sha256 == hashlib.sha256(one.archive).hexdigest()
 
@@ -49,9 +49,9 @@ def test_the_trainer_unpacks_what_was_packed(
     files: dict[str, tuple[bytes, bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("pod")
-    made = package(of(files), program=SCRIPT)
+    made = build_package(of(files), program=SCRIPT)
     (folder / "mounted").mkdir()
-    (folder / "mounted" / CONFIG_MAP_ARCHIVE).write_bytes(base64.b64decode(made.entries()[CONFIG_MAP_ARCHIVE]))
+    (folder / "mounted" / CONFIG_MAP_ARCHIVE).write_bytes(base64.b64decode(made.binary_data()[CONFIG_MAP_ARCHIVE]))
     spec = {"accelerator": {"type": "cpu"}, "program": SCRIPT, "source": made.source(config_map="code")}
     job = resolve(MPTrainingJob.parse({"metadata": {"name": "a"}, "spec": spec}), ClusterSettings())
     prepare(job, {SOURCE_FOLDER: str(folder / "files"), CONFIG_MAP_FOLDER: str(folder / "mounted")})
@@ -64,21 +64,23 @@ def test_the_trainer_unpacks_what_was_packed(
 
 
 def test_a_changed_byte_is_another_package() -> None:
-    one = package([SourceFile("train.py", b"a")], program=SCRIPT)
-    assert one.sha256 != package([SourceFile("train.py", b"b")], program=SCRIPT).sha256
-    assert one.sha256 != package([SourceFile("train.py", b"a", executable=True)], program=SCRIPT).sha256
+    one = build_package([SourceFile("train.py", b"a")], program=SCRIPT)
+    assert one.sha256 != build_package([SourceFile("train.py", b"b")], program=SCRIPT).sha256
+    assert one.sha256 != build_package([SourceFile("train.py", b"a", executable=True)], program=SCRIPT).sha256
 
 
 def test_the_digest_is_the_same_on_every_day() -> None:
     # zlib's own versions may differ; the tar inside must not.
-    made = package([SourceFile("a/b.py", b"x = 1\n"), SourceFile.of_text("train.py", "print('ü')\n")], program=SCRIPT)
+    made = build_package(
+        [SourceFile("a/b.py", b"x = 1\n"), SourceFile.of_text("train.py", "print('ü')\n")], program=SCRIPT
+    )
     tar = gzip.decompress(made.archive)
     assert made.archive[4:8] == b"\0\0\0\0"
     assert hashlib.sha256(tar).hexdigest() == "82cddb1be5ba13bafb5a06e1ffde6bf78e7091b22e93bf8793a869900396ca18"
 
 
 def test_the_sections_of_the_job() -> None:
-    made = package([SourceFile("train.py", b"")], program=SCRIPT, requirements="requirements.txt")
+    made = build_package([SourceFile("train.py", b"")], program=SCRIPT, requirements="requirements.txt")
     assert made.source(config_map="c") == {
         "configMap": {"name": "c", "sha256": made.sha256}, "requirements": "requirements.txt",
     }  # fmt: skip
@@ -96,10 +98,10 @@ def noise(size: int) -> bytes:
 
 
 def test_what_no_config_map_holds_says_which_files() -> None:
-    made = package([SourceFile("train.py", b""), SourceFile("w.bin", noise(CONFIG_MAP_BYTES))], program=SCRIPT)
+    made = build_package([SourceFile("train.py", b""), SourceFile("w.bin", noise(CONFIG_MAP_BYTES))], program=SCRIPT)
     assert not made.small
     with pytest.raises(InvalidProgram) as caught:
-        made.entries()
+        made.binary_data()
     assert "KB packed, more than a ConfigMap holds; the biggest files: w.bin (700.0 KB)" in str(caught.value)
     assert ".mptrainingignore, or name a bucket" in str(caught.value)
 
@@ -108,22 +110,22 @@ def test_what_is_no_program_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     files = [SourceFile(f"{number}.bin", bytes(number * 100)) for number in range(1, 7)]
     with pytest.raises(InvalidProgram) as caught:
-        package(files, program=SCRIPT)
+        build_package(files, program=SCRIPT)
     assert str(caught.value).startswith(
         "source: 6 files, 2.1 KB; the biggest: 6.bin (600 bytes), 5.bin (500 bytes), 4.bin (400 bytes), "
-        "3.bin (300 bytes), 2.bin (200 bytes); expected at most 1.0 KB in 10,000 files. Data belongs into a bucket"
+        "3.bin (300 bytes), 2.bin (200 bytes); expected at most 1.0 KB in 10,000 files. Put data into a bucket"
     )
     monkeypatch.setattr(packing, "MOST_FILES", 1)
     with pytest.raises(InvalidProgram, match="2 files, 0 bytes"):
-        package([SourceFile("a", b""), SourceFile("b", b"")], program=SCRIPT)
+        build_package([SourceFile("a", b""), SourceFile("b", b"")], program=SCRIPT)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", ""])
 def test_nothing_leads_out(path: str) -> None:
-    with pytest.raises(InvalidProgram, match="leads out of it"):
-        package([SourceFile(path, b"")], program=SCRIPT)
+    with pytest.raises(InvalidProgram, match="is outside of it"):
+        build_package([SourceFile(path, b"")], program=SCRIPT)
 
 
 def test_two_files_of_one_path() -> None:
-    with pytest.raises(InvalidProgram, match="two files of the path 'a'"):
-        package([SourceFile("a", b""), SourceFile("a", b"x")], program=SCRIPT)
+    with pytest.raises(InvalidProgram, match="two files have the path 'a'"):
+        build_package([SourceFile("a", b""), SourceFile("a", b"x")], program=SCRIPT)

@@ -200,7 +200,7 @@ def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def run(*executed: str, **names: str) -> None:
         shell = Shell(*executed, **names)
         for module in (notebooks, program):
-            monkeypatch.setattr(module, "shell", lambda: shell)
+            monkeypatch.setattr(module, "ipython_shell", lambda: shell)
 
     return run
 
@@ -273,7 +273,7 @@ def test_colab_hands_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPa
     assert [cell.source for cell in running_notebook({}).cells] == ["!pip install x", ""]
     assert asked == [("get_ipynb", "", 60)]
     Message.answer = None
-    with pytest.raises(InvalidProgram, match="Colab did not hand it out within 60 s"):
+    with pytest.raises(InvalidProgram, match="Colab did not return it within 60 s"):
         running_notebook({})
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, checked
-from mptraining.tensorflow_cloud_compat.job import document, job_name, merged
+from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, check_arguments
+from mptraining.tensorflow_cloud_compat.job import document, job_name, merge
 from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
@@ -70,13 +70,13 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["name"])
 def test_refused(case: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
-        checked(**arguments(case))
+        check_arguments(**arguments(case))
     assert str(caught.value) == case["message"]
 
 
 @pytest.mark.parametrize("case", CASES["jobs"], ids=lambda case: case["name"])
 def test_the_job(case: dict[str, Any]) -> None:
-    found = checked(**arguments(case))
+    found = check_arguments(**arguments(case))
     program = {"script": {"path": "train.py"}}
     made = document(found, name="train-1", program=program)
     spec = dict(made["spec"])
@@ -97,7 +97,7 @@ def test_every_default_is_a_case() -> None:
 
 def test_a_refusal_is_a_value_error_and_a_problem() -> None:
     with pytest.raises(InvalidSpec) as caught:
-        checked(**DEFAULTS | {"stream_logs": 1})
+        check_arguments(**DEFAULTS | {"stream_logs": 1})
     assert isinstance(caught.value, InvalidArgument)
     assert isinstance(caught.value, ValueError)
     # What a notebook shows of it.
@@ -126,7 +126,7 @@ def test_every_common_machine_is_a_job(name: str) -> None:
     machine = COMMON_MACHINE_CONFIGS[name]
     tpu = machine.accelerator.is_tpu
     given = {"worker_config": machine, "worker_count": 1} if tpu else {"chief_config": machine}
-    made = document(checked(**DEFAULTS | given), name="a", program={"script": {"path": "train.py"}})
+    made = document(check_arguments(**DEFAULTS | given), name="a", program={"script": {"path": "train.py"}})
     resolved = resolve(MPTrainingJob.parse(made), ClusterSettings())
     assert resolved.processes == 1
     if not tpu:
@@ -157,7 +157,7 @@ def test_what_is_no_machine(given: dict[str, Any], message: str) -> None:
 
 def test_a_slice_that_no_machine_has() -> None:
     machine = MachineConfig(None, None, AcceleratorType.TPU_V5E, 3)
-    found = checked(**DEFAULTS | {"worker_config": machine, "worker_count": 1})
+    found = check_arguments(**DEFAULTS | {"worker_config": machine, "worker_count": 1})
     with pytest.raises(
         InvalidArgument, match=r"No machine has accelerator_count=3 of TPU v5e slice. There are 1, 4, 8"
     ):
@@ -186,9 +186,9 @@ def test_a_job_s_name(stem: str, name: str) -> None:
 
 def test_what_the_user_says_of_the_spec_wins() -> None:
     base = {"a": {"b": 1, "c": 2}, "d": [1], "e": 1}
-    assert merged(base, {"a": {"b": 3}, "d": [2], "e": None, "f": {"g": 1}}) == {
+    assert merge(base, {"a": {"b": 3}, "d": [2], "e": None, "f": {"g": 1}}) == {
         "a": {"b": 3, "c": 2}, "d": [2], "f": {"g": 1},
     }  # fmt: skip
-    made = document(checked(**DEFAULTS), name="a", program={}, output="gs://b/run", spec={"keras": "Legacy"})
+    made = document(check_arguments(**DEFAULTS), name="a", program={}, output="gs://b/run", spec={"keras": "Legacy"})
     assert made["spec"]["keras"] == "Legacy"
     assert made["spec"]["output"] == {"uri": "gs://b/run"}

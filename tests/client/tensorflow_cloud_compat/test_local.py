@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining.packaging.package import SourceFile, package
-from mptraining.tensorflow_cloud_compat.local import train_here
+from mptraining.packaging.package import SourceFile, build_package
+from mptraining.tensorflow_cloud_compat.local import train_locally
 from mptraining_api.problems import InvalidProgram
 
 PROGRAM = {"script": {"path": "pkg/train.py"}}
@@ -33,7 +33,7 @@ def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: py
         "print(job['output'], file=open('output.txt', 'w'))\n"
         "finish('Succeeded', 0)\n"
     )
-    job = train_here(DOCUMENT, package(FILES, program=PROGRAM), command=command)
+    job = train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
     assert (tmp_path / "found.txt").read_text() == "['pkg/train.py', 'run.sh'] True\n"
     assert (tmp_path / "output.txt").read_text().strip() == str(tmp_path / "runs" / "flowers") == job.run_folder
     assert (job["job_id"], job["docker_image"]) == ("flowers", None)
@@ -44,9 +44,9 @@ def test_a_failure_says_where_to_look(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "output": {"uri": "here"}}}
-    shipped = package(FILES, program=PROGRAM, requirements="reqs.txt")
-    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. The lines above say why.* in {tmp_path}/here"):
-        train_here(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
+    shipped = build_package(FILES, program=PROGRAM, requirements="reqs.txt")
+    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/here"):
+        train_locally(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
     assert "note: reqs.txt is not installed here" in capsys.readouterr().out
 
 
@@ -62,7 +62,7 @@ def test_what_is_deleted_at_the_end_is_not_shown(
         "finish('ProgramFailed', 1, f'{file}:3: broken')"
     )
     with pytest.raises(InvalidProgram):
-        train_here(DOCUMENT, package(FILES, program=PROGRAM), command=command)
+        train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
     said = capsys.readouterr()
     assert "look at pkg/train.py:3" in said.out
     assert 'File "pkg/train.py", line 3' in said.out

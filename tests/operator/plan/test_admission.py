@@ -19,9 +19,9 @@ from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Plan, ReadJobFile
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits
-from mptraining_operator.plan.start import LOOK_FOR_ROOM
+from mptraining_operator.plan.start import NODE_CHECK_SECONDS
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, Seen
+from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 
 NOW = 1_800_000_000.0
@@ -72,14 +72,14 @@ class AdmissionSimulation:
         return JobStatus.parse(self.raw[name].get("status", {}))
 
     def look(self, name: str) -> Plan:
-        seen = self.cache.seen(Key("team", name), LIMITS)
+        seen = self.cache.versioned_snapshot(Key("team", name), LIMITS)
         assert seen is not None
         # Longer than any wait between two attempts.
         self.now += 1000
         found = plan(seen.snapshot, self.now)
         if found.actions == (ReadJobFile(),):
             # Nobody made the children here: it is resolved anew.
-            self.cache.learn(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
+            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
             return self.look(name)
         if found.status is not None:
             self.put(name, found.status)
@@ -89,7 +89,7 @@ class AdmissionSimulation:
         return bool(self.status(name).current_attempt)
 
     def end(self, name: str) -> None:
-        self.put(name, conditions.finished(self.status(name), outcomes.SUCCEEDED, "done", NOW, 1))
+        self.put(name, conditions.with_finished(self.status(name), outcomes.SUCCEEDED, "done", NOW, 1))
 
     def suspend(self, name: str, value: bool) -> None:
         self.raw[name]["spec"]["runPolicy"] = {"suspend": value, "pendingTimeoutSeconds": 10**8}
@@ -102,7 +102,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
     world.look("first")
     held = world.look("second")
     assert not world.started("second")
-    assert held.wake_at == world.now + LOOK_FOR_ROOM
+    assert held.wake_at == world.now + NODE_CHECK_SECONDS
     running = conditions.condition(world.status("second"), "Running")
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
@@ -125,7 +125,7 @@ def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() ->
     world.suspend("first", False)
     world.look("first")
     assert (world.status("first").phase, world.status("first").current_attempt) == ("Restarting", 1)
-    assert not conditions.holds(world.status("first"), "Suspended")
+    assert not conditions.is_true(world.status("first"), "Suspended")
     world.end("second")
     world.look("first")
     assert world.status("first").current_attempt == 2
@@ -134,8 +134,8 @@ def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() ->
 def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
     world = AdmissionSimulation({"first": 3, "second": 2})
     world.look("first")
-    status = conditions.attempt_over(world.status("first"), outcomes.PREEMPTED, "", NOW)
-    world.put("first", conditions.waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
+    status = conditions.with_attempt_ended(world.status("first"), outcomes.PREEMPTED, "", NOW)
+    world.put("first", conditions.with_waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
     world.look("second")
     assert not world.started("second")
     world.look("first")
@@ -145,7 +145,7 @@ def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
 def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_stays() -> None:
     world = AdmissionSimulation({"first": 3})
     tight = Limits(cluster=LIMITS.cluster, jobs=JobLimits(nodes_per_job=2))
-    seen = world.cache.seen(Key("team", "first"), tight)
+    seen = world.cache.versioned_snapshot(Key("team", "first"), tight)
     assert seen is not None
     status = plan(seen.snapshot, NOW).status
     assert status is not None
@@ -187,7 +187,7 @@ def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
     world = AdmissionSimulation(sizes)
 
     class Applier:
-        def apply(self, plan: Plan, seen: Seen) -> bool:
+        def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             if plan.status is not None:
                 # As a call takes its time: whoever looks meanwhile sees what was before.
                 threading.Event().wait(0.002)
@@ -201,12 +201,12 @@ def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
         Applier(),
         plan=plan,
         limits=LIMITS,
-        announce=lambda snapshot, announcement: None,
+        record_event=lambda snapshot, announcement: None,
         observe=lambda seconds: None,
         clock=lambda: NOW,
         stopwatch=lambda: NOW,
     )
-    threads = [threading.Thread(target=worker.look_at, args=(Key("team", name),)) for name in sizes]
+    threads = [threading.Thread(target=worker.reconcile, args=(Key("team", name),)) for name in sizes]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -20,13 +20,13 @@ import yaml
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus, seconds, stamp
+from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan.actions import Plan, StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 
 FOLDER = Path(__file__).parents[2] / "golden" / "plans"
-BASE = seconds("2026-01-01T00:00:00Z")
+BASE = parse_time("2026-01-01T00:00:00Z")
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
 TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "at")
@@ -84,14 +84,14 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
             }
         )
     status = document.get("status", {})
-    findings = dict(document.get("findings", {}))
-    if findings.pop("jobFile", None):
+    lookups = dict(document.get("lookups", {}))
+    if lookups.pop("jobFile", None):
         assert job is not None
-        findings["job_file"] = resolve(job, dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen"))
-    if "refusal" in findings:
-        findings["refusal"] = Refusal(**absolute(findings["refusal"]))
-    if "lost_nodes" in findings:
-        findings["lost_nodes"] = MappingProxyType(findings["lost_nodes"])
+        lookups["job_file"] = resolve(job, dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen"))
+    if "refusal" in lookups:
+        lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
+    if "lost_nodes" in lookups:
+        lookups["lost_nodes"] = MappingProxyType(lookups["lost_nodes"])
     refusals = {uid: Refusal(**absolute(each)) for uid, each in document.get("podRefusals", {}).items()}
     return Snapshot(
         key=Key("team", "flowers"),
@@ -106,13 +106,13 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         pods=tuple(pod(each) for each in document.get("pods", ())),
         predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
         pod_refusals=MappingProxyType(refusals),
-        findings=Lookups(**findings),
+        lookups=Lookups(**lookups),
         limits=Limits(
             cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False)),
             jobs=JobLimits.parse(document.get("limits", {})),
             operator_namespace=document.get("operatorNamespace", ""),
         ),
-        nodes_beside=document.get("nodesBeside", 0),
+        other_nodes=document.get("otherNodes", 0),
         reports_since=None if (since := document.get("reportsSince", 0)) is None else BASE + since,
     )
 
@@ -157,7 +157,7 @@ def stamped(value: Any) -> Any:
     if isinstance(value, list):
         return [stamped(each) for each in value]
     if isinstance(value, str) and (match := re.fullmatch(r"T\+(\d+)", value)):
-        return stamp(BASE + int(match[1]))
+        return format_time(BASE + int(match[1]))
     return value
 
 
@@ -167,7 +167,7 @@ def unstamped(value: Any) -> Any:
     if isinstance(value, list):
         return [unstamped(each) for each in value]
     if isinstance(value, str) and re.fullmatch(r"2026-01-\d\dT[\d:]+Z", value):
-        return f"T+{seconds(value) - BASE:.0f}"
+        return f"T+{parse_time(value) - BASE:.0f}"
     return value
 
 

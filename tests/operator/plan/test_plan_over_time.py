@@ -79,7 +79,7 @@ class ClusterSimulation:
     jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
     pods: dict[str, SeenPod] = field(default_factory=dict)
     file: ResolvedJob | None = None
-    findings: Lookups = field(default_factory=Lookups)
+    lookups: Lookups = field(default_factory=Lookups)
     lost: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
     disowned: set[str] = field(default_factory=set)
@@ -96,8 +96,8 @@ class ClusterSimulation:
             status=self.status,
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
-            predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.over),
-            findings=self.findings,
+            predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.terminated),
+            lookups=self.lookups,
             limits=LIMITS,
         )
 
@@ -126,11 +126,9 @@ class ClusterSimulation:
                 if name in self.pods:
                     self.change_pod(name, phase="Failed", disruption="NodeLost", disrupted_at=self.now)
             case ReadJobFile():
-                self.findings = dataclasses.replace(
-                    self.findings, job_file=self.file, job_file_missing=self.file is None
-                )
+                self.lookups = dataclasses.replace(self.lookups, job_file=self.file, job_file_missing=self.file is None)
             case ReadNode(node):
-                self.findings = dataclasses.replace(self.findings, lost_nodes={node: node in self.lost})
+                self.lookups = dataclasses.replace(self.lookups, lost_nodes={node: node in self.lost})
             case _:
                 raise AssertionError(action)
 
@@ -164,7 +162,7 @@ class ClusterSimulation:
         """As Kueue does, seen before it takes the startTime away; the Job controller answers for those pods no more,
         however they end.
         """
-        self.disowned |= {pod.name for pod in self.pods.values() if self.owns(name, pod) and not pod.over}
+        self.disowned |= {pod.name for pod in self.pods.values() if self.owns(name, pod) and not pod.terminated}
         self.owed[name] = set()
         self.change_job(name, suspended=True, active=0, ready=0)
         self.delete_pods(name)
@@ -179,7 +177,7 @@ class ClusterSimulation:
 
     def alive(self) -> list[str]:
         """Pods in which a process may still train."""
-        return [pod.name for pod in self.pods.values() if not pod.over]
+        return [pod.name for pod in self.pods.values() if not pod.terminated]
 
     def change_job(self, name: str, **changes: object) -> None:
         self.jobs[name] = dataclasses.replace(self.jobs[name], **changes)  # type: ignore[arg-type]
@@ -189,7 +187,7 @@ class ClusterSimulation:
 
     def delete_pods(self, job_name: str) -> None:
         for pod in list(self.pods.values()):
-            if pod.owner_uid == self.jobs[job_name].uid and not pod.over and pod.deletion is None:
+            if pod.owner_uid == self.jobs[job_name].uid and not pod.terminated and pod.deletion is None:
                 self.change_pod(pod.name, deletion=self.now + GRACE)
 
     def collect(self, job_name: str) -> None:
@@ -202,12 +200,12 @@ class ClusterSimulation:
         for pod in list(self.pods.values()):
             # Saving a checkpoint takes some of the grace period.
             left = pod.deletion is not None and self.now >= pod.deletion - GRACE + 10
-            if pod.deletion is not None and (pod.over or (left and pod.node not in self.lost)):
+            if pod.deletion is not None and (pod.terminated or (left and pod.node not in self.lost)):
                 del self.pods[pod.name]
         for name, each in list(self.jobs.items()):
             mine = [pod for pod in self.pods.values() if pod.owner_uid == each.uid]
             if each.deleting:
-                if not any(not pod.over for pod in mine):
+                if not any(not pod.terminated for pod in mine):
                     del self.jobs[name]
                     self.pods = {key: pod for key, pod in self.pods.items() if pod.owner_uid != each.uid}
                 continue
@@ -217,7 +215,7 @@ class ClusterSimulation:
             mine = [pod for pod in self.pods.values() if self.owns(name, pod)]
             failed = [pod for pod in mine if pod.phase == "Failed"]
             done = [pod for pod in mine if pod.phase == "Succeeded"]
-            live = [pod for pod in self.pods.values() if pod.owner_uid == each.uid and not pod.over]
+            live = [pod for pod in self.pods.values() if pod.owner_uid == each.uid and not pod.terminated]
             if failed or len(mine) + len(self.owed[name]) < WORKERS:
                 self.delete_pods(name)
                 if not live:
@@ -227,12 +225,12 @@ class ClusterSimulation:
             elif len(done) == WORKERS:
                 self.change_job(name, ended="Complete", succeeded=WORKERS, active=0, ready=0, ended_at=self.now)
                 continue
-            live = [pod for pod in mine if not pod.over]
+            live = [pod for pod in mine if not pod.terminated]
             ready = len([pod for pod in live if pod.phase == "Running"])
             self.change_job(name, active=len(live), ready=ready, succeeded=len(done))
 
     def happen(self, what: str) -> None:
-        live = [pod for pod in self.pods.values() if not pod.over and pod.deletion is None]
+        live = [pod for pod in self.pods.values() if not pod.terminated and pod.deletion is None]
         victim = live[0].name if live else None
         match what:
             case "run":
@@ -266,7 +264,7 @@ class ClusterSimulation:
                 for name in list(self.jobs):
                     self.collect(name)
                 self.uid += "'"
-                self.status, self.file, self.findings = JobStatus(), None, Lookups()
+                self.status, self.file, self.lookups = JobStatus(), None, Lookups()
             case "admit" | "take back" | "take back and admit":
                 for name in self.held(suspended=False) if what != "admit" else ():
                     self.take_back(name)
@@ -285,13 +283,13 @@ class ClusterSimulation:
                 # Between two looks.
                 self.suspend, self.status = True, JobStatus()
             case "restart operator":
-                self.findings = Lookups()
+                self.lookups = Lookups()
             case "crash after status":
                 self.reconcile(stop_after=0)
-                self.findings = Lookups()
+                self.lookups = Lookups()
             case "crash midway":
                 self.reconcile(stop_after=1)
-                self.findings = Lookups()
+                self.lookups = Lookups()
             case "days pass" if not self.alive() and not self.held(suspended=False):
                 self.now += 200_000
             case "wait":
@@ -300,11 +298,11 @@ class ClusterSimulation:
                 self.now += 50
 
     def check(self) -> None:
-        attempts = {pod.attempt for pod in self.pods.values() if not pod.over}
-        owners = {pod.owner_uid for pod in self.pods.values() if not pod.over}
+        attempts = {pod.attempt for pod in self.pods.values() if not pod.terminated}
+        owners = {pod.owner_uid for pod in self.pods.values() if not pod.terminated}
         assert len(attempts) <= 1, f"pods of attempts {attempts} live side by side"
         assert len(owners) <= 1
-        indexes = sorted(pod.index for pod in self.pods.values() if not pod.over)
+        indexes = sorted(pod.index for pod in self.pods.values() if not pod.terminated)
         assert indexes == sorted(set(indexes)), "two workers with one index"
         assert (self.status.application_failures or 0) <= 3
         assert (self.status.infrastructure_restarts or 0) <= 6
@@ -317,7 +315,7 @@ def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued:
         live(world, what)
         world.check()
     calm(world)
-    assert conditions.holds(world.status, "Finished"), world
+    assert conditions.is_true(world.status, "Finished"), world
     writes = world.reconcile()
     assert writes.status is None
     assert writes.actions == ()
@@ -370,9 +368,9 @@ def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> N
     for what in happenings:
         live(world, what)
         world.check()
-        assert not conditions.holds(world.status, "Failed"), world.status
+        assert not conditions.is_true(world.status, "Failed"), world.status
     calm(world)
-    assert conditions.holds(world.status, "Succeeded"), world
+    assert conditions.is_true(world.status, "Succeeded"), world
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (0, 0)
 
 
@@ -386,7 +384,7 @@ def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None
             world.happen("long wait")
             world.controllers()
             world.reconcile()
-        if conditions.holds(world.status, "Finished"):
+        if conditions.is_true(world.status, "Finished"):
             break
         world.happen("run")
         world.controllers()
@@ -398,4 +396,4 @@ def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None
         world.reconcile()
         world.happen("long wait")
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (bugs, losses)
-    assert conditions.holds(world.status, "Failed") == (bugs > 2 or losses > 5)
+    assert conditions.is_true(world.status, "Failed") == (bugs > 2 or losses > 5)

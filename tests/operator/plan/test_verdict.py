@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api import events
-from mptraining_operator.plan.end import judge
+from mptraining_operator.plan.end import find_verdict
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
 
 BATCH_JOB = SeenBatchJob(name="flowers-1", uid="batch", owner_uid="job", attempt=1, created=0.0, ended="Failed")
 
 
 def message(last_words: str) -> str:
-    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", exit_code=1, last_words=last_words)
-    return judge(BATCH_JOB, (pod,)).message
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", exit_code=1, termination_message=last_words)
+    return find_verdict(BATCH_JOB, (pod,)).message
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_operator.progress.auth import REFUSED, REFUSED_SECONDS, Review, TokenReviewer, claimed, read_review
+from mptraining_operator.progress.auth import (
+    REFUSED,
+    REFUSED_SECONDS,
+    Review,
+    TokenReviewer,
+    read_review,
+    unverified_claims,
+)
 from mptraining_operator.resources import names
 from tests.fakes import Clock
 
@@ -90,31 +97,31 @@ def test_what_a_review_says(status: dict[str, Any], review: Review) -> None:
     ],
 )
 def test_what_a_token_claims(text: str, audiences: tuple[str, ...]) -> None:
-    assert claimed(text)[0] == audiences
+    assert unverified_claims(text)[0] == audiences
 
 
 def test_a_single_audience_may_stand_alone() -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"aud": AUDIENCE, "exp": 5}).encode()).decode()
-    assert claimed(f"e30.{claims}.s") == ((AUDIENCE,), 5.0)
+    assert unverified_claims(f"e30.{claims}.s") == ((AUDIENCE,), 5.0)
 
 
 @given(st.text(max_size=50) | st.binary(max_size=80).map(lambda some: f"a.{base64.urlsafe_b64encode(some).decode()}.c"))
 def test_no_text_is_too_strange_to_look_at(text: str) -> None:
-    assert claimed(text)[0] == ()
+    assert unverified_claims(text)[0] == ()
 
 
 def test_an_accepted_token_is_believed_for_a_while() -> None:
     server, clock = ApiServer(accepted(AUDIENCE)), Clock()
     reviewer = TokenReviewer(server, clock, 60)
     mine = token(AUDIENCE)
-    assert reviewer.remembered(mine) is None
-    assert [reviewer.identify(mine) for _ in range(3)] == [REVIEW] * 3
+    assert reviewer.cached_review(mine) is None
+    assert [reviewer.review_token(mine) for _ in range(3)] == [REVIEW] * 3
     assert server.asked == [(mine, (AUDIENCE,))]
     clock.now += 59
-    assert reviewer.remembered(mine) == REVIEW
+    assert reviewer.cached_review(mine) == REVIEW
     clock.now += 1
-    assert reviewer.remembered(mine) is None
-    reviewer.identify(mine)
+    assert reviewer.cached_review(mine) is None
+    reviewer.review_token(mine)
     assert len(server.asked) == 2
 
 
@@ -122,36 +129,36 @@ def test_no_token_is_believed_beyond_its_end() -> None:
     server, clock = ApiServer(accepted(AUDIENCE)), Clock()
     reviewer = TokenReviewer(server, clock, 60)
     mine = token(AUDIENCE, end=1010)
-    reviewer.identify(mine)
+    reviewer.review_token(mine)
     clock.now = 1009
-    assert reviewer.remembered(mine) == REVIEW
+    assert reviewer.cached_review(mine) == REVIEW
     clock.now = 1010
-    assert reviewer.remembered(mine) is None
+    assert reviewer.cached_review(mine) is None
 
 
 def test_a_refusal_is_remembered_shortly() -> None:
     server, clock = ApiServer({"authenticated": False}), Clock()
     reviewer = TokenReviewer(server, clock, 60)
     mine = token(AUDIENCE)
-    assert [reviewer.identify(mine) for _ in range(3)] == [REFUSED] * 3
+    assert [reviewer.review_token(mine) for _ in range(3)] == [REFUSED] * 3
     assert len(server.asked) == 1
     clock.now += REFUSED_SECONDS
     server.answer = accepted(AUDIENCE)
-    assert reviewer.identify(mine) == REVIEW
+    assert reviewer.review_token(mine) == REVIEW
 
 
 def test_a_token_for_somebody_else_is_no_reason_to_ask() -> None:
     server = ApiServer(accepted(AUDIENCE))
     reviewer = TokenReviewer(server, Clock(), 60)
-    assert reviewer.identify(token("https://kubernetes.default.svc")) == REFUSED
-    assert reviewer.identify("opaque") == REFUSED
+    assert reviewer.review_token(token("https://kubernetes.default.svc")) == REFUSED
+    assert reviewer.review_token("opaque") == REFUSED
     assert server.asked == []
 
 
 def test_a_claim_alone_grants_nothing() -> None:
     # The claimed audience was asked for, and the API server confirmed another one only.
     server = ApiServer(accepted(names.audience("team-a", "uid-2")))
-    assert TokenReviewer(server, Clock(), 60).identify(token(AUDIENCE)) == REFUSED
+    assert TokenReviewer(server, Clock(), 60).review_token(token(AUDIENCE)) == REFUSED
 
 
 def test_trouble_with_the_api_server_is_not_remembered() -> None:
@@ -159,9 +166,9 @@ def test_trouble_with_the_api_server_is_not_remembered() -> None:
     reviewer = TokenReviewer(server, Clock(), 60)
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            reviewer.identify(token(AUDIENCE))
+            reviewer.review_token(token(AUDIENCE))
     server.answer = accepted(AUDIENCE)
-    assert reviewer.identify(token(AUDIENCE)) == REVIEW
+    assert reviewer.review_token(token(AUDIENCE)) == REVIEW
     assert len(server.asked) == 3
 
 
@@ -170,8 +177,8 @@ def test_only_so_many_are_remembered() -> None:
     reviewer = TokenReviewer(server, Clock(), 60, most=2)
     tokens = [token(AUDIENCE, signature=str(number)) for number in range(3)]
     for each in tokens:
-        reviewer.identify(each)
-    assert [reviewer.remembered(each) is not None for each in tokens] == [False, True, True]
+        reviewer.review_token(each)
+    assert [reviewer.cached_review(each) is not None for each in tokens] == [False, True, True]
 
 
 @pytest.mark.parametrize("trouble", [False, True])
@@ -192,7 +199,7 @@ def test_who_asks_at_the_same_time_shares_one_question(trouble: bool) -> None:
 
     def ask() -> None:
         try:
-            found.append(reviewer.identify(token(AUDIENCE)))
+            found.append(reviewer.review_token(token(AUDIENCE)))
         except ConnectionError:
             found.append("trouble")
 
@@ -201,7 +208,7 @@ def test_who_asks_at_the_same_time_shares_one_question(trouble: bool) -> None:
         each.start()
     assert asked.wait(60)
     # Another token does not wait for this one.
-    assert reviewer.remembered(token(AUDIENCE, signature="other")) is None
+    assert reviewer.cached_review(token(AUDIENCE, signature="other")) is None
     go.set()
     for each in threads:
         each.join(60)

@@ -16,15 +16,15 @@ from cryptography import x509
 
 from mptraining_operator.progress import certificate
 from mptraining_operator.progress.certificate import (
-    Broken,
     Certificate,
     CertificateKeeper,
+    InvalidCertificate,
     dns_names,
-    ensure,
+    ensure_certificate,
     from_secret,
-    issue,
+    issue_certificate,
 )
-from mptraining_operator.progress.server import load
+from mptraining_operator.progress.server import load_certificate
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
@@ -72,7 +72,7 @@ class Store:
         self._put(body)
 
     def ensure(self, now: float = NOW, names: tuple[str, ...] = NAMES) -> Certificate:
-        return ensure(self.read, self.create, self.replace, now, name="progress", names=names)
+        return ensure_certificate(self.read, self.create, self.replace, now, name="progress", names=names)
 
     def _interfere(self) -> None:
         before, self.before_write = self.before_write, lambda: None
@@ -101,7 +101,7 @@ def edited(store: Store, **data: str | None) -> None:
 
 
 def test_what_is_issued_says_who_it_is_for_and_how_long() -> None:
-    made = issue(NAMES, NOW)
+    made = issue_certificate(NAMES, NOW)
     served, authority = parsed(made.cert_pem), parsed(made.ca_pem)
     names = served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [
@@ -118,7 +118,7 @@ def test_what_is_issued_says_who_it_is_for_and_how_long() -> None:
 
 @pytest.mark.parametrize(("days", "renewal"), [(-1, True), (0, False), (334, False), (336, True), (400, True)])
 def test_renewal_begins_thirty_days_before_the_end(days: float, renewal: bool) -> None:
-    assert certificate.needs_renewal(issue(NAMES, NOW).cert_pem, NOW + days * DAY) is renewal
+    assert certificate.needs_renewal(issue_certificate(NAMES, NOW).cert_pem, NOW + days * DAY) is renewal
 
 
 def test_the_first_replica_makes_it_and_the_others_read_it() -> None:
@@ -158,7 +158,7 @@ def test_a_secret_deleted_in_between_is_made_again() -> None:
 def test_an_answer_of_404_is_no_secret_too() -> None:
     store = Store()
     store.failure = Problem(404)
-    made = ensure(store.read, store.create, store.replace, NOW, name="progress", names=NAMES)
+    made = ensure_certificate(store.read, store.create, store.replace, NOW, name="progress", names=NAMES)
     assert from_secret(store.secret or {}) == made
 
 
@@ -167,7 +167,7 @@ def test_an_endless_race_ends_with_an_error() -> None:
         raise Problem(409)
 
     with pytest.raises(RuntimeError, match="5 times in a row"):
-        ensure(lambda: None, taken, taken, NOW, name="progress", names=NAMES)
+        ensure_certificate(lambda: None, taken, taken, NOW, name="progress", names=NAMES)
 
 
 def test_other_errors_come_through() -> None:
@@ -175,7 +175,7 @@ def test_other_errors_come_through() -> None:
         raise Problem(403)
 
     with pytest.raises(Problem):
-        ensure(lambda: None, forbidden, forbidden, NOW, name="progress", names=NAMES)
+        ensure_certificate(lambda: None, forbidden, forbidden, NOW, name="progress", names=NAMES)
 
 
 def test_a_renewal_keeps_the_authority() -> None:
@@ -188,9 +188,9 @@ def test_a_renewal_keeps_the_authority() -> None:
 
 
 def test_an_authority_near_its_end_is_renewed_by_the_same_key() -> None:
-    first = issue(NAMES, NOW)
+    first = issue_certificate(NAMES, NOW)
     late = NOW + 3400 * DAY
-    second = issue(NAMES, late, authority=first)
+    second = issue_certificate(NAMES, late, authority=first)
     assert second.ca_pem != first.ca_pem
     assert second.ca_key_pem == first.ca_key_pem
     assert parsed(second.ca_pem).not_valid_after_utc > parsed(second.cert_pem).not_valid_after_utc
@@ -206,7 +206,10 @@ def test_another_name_of_the_service_makes_another_certificate_by_the_same_autho
     assert second.cert_pem != first.cert_pem
 
 
-OTHER = {name: base64.b64encode(pem).decode() for name, pem in (("cert", issue(NAMES, NOW).cert_pem), ("bad", b"?"))}
+OTHER = {
+    name: base64.b64encode(pem).decode()
+    for name, pem in (("cert", issue_certificate(NAMES, NOW).cert_pem), ("bad", b"?"))
+}
 
 
 @pytest.mark.parametrize(
@@ -237,13 +240,13 @@ def test_a_secret_edited_by_hand_is_mended_with_a_warning(
 def test_a_certificate_of_another_authority_is_broken() -> None:
     store = Store()
     store.ensure()
-    stranger = issue(NAMES, NOW)
+    stranger = issue_certificate(NAMES, NOW)
     edited(
         store,
         ca_crt=base64.b64encode(stranger.ca_pem).decode(),
         ca_key=base64.b64encode(stranger.ca_key_pem).decode(),
     )
-    with pytest.raises(Broken, match="not signed by"):
+    with pytest.raises(InvalidCertificate, match="not signed by"):
         from_secret(store.secret or {})
 
 
@@ -302,11 +305,11 @@ def test_a_client_believes_each_name_and_a_reload_needs_no_restart(tmp_path: Pat
     import time
 
     now = time.time()
-    first = issue(NAMES, now)
-    second = issue(NAMES, now, authority=first)
+    first = issue_certificate(NAMES, now)
+    second = issue_certificate(NAMES, now, authority=first)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load(context, first)
+    load_certificate(context, first)
     for name in NAMES:
         assert handshake(context, first.ca_pem, name) == parsed(first.cert_pem)
-    load(context, second)
+    load_certificate(context, second)
     assert handshake(context, first.ca_pem, NAMES[0]) == parsed(second.cert_pem)

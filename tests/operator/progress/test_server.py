@@ -26,8 +26,8 @@ from mptraining_api import events
 from mptraining_api.status import Progress
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress import server as progress_server
-from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, TokenReviewer, path
-from mptraining_operator.progress.certificate import Certificate, issue
+from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, TokenReviewer, report_path
+from mptraining_operator.progress.certificate import Certificate, issue_certificate
 from mptraining_operator.progress.server import NotReady, ProgressServer
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
@@ -157,7 +157,7 @@ class Endpoint:
         sent = {} if token is None else {"Authorization": f"Bearer {token}"}
         return self.session.request(
             method,
-            url or f"{self.address}{path(key)}",
+            url or f"{self.address}{report_path(key)}",
             data=report().to_json() if body is None else body,
             headers={**sent, **(headers or {})},
             verify=str(self.authority),
@@ -179,7 +179,7 @@ class Endpoint:
 
 
 # Real clocks look at it.
-CERTIFICATE = issue(NAMES, time.time())
+CERTIFICATE = issue_certificate(NAMES, time.time())
 
 
 def report(step: int = 5, *, attempt: int = 2, **more: Any) -> events.Progress:
@@ -259,7 +259,9 @@ def test_413_is_for_more_than_the_largest_body(endpoint: Endpoint) -> None:
 def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
     with endpoint.tls() as connection:
         connection.settimeout(60)
-        head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nContent-Length: 60000\r\n\r\n"
+        head = (
+            f"POST {report_path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nContent-Length: 60000\r\n\r\n"
+        )
         connection.sendall(head.encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
 
@@ -267,7 +269,7 @@ def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
 def test_413_comes_before_the_body(endpoint: Endpoint) -> None:
     with endpoint.tls() as connection:
         connection.settimeout(60)
-        head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n"
+        head = f"POST {report_path(KEY)} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
 
@@ -405,7 +407,7 @@ def test_503_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pyte
     with endpoint.tls() as connection:
         connection.settimeout(60)
         token = f"Authorization: Bearer {endpoint.api.token()}\r\n"
-        connection.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n{token}Content-Length: 10\r\n\r\n".encode())
+        connection.sendall(f"POST {report_path(KEY)} HTTP/1.1\r\nHost: x\r\n{token}Content-Length: 10\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
@@ -427,7 +429,9 @@ def test_a_client_that_goes_in_mid_report_leaves_no_traceback(
     token = endpoint.api.token()
     with endpoint.tls() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        head = f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n"
+        head = (
+            f"POST {report_path(KEY)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n"
+        )
         connection.sendall(head.encode())
         until = time.monotonic() + 60
         while not endpoint.api.asked and time.monotonic() < until:
@@ -447,12 +451,12 @@ def test_connections_end_with_the_answer_when_half_of_them_are_taken(tmp_path: P
 
 HELD = """
 import sys, time
-from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.settings import ProgressSettings
 
 class Keeper:
-    current = issue(("localhost",), time.time())
+    current = issue_certificate(("localhost",), time.time())
 
 server = ProgressServer(ProgressSettings(port=0), None, None, None, Keeper(), host="127.0.0.1")
 server.start()
@@ -510,7 +514,7 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
     with Endpoint(tmp_path, most_connections=1) as endpoint, endpoint.tls() as first:
         # Held in mid-request.
         first.settimeout(60)
-        first.sendall(f"POST {path(KEY)} HTTP/1.1\r\nHost: x\r\n".encode())
+        first.sendall(f"POST {report_path(KEY)} HTTP/1.1\r\nHost: x\r\n".encode())
         answer = b""
         with suppress(ssl.SSLError, ConnectionError), endpoint.tls() as second:
             second.settimeout(60)
@@ -524,14 +528,14 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
 
 def test_plain_http_is_not_spoken(endpoint: Endpoint) -> None:
     with pytest.raises(requests.ConnectionError):
-        endpoint.post(url=f"http://localhost:{endpoint.server.port}{path(KEY)}")
+        endpoint.post(url=f"http://localhost:{endpoint.server.port}{report_path(KEY)}")
     assert endpoint.post().status_code == 202
 
 
 def test_a_new_certificate_is_served_without_a_restart(tmp_path: Path) -> None:
     with Endpoint(tmp_path, refresh_seconds=0.02) as endpoint:
         assert endpoint.post().status_code == 202
-        renewed = issue(NAMES, time.time(), authority=CERTIFICATE)
+        renewed = issue_certificate(NAMES, time.time(), authority=CERTIFICATE)
         endpoint.keeper.next = renewed
         deadline = time.monotonic() + 60
         while True:
@@ -579,7 +583,7 @@ def reporting(endpoint: Endpoint, tmp_path: Path) -> Callable[[str], tuple[Repor
     def start(token: str) -> tuple[Reporter, Notices]:
         notices, file = Notices(), tmp_path / "token"
         file.write_text(token + "\n")
-        url = f"{endpoint.address}{path(KEY)}"
+        url = f"{endpoint.address}{report_path(KEY)}"
         return Reporter(url, file, CERTIFICATE.ca_pem.decode(), notices, every=0.01), notices
 
     return start
@@ -601,7 +605,7 @@ def test_from_the_trainer_s_reporter_to_the_status(tmp_path: Path) -> None:
         token = tmp_path / "token"
         token.write_text(endpoint.api.token())
         notices = Notices()
-        url = f"{endpoint.address}{path(KEY)}"
+        url = f"{endpoint.address}{report_path(KEY)}"
         reporter = Reporter(url, token, CERTIFICATE.ca_pem.decode(), notices, every=0.01)
         reporter.hear(report(5))
         assert heard.wait(60)

@@ -280,18 +280,18 @@ def test_a_failed_write_is_tried_again_with_what_is_newest() -> None:
     write = schedule.take(0)
     assert write is not None
     offered(schedule, "a", 2, 0.5)
-    schedule.failed(write, 0.5, None)
+    schedule.retry(write, 0.5, None)
     assert taken(schedule, 1.4) == []
     again = schedule.take(1.5)
     assert again is not None
     assert (again.progress.step, again.tries) == (2, 1)
-    schedule.failed(again, 2, 30)
+    schedule.retry(again, 2, 30)
     assert schedule.wake_at(2) == 32
     waits = []
     now, failing = 32.0, schedule.take(32)
     for _ in range(6):
         assert failing is not None
-        schedule.failed(failing, now, None)
+        schedule.retry(failing, now, None)
         waits.append(schedule.wake_at(now) - now)
         now = schedule.wake_at(now)
         failing = schedule.take(now)
@@ -306,9 +306,9 @@ def test_a_failed_last_report_still_goes_ahead() -> None:
     # Said again meanwhile, which by itself would wait.
     offered(schedule, "a", 10, 0, Rank.FINISHED)
     offered(schedule, "b", 1, 0)
-    schedule.failed(write, 0, None)
+    schedule.retry(write, 0, None)
     assert taken(schedule, 1) == [("a", 10)]
-    assert schedule.last_ones() == []
+    assert schedule.take_final_writes() == []
 
 
 def test_a_job_made_anew_under_its_name_owes_nothing_to_the_old_one() -> None:
@@ -317,10 +317,10 @@ def test_a_job_made_anew_under_its_name_owes_nothing_to_the_old_one() -> None:
     old = schedule.take(0)
     assert old is not None
     offered(schedule, "a", 1, 1, uid="new")
-    schedule.failed(old, 1, None)
+    schedule.retry(old, 1, None)
     schedule.forget(old.key, old.uid)
     assert taken(schedule, 1) == [("a", 1)]
-    assert schedule.known(Key("n", "a"), "u") is None
+    assert schedule.last_report(Key("n", "a"), "u") is None
 
 
 def test_memory_is_bounded() -> None:
@@ -328,7 +328,7 @@ def test_memory_is_bounded() -> None:
     for number in range(5):
         offered(schedule, f"job-{number}", 1, 0)
     taken(schedule, 0)
-    assert [schedule.known(Key("n", f"job-{number}"), "u") is None for number in range(5)] == [
+    assert [schedule.last_report(Key("n", f"job-{number}"), "u") is None for number in range(5)] == [
         True,
         True,
         False,
@@ -358,7 +358,7 @@ def test_whatever_happens_the_newest_of_each_job_is_written_in_the_end(
             return
         name = write.key.name
         if fails:
-            schedule.failed(write, now, None)
+            schedule.retry(write, now, None)
             return
         if not write.rank:
             assert now >= ordinary.get(name, -math.inf) + 5

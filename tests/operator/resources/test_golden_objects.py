@@ -19,7 +19,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.shared import Owner, config_map, network_policy, service
+from mptraining_operator.resources.job_objects import Owner, config_map, network_policy, service
 
 FOLDER = Path(__file__).parents[2] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))

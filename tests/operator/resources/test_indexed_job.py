@@ -13,8 +13,8 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.shared import Owner
-from mptraining_operator.resources.volumes import Authorities
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.volumes import CABundle
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)
@@ -297,7 +297,7 @@ def test_a_job_without_an_image_is_told_so() -> None:
 def test_what_the_settings_give_every_pod_stands_below_what_a_job_says() -> None:
     settings = PodSettings(
         image_pull_secrets=("ours",),
-        authorities=Authorities("corporate", "root.pem"),
+        ca_bundle=CABundle("corporate", "root.pem"),
         priority_class_name="batch",
         labels={"team": "platform", "cost": "7"},
         https_proxy="http://proxy:3128",

@@ -13,7 +13,7 @@ from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import FINDINGS_LAST, Cache
+from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
 from mptraining_operator.watch.parse import StoredJob
 from tests.fakes import Clock
 
@@ -29,14 +29,14 @@ def look(cache: Cache, key: Key = KEY) -> Snapshot:
 
 def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     if raw["metadata"]["name"].count("-") > 1:
-        return cache.put_pod(KEY, parse.version(raw), parse.pod(raw))
-    return cache.put_batch_job(KEY, parse.version(raw), parse.batch_job(raw))
+        return cache.put_pod(KEY, parse.resource_version(raw), parse.pod(raw))
+    return cache.put_batch_job(KEY, parse.resource_version(raw), parse.batch_job(raw))
 
 
 def put_refusal(cache: Cache, raw: dict[str, Any]) -> bool:
     found = parse.pod_refusal(raw)
     assert found is not None
-    return cache.put_refusal(KEY, parse.version(raw), found)
+    return cache.put_refusal(KEY, parse.resource_version(raw), found)
 
 
 def test_a_job_with_its_children(
@@ -71,7 +71,7 @@ def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_p
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))
     assert not cache.put_job(parse.job(raw_job(version=11)))
-    assert cache.seen(KEY, Limits()).version == 11  # type: ignore[union-attr]
+    assert cache.versioned_snapshot(KEY, Limits()).version == 11  # type: ignore[union-attr]
     assert put_child(cache, raw_pod(version=10))
     assert not put_child(cache, raw_pod(version=11))
     assert put_child(cache, raw_pod(version=12, phase="Failed"))
@@ -92,12 +92,12 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(uid="old", version=10)))
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
-    cache.learn(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
+    cache.update_lookups(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
     cache.put_job(parse.job(raw_job(uid="new", version=20)))
     assert look(cache).uid == "new"
     assert look(cache).pods == ()
     assert [each.uid for each in look(cache).predecessors] == ["p-old"]
-    assert look(cache).findings == Lookups()
+    assert look(cache).lookups == Lookups()
     assert not cache.remove_job(KEY, "old", 19)
     assert look(cache).uid == "new"
     # Late news of the old one; its pods end later than it.
@@ -216,25 +216,25 @@ def test_a_status_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
 
 def test_findings_are_learnt_and_some_grow_old(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
-    assert not cache.learn(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
     cache.put_job(parse.job(raw_job()))
-    assert not cache.learn(KEY, "another", job_file_missing=True)
-    assert cache.learn(KEY, "job-1", job_file_missing=True)
-    assert not cache.learn(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "another", job_file_missing=True)
+    assert cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
     refusal = Refusal("Job flowers-1", "exceeded quota", 5.0)
-    assert cache.learn(KEY, "job-1", refusal=refusal)
-    clock.now += FINDINGS_LAST / 2
-    assert cache.learn_node(KEY, "job-1", "node-1", True)
-    assert cache.learn_node(KEY, "job-1", "node-2", False)
-    found = look(cache).findings
+    assert cache.update_lookups(KEY, "job-1", refusal=refusal)
+    clock.now += LOOKUP_SECONDS / 2
+    assert cache.update_node(KEY, "job-1", "node-1", True)
+    assert cache.update_node(KEY, "job-1", "node-2", False)
+    found = look(cache).lookups
     assert (found.job_file_missing, found.refusal) == (True, refusal)
     assert dict(found.lost_nodes) == {"node-1": True, "node-2": False}
-    clock.now += FINDINGS_LAST / 2
-    found = look(cache).findings
+    clock.now += LOOKUP_SECONDS / 2
+    found = look(cache).lookups
     assert not found.job_file_missing
     assert set(found.lost_nodes) == {"node-1", "node-2"}
-    clock.now += FINDINGS_LAST / 2
-    found = look(cache).findings
+    clock.now += LOOKUP_SECONDS / 2
+    found = look(cache).lookups
     assert dict(found.lost_nodes) == {}
     assert found.refusal == refusal
 

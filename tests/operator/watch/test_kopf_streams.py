@@ -8,7 +8,7 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_operator import cluster
+from mptraining_api.kubernetes_api import JOBS
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
@@ -35,7 +35,7 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     anew: list[bool] = []
-    handle = kopf_streams._handler(Intake(cache, queue), cluster.JOBS, lambda: anew.append(True))
+    handle = kopf_streams._handler(Intake(cache, queue), JOBS, lambda: anew.append(True))
 
     def arrives(type: str | None, raw: dict[str, Any]) -> None:
         asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
@@ -75,13 +75,13 @@ def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: An
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.Streams(intake, namespaces=(), listed_anew=lambda: None, served=served)
+    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
     streams.start()
     assert began.get(timeout=240) == 2
-    streams.begin_anew()
+    streams.restart()
     assert began.get(timeout=240) == 1
-    assert streams.silence() < 60
+    assert streams.seconds_since_tick() < 60
     streams.stop(60)
     assert not streams._thread.is_alive()
-    assert streams.silence() == math.inf
-    streams.begin_anew()
+    assert streams.seconds_since_tick() == math.inf
+    streams.restart()

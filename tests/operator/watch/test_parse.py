@@ -14,7 +14,7 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import parse
 
 Make = Callable[..., dict[str, Any]]
-START = parse.seconds("2026-01-01T00:00:00Z") or 0.0
+START = parse.optional_time("2026-01-01T00:00:00Z") or 0.0
 
 
 def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
@@ -82,7 +82,7 @@ def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None
     raw = raw_batch_job()
     assert parse.batch_job(raw).changed is None
     raw["metadata"]["managedFields"] = writers
-    assert parse.batch_job(raw).changed == parse.seconds("2026-01-01T00:02:00Z")
+    assert parse.batch_job(raw).changed == parse.optional_time("2026-01-01T00:02:00Z")
 
 
 def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
@@ -112,13 +112,18 @@ def test_the_first_container_that_failed_speaks(raw_pod: Make) -> None:
         ),
     )
     seen = parse.pod(raw)
-    assert (seen.exit_code, seen.exit_reason, seen.last_words, seen.finished) == (1, "OOMKilled", "first", START + 40)
-    assert seen.over
+    assert (seen.exit_code, seen.exit_reason, seen.termination_message, seen.finished) == (
+        1,
+        "OOMKilled",
+        "first",
+        START + 40,
+    )
+    assert seen.terminated
 
 
 def test_a_failed_init_container_counts(raw_pod: Make) -> None:
     seen = parse.pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
-    assert (seen.exit_code, seen.last_words) == (2, "no source")
+    assert (seen.exit_code, seen.termination_message) == (2, "no source")
 
 
 def test_success_is_no_failure(raw_pod: Make) -> None:
@@ -219,7 +224,7 @@ def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
 
 def test_a_time_that_python_has_not_is_none() -> None:
     for time in ("0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "yesterday", ""):
-        assert parse.seconds(time) is None
+        assert parse.optional_time(time) is None
 
 
 TEXT = (
@@ -248,7 +253,7 @@ def test_nothing_that_somebody_writes_stops_the_operator(
     pod = raw_pod(containers=(ended, ended), conditions=(disruption,), metadata=metadata, phase=next(draw))
     parse.pod(pod)
     parse.owner(pod)
-    parse.version({"metadata": {"resourceVersion": next(draw)}})
+    parse.resource_version({"metadata": {"resourceVersion": next(draw)}})
     job = raw_batch_job(conditions=((next(draw), "True"),), startTime=next(draw))
     job["metadata"].update(metadata, creationTimestamp=next(draw))
     parse.batch_job(job)

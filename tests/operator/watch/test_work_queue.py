@@ -55,7 +55,7 @@ def test_failures_wait_longer_each_time(clock: Clock) -> None:
     assert [queue.retry(A) for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 32, LONGEST_RETRY]
     assert queue.failures(A) == 9
     assert queue.retry(B, 20) == 20
-    queue.succeeded(A)
+    queue.forget(A)
     assert queue.retry(A) == 0.25
 
 

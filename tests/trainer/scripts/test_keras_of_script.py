@@ -45,7 +45,7 @@ print(json.dumps([said, names]))
 
 def outcomes(folder: Path, legacy: bool) -> tuple[dict[str, str], dict[str, bool]]:
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1" if legacy else "0"}
-    names = json.dumps(sorted(keras_2_names.REMOVED | keras_2_names.ADDED))
+    names = json.dumps(sorted(keras_2_names.KERAS_2_ONLY | keras_2_names.KERAS_3_ONLY))
     command = [sys.executable, "-c", RUN, str(FILE), str(folder), names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -61,8 +61,8 @@ def test_each_generation_runs_its_own_code_and_refuses_the_other_s(tmp_path: Pat
     wrong += [f"Keras 3: {code!r}: {three[code]}" for code in TABLE["keras_3"] + TABLE["either"] if three[code]]
     wrong += [f"tf_keras runs {code!r}" for code in TABLE["keras_3"] if not two[code]]
     # Of optimizers.legacy the names are there, and refuse to be used.
-    wrong += [f"{n}: in Keras 3" for n in keras_2_names.REMOVED - {"optimizers.legacy"} if in_three[n]]
-    wrong += [f"{n}: not in tf_keras" for n in keras_2_names.REMOVED if not in_two[n]]
-    wrong += [f"{n}: in tf_keras" for n in keras_2_names.ADDED if in_two[n]]
-    wrong += [f"{n}: not in Keras 3" for n in keras_2_names.ADDED if not in_three[n]]
+    wrong += [f"{n}: in Keras 3" for n in keras_2_names.KERAS_2_ONLY - {"optimizers.legacy"} if in_three[n]]
+    wrong += [f"{n}: not in tf_keras" for n in keras_2_names.KERAS_2_ONLY if not in_two[n]]
+    wrong += [f"{n}: in tf_keras" for n in keras_2_names.KERAS_3_ONLY if in_two[n]]
+    wrong += [f"{n}: not in Keras 3" for n in keras_2_names.KERAS_3_ONLY if not in_three[n]]
     assert wrong == []

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from mptraining_api.keras_2.source_code import read
+from mptraining_api.keras_2.source_code import detect_in_source
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Script
@@ -397,7 +397,7 @@ def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Ci
         replicas=job.replicas,
         in_job_scope=fits.strategy is not None,
         legacy=keras.legacy,
-        bare=read(path.read_text(encoding="utf-8", errors="replace")).bare,
+        bare=detect_in_source(path.read_text(encoding="utf-8", errors="replace")).imports_keras,
     )
 
 

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
-from mptraining_api.keras_2.source_code import read
+from mptraining_api.keras_2.source_code import detect_in_source
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.resolve.precision import ASKED_FOR
 from mptraining_api.resolved_job import ResolvedJob
@@ -33,7 +33,7 @@ def with_keras_of_script(job: ResolvedJob, environment: Mapping[str, str], notic
         return job
     for old in old_mixed_precision(text):
         notice("OldMixedPrecision", f"{script.path}:{old.line}: {old.found}. {old.change}", level="Warning")
-    code = read(text)
+    code = detect_in_source(text)
     if job.keras == "Legacy" or not code.needs_legacy:
         return job
     more = f", and {len(code.keras_2) - 1} more" if len(code.keras_2) > 1 else ""

@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mptraining_api.keras_2.names import REMOVED
+from mptraining_api.keras_2.names import KERAS_2_ONLY
 
 _SET_POLICY = "Write tf.keras.mixed_precision.set_global_policy('mixed_float16'), or leave it to the job's precision."
 # Obsolete names of mixed-precision APIs, each with its replacement.
@@ -43,7 +43,7 @@ _MESSAGES = re.compile(
     # tf_keras passes `training` to a `call` without a default for it; the message is that of `Signature.bind`.
     r"|missing a required argument: 'training'"
     r"|A KerasTensor cannot be used as input to a TensorFlow function"
-    r"|has no attribute '(?:" + "|".join(sorted(name.rpartition(".")[2] for name in REMOVED)) + ")'"
+    r"|has no attribute '(?:" + "|".join(sorted(name.rpartition(".")[2] for name in KERAS_2_ONLY)) + ")'"
 )
 
 

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedExport
-from mptraining_api.run_folder import Best, direction
+from mptraining_api.run_folder import Best, metric_direction
 
 Mode = Literal["min", "max"]
 VALIDATION = "val_"
@@ -52,7 +52,7 @@ def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
     name = metric.removeprefix(VALIDATION)
     if name == "loss":
         return "min"
-    way = directions.get(name) or direction(name)
+    way = directions.get(name) or metric_direction(name)
     return None if way is None else "max" if way == "up" else "min"
 
 

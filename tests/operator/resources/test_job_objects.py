@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources import names
-from mptraining_operator.resources.shared import Owner, config_map, network_policy, service
+from mptraining_operator.resources.job_objects import Owner, config_map, network_policy, service
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
 

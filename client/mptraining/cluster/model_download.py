@@ -8,19 +8,16 @@ pod is released. `trained_model` loads it.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import shutil
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
 
-from mptraining.cluster import api
-from mptraining.cluster.api import ApiServer, CommandFailed
+from mptraining.cluster.api import ApiServer, CommandFailed, exec_command
 from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining_api import run_folder
@@ -53,19 +50,19 @@ def from_run_folder(output: str, folder: Path) -> Path:
             # access to this machine.
             path = Path(os.path.normpath(part / each.uri.removeprefix(source).lstrip("/")))
             if not path.is_relative_to(part):
-                raise InvalidData(each.uri, "leads out of the model's folder", next_step="Delete that object.")
+                raise InvalidData(each.uri, "is outside the model's folder", next_step="Delete that object.")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(storage.read(each.uri))
     return folder
 
 
-def cached(uid: str) -> Path:
+def cache_folder(uid: str) -> Path:
     """Return the local cache folder for the model of the job with that uid, fetched from its pod."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root, "mptraining", "models", uid)
 
 
-def copied(source: Path, folder: Path) -> Path:
+def copy_folder(source: Path, folder: Path) -> Path:
     """Copy the files of `source` to `folder` and return it."""
     with _atomic_folder(folder) as part:
         shutil.copytree(source, part, dirs_exist_ok=True)
@@ -103,11 +100,11 @@ def from_pod(
             say(f"warning: {problem} The model is fetched again.")
     # The released container may end before this command returns. The model is complete in either case.
     with suppress(CommandFailed, Unreachable):
-        api.run(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, output=io.BytesIO())
+        exec_command(server, pod.name, MODEL_FETCHED_COMMAND, container=TRAINER_CONTAINER, write=lambda some: None)
     return folder
 
 
-def keeper(server: ApiServer, uid: str) -> WorkerPod | None:
+def pod_with_model(server: ApiServer, uid: str) -> WorkerPod | None:
     """Return the pod that may keep the job's model: worker 0 of the last attempt, if it is running."""
     found = [each for each in pods(server, uid) if each.index == 0 and each.started and each.phase == "Running"]
     return found[-1] if found else None
@@ -116,9 +113,13 @@ def keeper(server: ApiServer, uid: str) -> WorkerPod | None:
 def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
     with tempfile.TemporaryFile() as archive:
         digest = hashlib.sha256()
-        counted = _Hashed(cast("BinaryIO", archive), digest.update)
-        told = api.run(server, pod.name, MODEL_COMMAND, container=TRAINER_CONTAINER, output=counted)
-        expected = told.split()[-1] if told.split() else "nothing"
+
+        def write(some: bytes) -> None:
+            digest.update(some)
+            archive.write(some)
+
+        errors = exec_command(server, pod.name, MODEL_COMMAND, container=TRAINER_CONTAINER, write=write)
+        expected = errors.split()[-1] if errors.split() else "nothing"
         if digest.hexdigest() != expected:
             message = f"{digest.hexdigest()} arrived, {expected} was sent"
             raise Unreachable(pod.name, f"the model was damaged on its way: SHA-256 {message}.")
@@ -130,50 +131,33 @@ def _receive(server: ApiServer, pod: WorkerPod, folder: Path) -> None:
         except tarfile.TarError as error:
             raise ClusterProblem(
                 pod.name,
-                f"what it sent is no model: {error}",
-                next_step="Look at what the job runs before anything of it is opened here.",
+                f"it did not send a model: {error}",
+                next_step="Check what the job runs before you open any of its files.",
             ) from None
 
 
-class _Hashed:
-    """A file that also passes all written bytes to a hash."""
-
-    def __init__(self, file: BinaryIO, update: Callable[[bytes], None]) -> None:
-        self._file = file
-        self._update = update
-
-    def write(self, some: bytes) -> int:
-        self._update(some)
-        return self._file.write(some)
-
-
-class _atomic_folder:  # noqa: N801 - reads as a statement: with _atomic_folder(folder) as part
-    """Context manager that creates a folder atomically, by a rename at the end; replaces an existing one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> Path:
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        self._part = Path(tempfile.mkdtemp(prefix=f".{self._folder.name}-", dir=self._folder.parent))
-        return self._part
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            if self._folder.exists():
-                shutil.rmtree(self._folder)
-            self._part.chmod(0o755)
-            self._part.replace(self._folder)
-        else:
-            shutil.rmtree(self._part, ignore_errors=True)
+@contextmanager
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder atomically, by a rename at the end; replaces an existing one."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield part
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    if folder.exists():
+        shutil.rmtree(folder)
+    part.chmod(0o755)
+    part.replace(folder)
 
 
-def lost(name: str, *, finished: bool) -> ClusterProblem:
+def model_unavailable(name: str, *, finished: bool) -> ClusterProblem:
     """Return the error for a model that is no longer available, or not available yet."""
     if finished:
         return ClusterProblem(
             name,
-            "the job had no output.uri, and the pod that kept its model has gone",
+            "the job had no output.uri, and the pod that kept its model no longer exists",
             next_step="Train again with output.uri, or fetch it in time: Job.wait(), `mptj wait NAME --model FOLDER`.",
         )
     return ClusterProblem(name, "no worker keeps a model yet", next_step=f"Wait for the end: mptj wait {name}")

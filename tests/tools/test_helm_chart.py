@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from mptraining_api.model import Model
-from mptraining_operator import helm_chart
-from mptraining_operator.helm_chart import ChartValues
 from mptraining_operator.metrics import Metrics
+from tools import helm_chart
+from tools.helm_chart import ChartValues
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"
 
@@ -71,7 +71,7 @@ def series() -> set[str]:
     """Every name and label that one scrape may show."""
     metrics = Metrics()
     metrics.watch(jobs_by_phase=dict, queue_age=float, queue_depth=int)
-    metrics.count_call(verb="get", resource="nodes", code=200)
+    metrics.count_call("get", "nodes", 200)
     metrics._restarts.labels("Preempted").inc()
     metrics._lost.labels("cpu").inc()
     return names("\n".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#")))

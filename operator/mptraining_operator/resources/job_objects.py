@@ -8,6 +8,7 @@ from typing import Any
 from mptraining_api.launch import TRAINER_PORT
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
+from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 
 # The key in the ConfigMap and the file name in its mount.
@@ -41,7 +42,7 @@ def config_map(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(owner, names.config_map(owner.name), _labels(owner)),
+        "metadata": metadata(owner, config_map_name(owner.name), _labels(owner)),
         "immutable": True,
         "data": {JOB_FILE: job.to_json()},
     }
