@@ -106,7 +106,7 @@ class CourseContender:
 
 
 class _Silent(Telemetry):
-    def say(self, kind: type[Event], **fields: Any) -> None:
+    def emit(self, kind: type[Event], **fields: Any) -> None:
         """Nothing."""
 
 

@@ -49,19 +49,19 @@ def _signal_at(fault: Fault) -> None:
     from mptraining_api import events
     from mptraining_trainer.reporting.telemetry import Telemetry
 
-    say = Telemetry.say
+    emit = Telemetry.emit
     sent = threading.Event()
 
     def send() -> None:
         os.kill(os.getpid(), fault.signal)
 
     def watched(self: Any, kind: Any, **fields: Any) -> None:
-        say(self, kind, **fields)
+        emit(self, kind, **fields)
         if kind is events.Progress and fields["step"] >= fault.step and not sent.is_set():
             sent.set()
             threading.Timer(fault.delay, send).start()
 
-    Telemetry.say = watched  # type: ignore[method-assign]
+    Telemetry.emit = watched  # type: ignore[method-assign]
 
 
 def _leave_out(what: Mutation) -> None:

@@ -186,7 +186,7 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
 ) -> None:
     # More than the machine may let an answer wait that is no stall.
     monkeypatch.setattr(gcs_clients, "READING", (4.0, 2.0))
-    gcs_clients.store.cache_clear()
+    gcs_clients.endpoint_of.cache_clear()
     proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
     began = time.monotonic()
     with RecordReader(dataset) as reader:
@@ -194,7 +194,7 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     assert time.monotonic() - began < 28
     assert proxy.counters().faults == {"Stall": 2}
     assert proxy.counters().media_bytes < _size(dataset) + 2 * RANGE
-    gcs_clients.store.cache_clear()
+    gcs_clients.endpoint_of.cache_clear()
 
 
 class Test_an_object_that_changes_in_mid_epoch:

@@ -13,13 +13,12 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
-from mptraining_records.storage.retry import contact
+from mptraining_records.storage import gcs_clients, storage
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
-from mptraining_trainer.reporting.errors import StorageWatch, explained, judged
+from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
@@ -48,9 +47,9 @@ def run(
     reporter = _reporter(identity, telemetry, environment)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
-    StorageWatch(telemetry)
-    ends = ExitStack()
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, ends)
+    exit_stack = ExitStack()
+    exit_stack.enter_context(report_storage_retries(telemetry))
+    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
     debug = bool(environment.get(launch.DEBUG))
     trained: Trained | None = None
     try:
@@ -64,15 +63,17 @@ def run(
         if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
-        problem = judged(error if isinstance(error, Problem) else explained(error, job), identity)
-        if storage.is_remote(folder) and not contact.answered:
+        has_responded = gcs_clients.endpoint().has_responded
+        problem = error if isinstance(error, Problem) else to_problem(error, job)
+        problem = unreachable_storage_as_invalid_data(problem, identity, has_responded=has_responded)
+        if storage.is_remote(folder) and not has_responded:
             # Storage that never answered cannot take the events either.
-            telemetry.forget_output()
+            telemetry.disable_output()
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
-            sys.stderr.write(telemetry.hide(traceback.format_exc()))
-    telemetry.say(
+            sys.stderr.write(telemetry.redact(traceback.format_exc()))
+    telemetry.emit(
         events.Finished,
         reason=outcome.reason,
         exit_code=outcome.exit_code,
@@ -89,7 +90,7 @@ def run(
         recoveries=len(trained.numbers.recoveries) if trained and trained.numbers else None,
     )
     telemetry.close()
-    ends.close()
+    exit_stack.close()
     if reporter is not None:
         reporter.close()
     return outcome
@@ -102,7 +103,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
-    telemetry.listener = reporter.hear if reporter is not None else None
+    telemetry.listener = reporter.on_event if reporter is not None else None
     return reporter
 
 

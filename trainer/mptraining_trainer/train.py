@@ -127,7 +127,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         )
 
     if back is None:
-        telemetry.say(
+        telemetry.emit(
             events.Started,
             **started_fields(job, keras, strategy),
             global_batch_size=job.global_batch_size,
@@ -148,7 +148,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         telemetry.notice("LookingForTheCause", text)
     else:
         numbers = back.recorded(step)
-        telemetry.say(events.Recovered, **dict(numbers.recoveries[-1]))
+        telemetry.emit(events.Recovered, **dict(numbers.recoveries[-1]))
 
     # Training
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)

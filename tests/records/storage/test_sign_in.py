@@ -81,8 +81,8 @@ def test_a_refusal_outlives_another_languages_wrapping() -> None:
     refusal = Refusal('it said "no": {never}', "Ask again.\nOr not.")
     error = Refused(refusal)
     text = f"Generic GCS error: credential provider: {type(error).__name__}: {error}\n\nDebug source: {{…}}"
-    assert sign_in.refused_in(text) == refusal
-    assert sign_in.refused_in("Generic GCS error: error decoding response body") is None
+    assert sign_in.find_refusal(text) == refusal
+    assert sign_in.find_refusal("Generic GCS error: error decoding response body") is None
 
 
 def test_a_file_that_is_named_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
     """Write the expanded content to `path`; returns the cause of damage, or an empty string."""
     damage = ""
     try:
-        with storage_local.replacing(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
+        with storage_local.atomic_write(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
             damage = _inflate(_pieces(object, traffic), file)
     except StorageUnavailable as problem:
         if problem.where != str(path):

@@ -223,7 +223,7 @@ class Checkpointer:
                 if self._fence is not None:
                     self._fence.check()
                 raise
-        self._telemetry.say(
+        self._telemetry.emit(
             Saved,
             step=state.step,
             uri=uri,
@@ -245,7 +245,7 @@ class Checkpointer:
             # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])
         to = {scratch / name: storage.join(uri, name) for name in state.files}
-        transfers.upload(to, replacing=there, keep=False)
+        transfers.upload(to, replacing=there, keep_source=False)
         if self._fence is not None:
             self._fence.check()
         storage.write(state_uri, state.to_json().encode(), replacing=None)

@@ -19,7 +19,7 @@ def refuse_foreign_folder(worker: Worker) -> None:
     if storage.exists(uri):
         other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
         if other is not None:
-            worker.telemetry.forget_output()
+            worker.telemetry.disable_output()
             raise ResumeRefused(
                 worker.folder,
                 f"the run folder of another job: {other}",

@@ -44,7 +44,7 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
     """Return the arrays below `uri` in the order of their names, by file. Raise ValueError for a damaged file."""
     tensors: dict[str, dict[str, Any]] = {}
     for name, expected in files.items():
-        with storage.at_hand(storage.join(uri, name)) as path:
+        with storage.as_local_file(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
                 raise ValueError(f"{name} is damaged: its checksum does not match")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))

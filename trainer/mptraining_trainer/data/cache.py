@@ -50,7 +50,7 @@ def disk_cache(
             text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
             notice("DiskCache", f"{text}; every epoch reads the bucket", level="Warning")
         return None, 0
-    return DiskCache(folder, full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
+    return DiskCache(folder, on_full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
 
 
 def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:

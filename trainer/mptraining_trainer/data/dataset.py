@@ -126,13 +126,13 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
         objects = dataset_index.find(patterns)
         cache, on_disk = data_cache.disk_cache(objects, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
-            worker.ends.callback(cache.close)
+            worker.exit_stack.callback(cache.close)
         split = open_data(
             patterns, data, like=like, notice=notice, now=now, objects=objects, share=share, meter=meter, cache=cache
         )
-        worker.ends.callback(split.reader.close)
+        worker.exit_stack.callback(split.reader.close)
         cached, name, in_memory = data_cache.with_cache(split, data.cache, cache, reserved=reserved.memory)
-        worker.ends.callback(cached.reader.close)
+        worker.exit_stack.callback(cached.reader.close)
         return cached, name, Reserved(in_memory, on_disk if name == "Disk" else 0)
 
     with _in_field("spec.data.train"):

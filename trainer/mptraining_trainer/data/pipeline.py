@@ -300,13 +300,13 @@ class Split:
         The replacement keeps the order unchanged. tf.data keeps only the text of an error, so the Problem is stored as
         well.
         """
-        waited = stream.waited
+        waited = stream.waited_seconds
         try:
             found = stream.take(count)
         except Problem as problem:
             self.problems.append(problem)
             raise
-        self.meter.waited_for_bytes += stream.waited - waited
+        self.meter.waited_for_bytes += stream.waited_seconds - waited
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 

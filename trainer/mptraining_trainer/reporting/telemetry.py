@@ -92,7 +92,7 @@ class WholeLines(io.TextIOBase):
         self._at_start = text.endswith("\n")
 
 
-def of(out: TextIO | WholeLines) -> WholeLines:
+def as_whole_lines(out: TextIO | WholeLines) -> WholeLines:
     """Return `out` as WholeLines; `out` itself if it is one already."""
     return out if isinstance(out, WholeLines) else WholeLines(out)
 
@@ -125,7 +125,7 @@ class Telemetry:
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
-        self._out = of(stream or sys.stdout)
+        self._out = as_whole_lines(stream or sys.stdout)
         self._wall = wall
         self._monotonic = monotonic
         self._began = monotonic()
@@ -149,10 +149,10 @@ class Telemetry:
         """Return the seconds since this object was created."""
         return self._monotonic() - self._began
 
-    def say(self, kind: type[Event], **fields: Any) -> None:
+    def emit(self, kind: type[Event], **fields: Any) -> None:
         """Report one event: a line on standard output and a line in the run folder."""
         if "message" in fields:
-            fields["message"] = self.hide(fields["message"])
+            fields["message"] = self.redact(fields["message"])
         event = kind(
             time=round(self._wall(), 3),
             attempt=self._identity.attempt,
@@ -172,17 +172,17 @@ class Telemetry:
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Report `message` once for each topic and message; `warnings` are stored for the result."""
-        message = self.hide(message)
+        message = self.redact(message)
         if f"{topic}: {message}" in self._topics:
             return
         self._topics.add(f"{topic}: {message}")
         if level == "Warning":
             self.warnings.append(f"{topic}: {message}")
-        self.say(Notice, level=level, topic=topic, message=message)
+        self.emit(Notice, level=level, topic=topic, message=message)
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return the text without values of Secrets."""
-        return self._secrets.hide(text)
+        return self._secrets.redact(text)
 
     def close(self) -> None:
         """Upload the buffered events."""
@@ -190,7 +190,7 @@ class Telemetry:
             if self._output is not None and self._lines and not self._upload():
                 print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
 
-    def forget_output(self) -> None:
+    def disable_output(self) -> None:
         """Write no further events to the run folder, which belongs to another job or cannot be reached."""
         self._output = None
 

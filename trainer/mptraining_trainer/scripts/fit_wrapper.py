@@ -35,7 +35,7 @@ from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.export.float32_model import policy_of, rounded_ids_noticed
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.notebook_shell import place_of
-from mptraining_trainer.reporting.errors import of_a_peer
+from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step, one_line
 from mptraining_trainer.scripts.job_scope import job_scope
@@ -209,7 +209,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         except Problem:
             raise
         except Exception as error:
-            if job.processes > 1 and of_a_peer(error):
+            if job.processes > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
             raise _failed(script, folder, error, _circumstances(job, keras, fits, path)) from error
@@ -411,6 +411,6 @@ def _failed(script: Script, folder: Path, error: Exception, under: Circumstances
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     text = "Traceback (most recent call last):\n" + "".join(lines)
-    print(SecretValues.from_environment(os.environ).hide(text), file=sys.stderr, end="", flush=True)
+    print(SecretValues.from_environment(os.environ).redact(text), file=sys.stderr, end="", flush=True)
     place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
     return Problem(place, one_line(error), next_step=next_step(error, under) or "")

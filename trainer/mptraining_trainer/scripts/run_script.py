@@ -22,7 +22,7 @@ from mptraining_trainer.distribution.strategy import started_fields
 from mptraining_trainer.export.export import publish
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
-from mptraining_trainer.reporting.errors import of_a_peer
+from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Added, run_script
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
@@ -35,9 +35,9 @@ _LONGEST_ERROR = 500
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
-    telemetry.say(events.Started, **started_fields(job, keras, strategy))
+    telemetry.emit(events.Started, **started_fields(job, keras, strategy))
     context = _Script(worker, keras, strategy)
-    worker.preemption.spare_children()
+    worker.preemption.unblock_for_children()
     began = telemetry.now()
     try:
         model = run_script(
@@ -145,7 +145,7 @@ class _Script:
         if not epoch_ended and telemetry.now() - self._reported_at < self._worker.progress_seconds:
             return
         self._reported_at = telemetry.now()
-        telemetry.say(
+        telemetry.emit(
             events.Progress,
             step=self.step,
             epoch=epoch,
@@ -250,7 +250,7 @@ class _Script:
         if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
             # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.
             raise error
-        if self._worker.job.processes > 1 and of_a_peer(error):
+        if self._worker.job.processes > 1 and is_peer_error(error):
             raise error
         said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         text = " ".join(str(said).split())[:_LONGEST_ERROR]
@@ -265,7 +265,7 @@ class _Script:
         return self._keras if isinstance(model, self._keras.module.Model) else load("Keras3")
 
     def stop_requested(self) -> bool:
-        return self._worker.preemption.asked()
+        return self._worker.preemption.stop_requested()
 
     def finish(self) -> None:
         """Wait until the last checkpoint and the profile are published."""

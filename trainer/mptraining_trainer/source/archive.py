@@ -73,9 +73,9 @@ def unpack(archive: Path, folder: Path, where: str) -> Unpacked:
     """
     files.make_folder(folder)
     unpacked = Unpacked(where)
-    with files.explained(archive), archive.open("rb") as file:
+    with files.translate_errors(archive), archive.open("rb") as file:
         magic = file.read(2)
-    with files.explained(folder), _archive_errors(where):
+    with files.translate_errors(folder), _archive_errors(where):
         if magic == _GZIP:
             _untar(archive, folder, unpacked)
         elif magic == _ZIP:

@@ -85,7 +85,7 @@ def _fetch_config_map(config_map: ConfigMapSource, mounted: Path, folder: Path) 
 
 def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
     """Verify the sha256, then extract, so that write access to the bucket does not permit running code in the job."""
-    with storage_local.explained(local), local.open("rb") as file:
+    with storage_local.translate_errors(local), local.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
         raise InvalidSpec(
@@ -102,7 +102,7 @@ def _copy(mounted: Path, folder: Path) -> str:
     """Copy the files of a mounted ConfigMap: links into a hidden folder, `..data`, without subfolders."""
     storage_local.make_folder(folder)
     copied = 0
-    with storage_local.explained(mounted):
+    with storage_local.translate_errors(mounted):
         for path in sorted(mounted.iterdir()):
             if path.is_file() and not path.name.startswith(".."):
                 shutil.copyfile(path, folder / path.name)

@@ -113,7 +113,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
     kept = place(cache, file, _constraints(known_here)) if cache is not None else None
     local.delete_folder(packages)
     if kept is not None and kept.is_dir():
-        with local.explained(kept):
+        with local.translate_errors(kept):
             shutil.copytree(kept, packages)
         return True
     local.make_folder(packages)
@@ -164,7 +164,7 @@ def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str,
         errors="replace",
     )
     if done.returncode != 0:
-        sys.stderr.write(SecretValues.from_environment(os.environ).hide(done.stdout))
+        sys.stderr.write(SecretValues.from_environment(os.environ).redact(done.stdout))
         step = "Correct the file, or build the packages into an image and name it in spec.podTemplate.image."
         raise InvalidProgram(_WHERE, f"pip: {_error_line(done.stdout)}", next_step=step)
 

@@ -179,7 +179,7 @@ class FitLoop:
             self._profiling.before(step)
             before = now()
             with self._profiling.step(step):
-                stop, broken = self._worker.preemption.asked(), self._broken
+                stop, broken = self._worker.preemption.stop_requested(), self._broken
                 execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
             took = now() - before
             self.training_seconds += took
@@ -278,7 +278,7 @@ class FitLoop:
             iterator,
             steps,
             now=self._worker.telemetry.now,
-            stop=self._worker.preemption.asked,
+            stop=self._worker.preemption.stop_requested,
             begins=self._hooks.test_batches_begin,
             ends=self._hooks.test_batches_end,
         )
@@ -317,7 +317,7 @@ class FitLoop:
         figures = self._meter.figures
         speed = self.step_seconds
         examples = None if speed is None else self._batching.examples_per_step / speed
-        self._worker.telemetry.say(
+        self._worker.telemetry.emit(
             events.Progress,
             step=step,
             total_steps=self._boundaries.total_steps,

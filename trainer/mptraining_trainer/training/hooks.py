@@ -226,9 +226,9 @@ def hooks_of(worker: Worker, built: BuildResult) -> Hooks:
     if not program.callbacks:
         return Hooks(None, best)
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
-    worker.ends.callback(shutil.rmtree, scratch, ignore_errors=True)
+    worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
-    worker.ends.callback(files.close)
+    worker.exit_stack.callback(files.close)
     callbacks = Callbacks(
         program.callbacks,
         keras=keras,

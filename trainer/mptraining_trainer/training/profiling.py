@@ -46,7 +46,7 @@ class Profiling:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
         self._published: Future[None] | None = None
-        worker.ends.callback(self.abandon)
+        worker.exit_stack.callback(self.abandon)
 
     def before(self, step: int) -> None:
         """Start recording if the step after `step` steps is in the range."""
