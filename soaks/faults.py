@@ -66,7 +66,7 @@ def _signal_at(fault: Fault) -> None:
 
 def _leave_out(what: Mutation) -> None:
     from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
-    from mptraining_trainer.distribution.replica_variables import ReplicaValues, kept_apart
+    from mptraining_trainer.distribution.replica_variables import ReplicaValues, is_per_replica
 
     if what == "position":
         save = Checkpointer.save
@@ -90,7 +90,7 @@ def _leave_out(what: Mutation) -> None:
         def together(self: Any, variables: Any, arrays: Any) -> None:
             # As one sum, which `variable.assign` deals out to the replicas equally.
             summed = [
-                array.sum(axis=0) if kept_apart(variable) else array
+                array.sum(axis=0) if is_per_replica(variable) else array
                 for variable, array in zip(variables, arrays, strict=True)
             ]
             assign(self, variables, summed)

@@ -98,8 +98,8 @@ def run(
     docker_image_bucket_name = kwargs.pop("docker_image_bucket_name", None)
     if kwargs:
         raise TypeError(f"Unknown keyword arguments: {kwargs.keys()}")
-    from mptraining.tensorflow_cloud_compat import run as tensorflow_cloud_compat_run
     from mptraining.tensorflow_cloud_compat.arguments import checked
+    from mptraining.tensorflow_cloud_compat.run import Target, launch, ship
 
     arguments = checked(
         entry_point=entry_point,
@@ -116,9 +116,9 @@ def run(
         docker_base_image=docker_base_image,
         docker_image_bucket_name=docker_image_bucket_name,
     )
-    target = tensorflow_cloud_compat_run.Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
-    shipped = tensorflow_cloud_compat_run.ship(entry_point, arguments, folder=folder, target=target)
-    job = tensorflow_cloud_compat_run.launch(arguments, shipped, target, stream_logs=stream_logs)
+    target = Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
+    shipped = ship(entry_point, arguments, folder=folder, target=target)
+    job = launch(arguments, shipped, target, stream_logs=stream_logs)
     if shipped.from_itself:
         # The rest of the script runs only in the job.
         sys.exit(0)

@@ -182,7 +182,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         fit_loop.resume(state)
     iterator = built.feed(position, max(0, boundaries.total_steps - step))
     try:
-        with skipped.published(), pipeline.explaining(data, validation):
+        with skipped.publish_at_end(), pipeline.raise_reading_problems(data, validation):
             metrics = fit_loop.run(iterator, step, position)
         finite = fit_loop.settle()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
@@ -214,7 +214,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         numbers=fit_loop.numbers,
         input_bound_percent=fit_loop.input_bound_percent,
         input=datasets.meter,
-        skipped_records=len(skipped.all),
+        skipped_records=len(skipped.records),
         message=hooks.ended(first_step=step, last_step=fit_loop.last_step),
         best=hooks.chosen,
     )

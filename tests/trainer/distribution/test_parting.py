@@ -19,10 +19,10 @@ WORKER = """
 import sys, time
 import tensorflow as tf
 from mptraining_api.launch import WorkerIdentity
-from mptraining_trainer.distribution import coordination as parting
+from mptraining_trainer.distribution import coordination
 from mptraining_trainer.distribution.coordination import exit_barrier
 
-parting._SECONDS = 100.0
+coordination._EXIT_TIMEOUT = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 identity = WorkerIdentity(index=int(sys.argv[1]), hosts=("a:1", "b:1"), attempt=1, incarnation="a")
 time.sleep(2.0 if identity.is_chief else 0.0)

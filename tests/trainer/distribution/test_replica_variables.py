@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, kept_apart
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, is_per_replica
 from mptraining_trainer.loop.step import RunningSum
 
 pytestmark = pytest.mark.training
@@ -61,7 +61,7 @@ def test_an_ordinary_variable_is_read_as_it_is() -> None:
     strategy = mirrored(2)
     with strategy.scope():
         plain = tf.Variable([1.0, 2.0])
-    assert not kept_apart(plain)
+    assert not is_per_replica(plain)
     (array,) = ReplicaValues(strategy).read([plain])
     assert array.tolist() == [1.0, 2.0]
     plain.assign([3.0, 4.0])

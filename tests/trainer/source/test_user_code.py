@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.source.user_code import import_entry_point, raised
+from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
 WHERE = "spec.program.function.entryPoint"
 
@@ -72,7 +72,7 @@ def test_a_module_that_is_nowhere_is_looked_for_in_the_source_folder_alone(sourc
 def test_an_error_in_the_users_code_is_given_its_place() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         import_entry_point("flowers.model:fails", WHERE)()
-    said = raised("flowers.model:fails", caught.value)
+    said = describe_error("flowers.model:fails", caught.value)
     assert "flowers.model:fails raised ZeroDivisionError: division by zero" in said
     assert f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}" in said
 

@@ -133,7 +133,7 @@ def plain(
 ) -> list[np.ndarray]:
     """Weights of Keras' own `fit` over the same batches, pass by pass without some records; an empty batch is none."""
     keras = load(generation)
-    keras.forget()
+    keras.clear_session()
     keras.set_policy(policy)
     keras.set_seed(SEED)
     space: dict[str, Any] = {}

@@ -28,7 +28,7 @@ from mptraining_records.storage import preconditions, storage, transfers
 from mptraining_trainer.checkpoints.files import read, scratch_for, sweep, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.numerics.recovery import BROKEN, NonFinite
@@ -127,7 +127,7 @@ class Checkpointer:
         of_files = self._contents.variables()
         if not self._chief:
             for variables in of_files.values():
-                self._values.share(variables)
+                self._values.take_part_in_read(variables)
             return
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
         arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
@@ -265,7 +265,7 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         what = f"{len(arrays)} variables where this {name} has {len(variables)}"
     else:
         pairs = zip(variables, arrays, strict=True)
-        differing = next((pair for pair in pairs if not fits(pair[0], pair[1].shape)), None)
+        differing = next((pair for pair in pairs if not shape_matches(pair[0], pair[1].shape)), None)
         if differing is None:
             return
         variable, array = differing

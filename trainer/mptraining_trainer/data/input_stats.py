@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from mptraining_records.storage.ranges import Figures, Traffic
 
 # In percent; a smaller share of a step needs no action.
-WORTH_SAYING = 10.0
+REPORTED_PERCENT = 10.0
 # Seconds of training after which the share no longer depends on the startup.
-STEADY = 10.0
+WARM_UP_SECONDS = 10.0
 
 
 @dataclass
@@ -29,7 +29,7 @@ class InputMeter:
 
 
 @dataclass
-class InputSince:
+class InputInterval:
     """Training time since a moment, the part of it that was waiting for data, and the counters at that moment."""
 
     bytes_before: int = 0
@@ -38,9 +38,9 @@ class InputSince:
     waited: float | None = None
 
     @staticmethod
-    def begin(meter: InputMeter) -> InputSince:
+    def begin(meter: InputMeter) -> InputInterval:
         """Start from the meter's present counters."""
-        return InputSince(meter.figures.bytes, meter.waited_for_bytes)
+        return InputInterval(meter.figures.bytes, meter.waited_for_bytes)
 
     def add(self, seconds: float, waited: float | None) -> None:
         self.seconds += seconds
@@ -58,7 +58,7 @@ class InputSince:
         return round(fetched / self.seconds) if self.seconds and fetched > 0 else None
 
 
-def advice(since: InputSince, meter: InputMeter) -> str:
+def advice(since: InputInterval, meter: InputMeter) -> str:
     """Return one sentence of advice if the device waits for data.
 
     Earlier reads, for an index or a cache, do not count.

@@ -23,7 +23,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.order import Order, Position, key
 from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_trainer.data.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
+from mptraining_trainer.data.batching import Batching, Piece, Share, split_at_rows, training_pieces, validation_pieces
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.preprocess import Preprocess
@@ -108,7 +108,7 @@ _PREFETCH_BYTES = 64 << 20
 class Split:
     """Training or validation data: its index and reader, and its tensors (inputs, labels, weights, mask) if cached.
 
-    `problems` collects errors of its pipelines; see `explaining`.
+    `problems` collects errors of its pipelines; see `raise_reading_problems`.
     """
 
     dataset: DatasetIndex
@@ -123,7 +123,7 @@ class Split:
     def count(self) -> int:
         return self.dataset.count
 
-    def reading_through(self, cache: DiskCache) -> Split:
+    def with_disk_cache(self, cache: DiskCache) -> Split:
         """Return the same records, which `cache` keeps after the first read."""
         self.reader.close()
         traffic, account = self.meter.traffic, self.reader.bad_records
@@ -249,7 +249,7 @@ class Split:
         *,
         training: bool,
     ) -> Any:
-        filler = self.first_good(excluded)
+        filler = self.first_readable(excluded)
 
         def contents() -> Iterator[tuple[Any, ...]]:
             begun: deque[Piece] = deque()
@@ -257,7 +257,7 @@ class Split:
             def units() -> Iterator[Any]:
                 for piece in pieces():
                     begun.append(piece)
-                    yield from rows(piece, row)
+                    yield from split_at_rows(piece, row)
 
             began = self.now()
             ahead = self._read_ahead(row)
@@ -310,7 +310,7 @@ class Split:
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
-    def first_good(self, excluded: Collection[int] = ()) -> bytes:
+    def first_readable(self, excluded: Collection[int] = ()) -> bytes:
         """Return the first readable record that is not excluded. Raises InvalidData if there is none."""
         for number in range(self.count):
             if number in excluded:
@@ -324,7 +324,7 @@ class Split:
 
 
 @contextmanager
-def explaining(*splits: Split | None) -> Iterator[None]:
+def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
     """Raise the Problem behind a TensorFlow error if one of these splits met it while reading."""
     try:
         yield

@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.model.compiled import updated_by
+from mptraining_trainer.model.compiled import replace_update
 
 _current = threading.local()
 
@@ -161,11 +161,13 @@ def _wrap_reported_losses() -> None:
         sizes: list[Any] = []
         total = container._total_loss_mean
         with ExitStack() as ends:
-            ends.enter_context(updated_by(total, lambda _update, _value, weight: sizes.append(weight)))
+            ends.enter_context(replace_update(total, lambda _update, _value, weight: sizes.append(weight)))
             for loss, mean in zip(container._losses, container._per_output_metrics, strict=True):
                 if mean is not None and loss.reduction == "sum":
                     ends.enter_context(
-                        updated_by(mean, lambda update, value, weight: update(value / replicas, sample_weight=weight))
+                        replace_update(
+                            mean, lambda update, value, weight: update(value / replicas, sample_weight=weight)
+                        )
                     )
             loss = call(container, *arguments, **named)
         if sizes:

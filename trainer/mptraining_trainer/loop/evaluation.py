@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import CrossReplicaSum, kept_apart
+from mptraining_trainer.distribution.replica_variables import CrossReplicaSum, is_per_replica
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs
 from mptraining_trainer.loop.step import Batch, ReplicaStep, local_sum
 from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
@@ -117,9 +117,9 @@ class Evaluation:
         self._move([(copy, variable) for variable, copy in self._saved or ()])
 
     def _move(self, pairs: list[tuple[Any, Any]]) -> None:
-        apart = [pair for pair in pairs if kept_apart(pair[0])]
+        apart = [pair for pair in pairs if is_per_replica(pair[0])]
         for source, target in pairs:
-            if not kept_apart(source):
+            if not is_per_replica(source):
                 target.assign(source.read_value())
 
         def on_replica() -> None:
@@ -141,7 +141,7 @@ class Evaluation:
         for _ in tf.range(steps):
             self._strategy.run(on_replica, args=(self._take(iterator),))
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
-        results |= self._compiled.results(self._compiled.evaluated)
+        results |= self._compiled.results(self._compiled.evaluation_metrics)
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *results.values()])
 
@@ -177,7 +177,7 @@ class Evaluation:
 
 
 def _variable_like(variable: Any) -> Any:
-    apart = {"synchronization": variable.synchronization} if kept_apart(variable) else {}
+    apart = {"synchronization": variable.synchronization} if is_per_replica(variable) else {}
     return tf.Variable(
         tf.zeros(variable.shape, variable.dtype), trainable=False, aggregation=variable.aggregation, **apart
     )

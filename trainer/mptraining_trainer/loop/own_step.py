@@ -97,7 +97,7 @@ class OwnStep:
     def data(self, batch: Batch) -> Any:
         """Return the argument of `train_step` under `fit`: inputs, (inputs, labels) or (inputs, labels, weights)."""
         batch = without_padding(batch)[0] if len(batch) > 3 else batch
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
         if weights is not None:
             return inputs, labels, weights
         return inputs if labels is None else (inputs, labels)

@@ -168,7 +168,7 @@ def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
 
 def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part, *, drawn: bool = False) -> float:
     tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
-    inputs, labels, weights = compiled.for_keras(tensors)
+    inputs, labels, weights = compiled.keras_arguments(tensors)
     with part_of(part):
         predictions = compiled.predictions(inputs, training=False)
         if drawn:

@@ -64,7 +64,7 @@ class ReplicaStep:
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
             if metrics:
-                self._update(self._compiled.for_keras(batch), _with_masks(*outputs), rows)
+                self._update(self._compiled.keras_arguments(batch), _with_masks(*outputs), rows)
             return loss, gradients
         loss = tf.constant(0.0)
         gradients = [tf.zeros_like(variable) for variable in self._trainable]
@@ -75,7 +75,7 @@ class ReplicaStep:
             )
             part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
             if metrics:
-                self._update(self._compiled.for_keras(part), _with_masks(*outputs), part_rows)
+                self._update(self._compiled.keras_arguments(part), _with_masks(*outputs), part_rows)
             loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [
@@ -101,7 +101,7 @@ class ReplicaStep:
         # instead.
         drop = self._parts == 1 or not self.sums
         batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
 
         def evaluated(part: Part | None) -> Any:
             with part_of(part), self._outputs_weighted(rows, whole):
@@ -113,7 +113,7 @@ class ReplicaStep:
         def of_own_rows() -> Any:
             # Keras 3 gives a batch without a fixed size a weight of one, tf_keras the number of its rows.
             weight = own if self._compiled.keras.legacy else own * self._replicas / whole
-            with self._compiled.output_losses_weighted(weight):
+            with self._compiled.weight_output_losses(weight):
                 return evaluated(Part(whole / own, alone))
 
         if rows is not None:
@@ -123,7 +123,7 @@ class ReplicaStep:
 
         def of_no_row() -> Any:
             # Call the model all the same, so that a layer that counts its calls has the same count on every replica.
-            self._compiled.predictions(self._compiled.arranged_inputs(padded[0]), training=False)
+            self._compiled.predictions(self._compiled.arrange_inputs(padded[0]), training=False)
             return tf.constant(0.0)
 
         return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
@@ -140,7 +140,7 @@ class ReplicaStep:
         self._differentiate = self._loss_and_gradients
 
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
         with tf.GradientTape() as tape:
             with part_of(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
                 predictions = self._compiled.predictions(inputs, training=True)
@@ -170,7 +170,7 @@ class ReplicaStep:
         """Weight tf_keras' output losses by real rows if the batch has padding; Keras 3 weights all batches alike."""
         if rows is None or not self._compiled.keras.legacy:
             return nullcontext()
-        return self._compiled.output_losses_weighted(tf.cast(count, tf.float32) / self._parts)
+        return self._compiled.weight_output_losses(tf.cast(count, tf.float32) / self._parts)
 
     def _counted(self, batch: Batch) -> tuple[Batch, Any]:
         """Return the batch without its rows, and the rows if a reduction needs them.

@@ -23,10 +23,10 @@ import tensorflow as tf
 from mptraining_trainer.distribution.replica_variables import (
     CrossReplicaSum,
     all_finite,
+    all_reduce_sum,
     assign,
-    norm_of,
+    global_norm,
     run_eagerly,
-    summed,
 )
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.evaluation import Evaluation
@@ -114,7 +114,7 @@ class Loop:
         self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
         # Variables that a forward pass changes by itself; a skipped step must restore them.
-        moved = keras.updated_by_calls(model) if scaler else []
+        moved = keras.forward_pass_variables(model) if scaler else []
         self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
         self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
@@ -131,7 +131,7 @@ class Loop:
             keras.build_optimizer(optimizer, model.trainable_variables)
         # The optimizers that overwrite their variables with averages, and the number of updates after which they do so.
         each = [optimizer] if self._own is None else optimizers(keras, model)
-        found = ((one, keras.overwriting_average(one)) for one in each)
+        found = ((one, keras.pop_ema_overwrite_frequency(one)) for one in each)
         self._overwriting = [(one, frequency) for one, frequency in found if frequency]
         self._names: tuple[str, ...] = ()
         self._trace()
@@ -145,7 +145,7 @@ class Loop:
     @property
     def logged(self) -> list[LoggedMetric]:
         """The names in the logs except the loss, with the direction that is better if Keras knows it."""
-        return self._compiled.logged(self._own.names if self._own else None)
+        return self._compiled.logged_metrics(self._own.names if self._own else None)
 
     @property
     def sums(self) -> tuple[Any, ...]:
@@ -343,8 +343,8 @@ class Loop:
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
-            gradients = summed(gradients)
-            norm = norm_of(gradients)
+            gradients = all_reduce_sum(gradients)
+            norm = global_norm(gradients)
             self._apply(loss, gradients, batch)
             return norm
 
@@ -377,8 +377,8 @@ class Loop:
             loss, gradients = self._shares(batch, scale)
         # The loss carries non-finite values of this replica's forward pass to the others.
         moved = all_finite([variable.read_value() for variable in self._changed_by_forward])
-        *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
-        return before, loss, gradients, norm_of(gradients), total
+        *gradients, total = all_reduce_sum([*gradients, tf.where(moved, loss, math.nan)])
+        return before, loss, gradients, global_norm(gradients), total
 
     def _finite(self, norms: Any, totals: Any) -> Any:
         """Return the decision from sums over all replicas, so that every replica of every worker decides the same."""

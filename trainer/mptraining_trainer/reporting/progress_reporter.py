@@ -1,7 +1,7 @@
 """Progress reports of worker 0 to the operator, from a background thread: training never blocks on them.
 
-The newest Progress is POSTed at most once in `INTERVAL_SECONDS`. If the operator cannot be reached, it is lost, and a newer
-one follows. Only Finished is retried, and training's end waits for it a few seconds.
+The newest Progress is POSTed at most once in `INTERVAL_SECONDS`. If the operator cannot be reached, it is lost, and a
+newer one follows. Only Finished is retried, and training's end waits for it a few seconds.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_records.storage import local as files
+from mptraining_records.storage import local
 
 # Larger than any program, smaller than a node's disk. Larger content is data and belongs in a bucket or a volume.
 MOST_ARCHIVE_BYTES = 512 << 20
@@ -71,11 +71,11 @@ def unpack(archive: Path, folder: Path, where: str) -> Unpacked:
     `where` names the archive in messages. Raises InvalidSpec if the file is not an archive, InvalidData if it is
     damaged or unsafe, StorageUnavailable if the disk is full.
     """
-    files.make_folder(folder)
+    local.make_folder(folder)
     unpacked = Unpacked(where)
-    with files.translate_errors(archive), archive.open("rb") as file:
+    with local.translate_errors(archive), archive.open("rb") as file:
         magic = file.read(2)
-    with files.translate_errors(folder), _archive_errors(where):
+    with local.translate_errors(folder), _archive_errors(where):
         if magic == _GZIP:
             _untar(archive, folder, unpacked)
         elif magic == _ZIP:

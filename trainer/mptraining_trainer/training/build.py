@@ -33,12 +33,12 @@ from mptraining_trainer.loop.separable_loss import needs_sums
 from mptraining_trainer.loop.train_loop import Loop, feed
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
-from mptraining_trainer.model.first_look import CHECKED, LOOKED_AT, first_examples, gather
+from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
 from mptraining_trainer.numerics.recovery import job_under, policies, safer
-from mptraining_trainer.source.user_code import raised
+from mptraining_trainer.source.user_code import describe_error
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
 
@@ -163,7 +163,7 @@ class BuildResult:
 def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
     """Build model, loop and input. Every worker must call it. Raise Problem for a program that cannot train."""
     job, keras = job_under(context.job, policy), context.keras
-    keras.forget()
+    keras.clear_session()
     keras.set_policy(policy)
     keras.set_seed(context.training.seed)
     data = context.datasets.training
@@ -205,8 +205,8 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         per_batch = job.program.application is not None
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
     # Invalid data is refused before the first step.
-    with pipeline.explaining(data):
-        steps = math.ceil(LOOKED_AT / context.batching.examples_per_step)
+    with pipeline.raise_reading_problems(data):
+        steps = math.ceil(EXAMPLES_READ / context.batching.examples_per_step)
         examples = first_examples(_pipeline(context, preprocess, context.first, steps))
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
     tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
@@ -246,7 +246,7 @@ def _traced(
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
-    moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
+    moved = [*keras.forward_pass_variables(built.model), *keras.random_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
     sums = False
@@ -254,7 +254,7 @@ def _traced(
         # The model's own step may call neither the compiled loss nor the model.
         with _ignoring_all_but_problems() if own else nullcontext():
             sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
-    facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
+    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:EXAMPLES_CHECKED], examples), keras, job)
     values.assign(moved, before)
     return sums, facts
 
@@ -315,7 +315,7 @@ def _explained(job: ResolvedJob) -> Iterator[None]:
                 raise cause from None
             chain.append(cause)
         function = job.program.function
-        text = raised(function.entry_point, error) if function else " ".join(str(error).split())[:600]
+        text = describe_error(function.entry_point, error) if function else " ".join(str(error).split())[:600]
         raise InvalidProgram("spec.program", text) from error
 
 

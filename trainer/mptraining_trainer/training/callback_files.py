@@ -20,8 +20,7 @@ from typing import Any
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidProgram, Problem, Superseded
 from mptraining_records.storage import storage
-from mptraining_trainer.model.supported_callbacks import WHERE
-from mptraining_trainer.model.supported_callbacks import kind as callback_kind
+from mptraining_trainer.model import supported_callbacks
 
 _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBoard": "log_dir"}
 
@@ -91,7 +90,7 @@ class CallbackFiles:
         """Redirect each callback that writes files to the scratch folder. Raise InvalidProgram for a path outside."""
         boards = 0
         for number, callback in enumerate(callbacks):
-            kind = callback_kind(callback)
+            kind = supported_callbacks.kind(callback)
             if kind not in _ATTRIBUTES:
                 continue
             given = str(getattr(callback, _ATTRIBUTES[kind]))
@@ -99,7 +98,7 @@ class CallbackFiles:
                 folder, below = split(given)
             except ValueError as error:
                 raise InvalidProgram(
-                    f"{WHERE}[{number}]",
+                    f"{supported_callbacks.WHERE}[{number}]",
                     f"{kind}: {error}",
                     next_step="Give a path below it, a whole path or a gs:// URI.",
                 ) from None
@@ -121,7 +120,7 @@ class CallbackFiles:
 
         None means a new training, in which only a logger with `append` continues the published file.
         """
-        if callback_kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
+        if supported_callbacks.kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
             return
         local = Path(callback.filename)
         place = next(place for place in self._places if local.is_relative_to(place.scratch))

@@ -16,7 +16,7 @@ from mptraining_trainer.checkpoints.checkpoint import Checkpointer
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.data.batching import Batching
 from mptraining_trainer.data.dataset import SkippedRecords
-from mptraining_trainer.data.input_stats import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
+from mptraining_trainer.data.input_stats import REPORTED_PERCENT, WARM_UP_SECONDS, InputInterval, InputMeter, advice
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, StepsPerExecution
 from mptraining_trainer.loop.train_loop import Loop
@@ -43,8 +43,8 @@ class Speed:
         # Time and step of the end of the first execution.
         self._warm_since: tuple[float, int] | None = None
         # `recent` counts since the last Progress, `_steady` since the first execution.
-        self.recent = InputSince()
-        self._steady = InputSince()
+        self.recent = InputInterval()
+        self._steady = InputInterval()
         self._advised = False
 
     def add(self, took: float, waited: float | None, steps: int, step: int) -> float | None:
@@ -54,7 +54,7 @@ class Speed:
         """
         if self._warm_since is None:
             self._warm_since = self._now(), step
-            self.recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
+            self.recent, self._steady = InputInterval.begin(self._meter), InputInterval.begin(self._meter)
             return None
         self.recent.add(took, waited)
         self._steady.add(took, waited)
@@ -79,12 +79,12 @@ class Speed:
 
     def said(self) -> None:
         """Reset `recent` after a Progress event."""
-        self.recent = InputSince.begin(self._meter)
+        self.recent = InputInterval.begin(self._meter)
 
     def advice(self) -> str | None:
         """Return advice against waiting for data, once, if the wait is long enough; else None."""
         percent = self._steady.bound_percent
-        if self._advised or percent is None or self._steady.seconds <= STEADY or percent < WORTH_SAYING:
+        if self._advised or percent is None or self._steady.seconds <= WARM_UP_SECONDS or percent < REPORTED_PERCENT:
             return None
         self._advised = True
         return advice(self._steady, self._meter)

@@ -28,8 +28,8 @@ from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer.export.export import float32_copy
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model import supported_callbacks as kinds
-from mptraining_trainer.source.user_code import raised
+from mptraining_trainer.model import supported_callbacks
+from mptraining_trainer.source.user_code import describe_error
 from mptraining_trainer.training.best_weights import known, mode_of
 from mptraining_trainer.training.callback_files import CallbackFiles
 
@@ -113,10 +113,12 @@ class Callbacks:
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
         for callback in callbacks:
-            if (instead := kinds.superseded(callback)) is not None:
+            if (instead := supported_callbacks.superseded_reason(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
-        self._callbacks = callbacks = tuple(one for one in callbacks if kinds.superseded(one) is None)
-        self._names = kinds.names(callbacks)
+        self._callbacks = callbacks = tuple(
+            one for one in callbacks if supported_callbacks.superseded_reason(one) is None
+        )
+        self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = keras
         self._model = model
         self._optimizer = optimizer
@@ -126,7 +128,7 @@ class Callbacks:
         self._notice = notice
         self._now = now
         self._agree = agree
-        self._batch_callbacks = [one for one in self._callbacks if kinds.calls_batches(one)]
+        self._batch_callbacks = [one for one in self._callbacks if supported_callbacks.has_batch_hooks(one)]
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = now()
@@ -162,18 +164,22 @@ class Callbacks:
             )
         self._call("on_train_begin", {})
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            attribute = kinds.WEIGHTS.get(_kind(callback))
+            attribute = supported_callbacks.WEIGHT_ATTRIBUTES.get(_kind(callback))
             if attribute and name in weights:
                 setattr(callback, attribute, list(weights[name]))
         if epoch is not None:
             # Only callbacks that record the epoch's number at its begin; the user's own may do so.
-            only = [one for one in self._callbacks if kinds.kind(one) is None or _kind(one) in kinds.NOTE_THE_EPOCH]
+            only = [
+                one
+                for one in self._callbacks
+                if supported_callbacks.kind(one) is None or _kind(one) in supported_callbacks.NEED_EPOCH_BEGIN
+            ]
             self._call("on_epoch_begin", epoch, {}, only=only)
         # The state is restored last, so that the hooks above do not overwrite it.
         for name, callback in zip(self._names, self._callbacks, strict=True):
             kept = state.get(name)
             if isinstance(kept, Mapping):
-                kinds.restore(callback, kept)
+                supported_callbacks.set_state(callback, kept)
             self._restore_declared(name, callback, state, weights)
         self._restore_rate(state.get(_RATE))
         self._count_steps(step)
@@ -191,13 +197,18 @@ class Callbacks:
     def state(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint, by callback name."""
         found: dict[str, JsonValue] = {
-            name: dict(kinds.remembered(callback)) for name, callback in zip(self._names, self._callbacks, strict=True)
+            name: dict(supported_callbacks.get_state(callback))
+            for name, callback in zip(self._names, self._callbacks, strict=True)
         }
         self._declared = {}
         for name, callback in zip(self._names, self._callbacks, strict=True):
             if (declared := methods(callback)) is not None:
                 found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._packed(callback, declared[0])
-        setters = [one for one in self._callbacks if kinds.own(one) or _kind(one) in kinds.RATE_SETTERS]
+        setters = [
+            one
+            for one in self._callbacks
+            if supported_callbacks.is_user_defined(one) or _kind(one) in supported_callbacks.RATE_SETTERS
+        ]
         if self._job_rate is not None and setters:
             found[_RATE] = {"job": self._job_rate, "now": self._rate()}
         return found
@@ -208,7 +219,7 @@ class Callbacks:
         """
         found = {name: arrays for name, arrays in self._declared.items() if arrays}
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            arrays = getattr(callback, kinds.WEIGHTS.get(_kind(callback), ""), None)
+            arrays = getattr(callback, supported_callbacks.WEIGHT_ATTRIBUTES.get(_kind(callback), ""), None)
             if arrays is not None:
                 found[name] = [np.array(array) for array in arrays]
         return found
@@ -264,13 +275,13 @@ class Callbacks:
         self._files.settle()
         self._files.close()
         for callback in self._callbacks:
-            kinds.close(callback)
+            supported_callbacks.close(callback)
 
     def _packed(self, callback: Any, getter: str) -> tuple[JsonValue, list[np.ndarray]]:
         try:
             return packed(self._call(getter, only=[callback]))
         except TypeError as error:
-            where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
+            where = f"{supported_callbacks.WHERE}[{self._callbacks.index(callback)}]"
             raise InvalidProgram(
                 where,
                 f"{type(callback).__name__}.{getter}(): {error}",
@@ -285,7 +296,7 @@ class Callbacks:
             if key in state:
                 found = unpacked(state[key], weights.get(key, ()))
                 self._call(declared[1], found, only=[callback])
-        elif kinds.own(callback) and kinds.keeps_something(callback):
+        elif supported_callbacks.is_user_defined(callback) and supported_callbacks.has_own_attributes(callback):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
             self._notice("CallbackState", f"{text}: its attributes are reset by a restart", level="Warning")
 
@@ -307,16 +318,16 @@ class Callbacks:
             except Problem:
                 raise
             except Exception as error:
-                where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
-                raise Problem(where, raised(f"{type(callback).__name__}.{hook}", error)) from error
+                where = f"{supported_callbacks.WHERE}[{self._callbacks.index(callback)}]"
+                raise Problem(where, describe_error(f"{type(callback).__name__}.{hook}", error)) from error
         return returned
 
     def _check(self, validated: bool) -> None:
         schedule = self._keras.module.optimizers.schedules.LearningRateSchedule
         rate = getattr(self._optimizer, "_learning_rate", None)
         for number, callback in enumerate(self._callbacks):
-            where, kind = f"{kinds.WHERE}[{number}]", _kind(callback)
-            if kind in kinds.NEED_CONSTANT_RATE and isinstance(rate, schedule):
+            where, kind = f"{supported_callbacks.WHERE}[{number}]", _kind(callback)
+            if kind in supported_callbacks.NEED_CONSTANT_RATE and isinstance(rate, schedule):
                 raise InvalidProgram(
                     where,
                     f"{kind} sets the learning rate, and the optimizer's is a schedule ({type(rate).__name__})",
@@ -402,4 +413,4 @@ class _Float32SavingModel:
 
 
 def _kind(callback: Any) -> str:
-    return kinds.kind(callback) or ""
+    return supported_callbacks.kind(callback) or ""

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_records.reading.order import Position
-from mptraining_trainer.distribution.coordination import gathered
+from mptraining_trainer.distribution.coordination import gather_over_workers
 from mptraining_trainer.loop.step import ReplicaStep
 from mptraining_trainer.numerics.recovery import NonFinite
 from mptraining_trainer.training.bad_rows import described, located, suspects
@@ -157,7 +157,7 @@ def _first_over_replicas(built: BuildResult, found: list[Finding | None]) -> Fin
     if identity.workers == 1:
         return own
     said = [1, *own] if own is not None else [0, 0, 0]
-    of_workers = gathered(context.strategy, identity.worker, identity.workers, said)
+    of_workers = gather_over_workers(context.strategy, identity.worker, identity.workers, said)
     return min(((kind, place) for there, kind, place in of_workers if there), default=None)
 
 
@@ -189,7 +189,7 @@ def _weights(built: BuildResult) -> list[Any]:
 
 def _updated_by_calls(built: BuildResult) -> list[Any]:
     """Return the TensorFlow variables that a forward pass changes."""
-    return list(built.context.keras.updated_by_calls(built.program.model))
+    return list(built.context.keras.forward_pass_variables(built.program.model))
 
 
 def _inputs(batch: Any) -> list[Any]:
