@@ -87,7 +87,7 @@ class CourseContender:
             validation_every=None,
             checkpoint_every=self._setting.epoch,
         )
-        numbers = PrecisionState(asked="float32", policy="float32")
+        precision_state = PrecisionState(requested_policy="float32", policy="float32")
         course = FitLoop(
             worker,
             self._loop,
@@ -99,8 +99,8 @@ class CourseContender:
             pace=StepsPerExecution.begin(training.steps_per_execution),
             meter=InputMeter(),
             hooks=Hooks(),
-            numbers=numbers,
-            watch=NonFiniteMonitor(numbers, (), telemetry.notice),
+            precision_state=precision_state,
+            watch=NonFiniteMonitor(precision_state, (), telemetry.notice),
         )
         return course, checkpointer
 

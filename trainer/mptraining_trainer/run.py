@@ -87,7 +87,7 @@ def run(
         input_bound_percent=trained.input_bound_percent if trained else None,
         peak_memory_bytes=peak_memory_bytes(),
         precision=_policy(trained),
-        recoveries=len(trained.numbers.recoveries) if trained and trained.numbers else None,
+        recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
     )
     telemetry.close()
     exit_stack.close()
@@ -118,7 +118,7 @@ def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None
 def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
-    numbers = trained.numbers
+    precision_state = trained.precision_state
     figures = trained.input.figures if trained.input else None
     examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
@@ -130,7 +130,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         step=trained.step,
         metrics=trained.metrics,
         strategy=job.strategy,
-        precision=numbers.policy if numbers else trained.policy or job.precision.policy,
+        precision=precision_state.policy if precision_state else trained.policy or job.precision.policy,
         keras=job.keras,
         workers=job.processes,
         replicas_in_sync=job.replicas,
@@ -147,11 +147,11 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         peak_memory_bytes=peak_memory_bytes(),
         skipped_steps=trained.skipped_steps,
         skipped_records=trained.skipped_records,
-        recoveries=len(numbers.recoveries) if numbers else 0,
-        recovered=numbers.recoveries if numbers else (),
+        recoveries=len(precision_state.recoveries) if precision_state else 0,
+        recovered=precision_state.recoveries if precision_state else (),
         loss_scale=trained.loss_scale,
         gradient_norm=trained.gradient_norm,
-        measured=numbers.measured if numbers else (),
+        measured=precision_state.trials if precision_state else (),
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
         model=trained.model,
@@ -163,7 +163,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
 def _policy(trained: Trained | None) -> str | None:
     if trained is None:
         return None
-    return trained.numbers.policy if trained.numbers else trained.policy
+    return trained.precision_state.policy if trained.precision_state else trained.policy
 
 
 def _first_record_seconds(trained: Trained | None) -> float | None:

@@ -27,7 +27,7 @@ from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.checkpoints.provenance import origin
-from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, resumed
+from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, precision_from_checkpoint
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import SkippedRecords, open_splits
@@ -47,7 +47,14 @@ from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
 from mptraining_trainer.loop.train_loop import feed
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, PrecisionState, Rollback, policies, way_back
+from mptraining_trainer.numerics.recovery import (
+    WEIGHTS_NOT_FINITE,
+    NonFinite,
+    PrecisionState,
+    Rollback,
+    plan_rollback,
+    supported_policies,
+)
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
@@ -65,7 +72,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker,
     built: BuildResult,
     hooks: Hooks,
-    numbers: PrecisionState,
+    precision_state: PrecisionState,
     available: Sequence[str],
     back: Rollback | None,
     spent: float,
@@ -122,7 +129,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         require_agreement(
             strategy,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
-            checkpoint=f"{step} {position} {numbers}",
+            checkpoint=f"{step} {position} {precision_state}",
             folder=worker.folder,
         )
 
@@ -141,20 +148,20 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             features=data.columns.describe(),
             cache=datasets.meter.cache,
             first_record_seconds=datasets.meter.first_record_seconds,
-            measured=numbers.measured,
+            measured=precision_state.trials,
         )
     elif back.locate:
         text = f"step {back.from_step}: {back.message}; running the steps after {step} one by one"
         telemetry.notice("LookingForTheCause", text)
     else:
-        numbers = back.recorded(step)
-        telemetry.emit(events.Recovered, **dict(numbers.recoveries[-1]))
+        precision_state = back.with_recovery(step)
+        telemetry.emit(events.Recovered, **dict(precision_state.recoveries[-1]))
 
     # Training
     hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fails = context.training.on_non_finite == "Fail"
-    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
+    exclusion = RecordExclusion(built, precision_state, skipped, telemetry.notice, fails=fails) if scaler else None
     fit_loop = FitLoop(
         worker,
         loop,
@@ -166,10 +173,10 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         pace=StepsPerExecution.begin(context.training.steps_per_execution),
         meter=datasets.meter,
         hooks=hooks,
-        numbers=numbers,
+        precision_state=precision_state,
         exclusion=exclusion,
         watch=NonFiniteMonitor(
-            numbers,
+            precision_state,
             available,
             telemetry.notice,
             skipped=scaler.state().skipped_steps if scaler else 0,
@@ -186,13 +193,13 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             metrics = fit_loop.run(iterator, step, position)
         finite = fit_loop.settle()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
-            raise NonFinite(fit_loop.last_step, BROKEN)
+            raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
     except NonFinite as incident:
         fit_loop.abandon()
         hooks.abandon()
         spent += fit_loop.training_seconds
         built = exclusion.built if exclusion else built
-        return _rollback(worker.identity, incident, built, fit_loop.numbers, available, checkpointer, spent)
+        return _rollback(worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent)
 
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
@@ -211,7 +218,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped_steps=fit_loop.skipped_steps,
         loss_scale=fit_loop.loss_scale,
         gradient_norm=fit_loop.gradient_norm,
-        numbers=fit_loop.numbers,
+        precision_state=fit_loop.precision_state,
         input_bound_percent=fit_loop.input_bound_percent,
         input=datasets.meter,
         skipped_records=len(skipped.records),
@@ -235,7 +242,7 @@ def _rollback(
     identity: WorkerIdentity,
     incident: NonFinite,
     built: BuildResult,
-    numbers: PrecisionState,
+    precision_state: PrecisionState,
     available: Sequence[str],
     checkpointer: Checkpointer,
     spent: float,
@@ -243,7 +250,7 @@ def _rollback(
     """Return the rollback after the last save has finished. Raise Diverged, with its location, if there is none."""
     with suppress(NonFinite):
         checkpointer.wait()
-    back = way_back(numbers, incident, available, built.context.training.on_non_finite)
+    back = plan_rollback(precision_state, incident, available, built.context.training.on_non_finite)
     if back is None:
         said = locate_nan(built, incident)
         exit_barrier(identity)
@@ -374,14 +381,16 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     context = RunContext(job, strategy, keras, datasets, share, batching, provenance, telemetry.notice)
 
     # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
-    available = policies(job, native_bfloat16=native_bfloat16())
+    available = supported_policies(job, native_bfloat16=native_bfloat16())
     checkpoints = storage.join(worker.folder, run_folder.CHECKPOINTS)
     kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
-    numbers = resumed(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
-    if numbers is None and job.precision.policy == "Measure":
-        numbers = measured(context, available, telemetry)
-    numbers = numbers or PrecisionState(asked=job.precision.policy, policy=job.precision.policy)
-    built, numbers = _built(context, numbers)
+    precision_state = precision_from_checkpoint(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
+    if precision_state is None and job.precision.policy == "Measure":
+        precision_state = measured(context, available, telemetry)
+    precision_state = precision_state or PrecisionState(
+        requested_policy=job.precision.policy, policy=job.precision.policy
+    )
+    built, precision_state = _built(context, precision_state)
     hooks = hooks_of(worker, built)
     # The claim comes last, so that a refused job can be fixed and started again in the same folder.
     worker = claim_folder(worker)
@@ -389,17 +398,17 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
     rollback, spent = None, 0.0
     while True:
-        ended = run_session(worker, built, hooks, numbers, available, rollback, spent)
+        ended = run_session(worker, built, hooks, precision_state, available, rollback, spent)
         if isinstance(ended, Trained):
             return ended
         del built, hooks
-        numbers, rollback, spent = ended.numbers, ended, ended.seconds
-        built, numbers = _built(context, numbers)
+        precision_state, rollback, spent = ended.precision_state, ended, ended.seconds
+        built, precision_state = _built(context, precision_state)
         hooks = hooks_of(worker, built)
 
 
-def _built(context: RunContext, numbers: PrecisionState) -> tuple[BuildResult, PrecisionState]:
+def _built(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Build under this precision state; return the result, and the state with the policy that it was built under."""
-    excluded = frozenset(each.record for each in numbers.excluded)
-    built = assemble(replace(context, excluded=excluded), numbers.policy, checked=numbers.checked)
-    return built, replace(numbers, policy=built.job.precision.policy)
+    excluded = frozenset(each.record for each in precision_state.excluded)
+    built = assemble(replace(context, excluded=excluded), precision_state.policy, checked=precision_state.checked)
+    return built, replace(precision_state, policy=built.job.precision.policy)

@@ -22,7 +22,7 @@ class Trained:
     skipped_records: int
     message: str
     # None for a script, which has its own loop and reads its own data.
-    numbers: PrecisionState | None = None
+    precision_state: PrecisionState | None = None
     loss_scale: float | None = None
     gradient_norm: float | None = None
     input_bound_percent: float | None = None

@@ -19,7 +19,7 @@ FINE = Execution(
 )  # fmt: skip
 HERE = Position(seed=0, epoch=0, examples=0, fingerprint="f")
 FLOAT32 = PrecisionState("float32", "float32")
-CHECKED = replace(FLOAT32, checked=True, until=40)
+CHECKED = replace(FLOAT32, checked=True, checked_until=40)
 FLOAT16 = PrecisionState("mixed_float16", "mixed_float16")
 
 
@@ -35,18 +35,18 @@ def position(steps: int) -> Position:
     return replace(HERE, examples=32 * steps)
 
 
-def incident(numbers: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> NonFinite | None:
+def incident(precision_state: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> NonFinite | None:
     """What ten steps up to `step` raise."""
     available = more.pop("available", ("float32",))
     try:
-        NonFiniteMonitor(numbers, available, Told(), **more).look(execution, step - 10, 10, position)
+        NonFiniteMonitor(precision_state, available, Told(), **more).look(execution, step - 10, 10, position)
     except NonFinite as found:
         return found
     return None
 
 
-def outcome(numbers: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> str | None:
-    found = incident(numbers, execution, step, **more)
+def outcome(precision_state: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> str | None:
+    found = incident(precision_state, execution, step, **more)
     return found and found.found
 
 
@@ -60,7 +60,7 @@ def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "change", "step", "expected"),
+    ("precision_state", "change", "step", "expected"),
     [
         (FLOAT32, {}, 50, None),
         (FLOAT32, {"loss": math.nan}, 50, "the loss is nan"),
@@ -78,9 +78,9 @@ def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
     ],
 )
 def test_what_is_worth_a_way_back(
-    numbers: PrecisionState, change: dict[str, Any], step: int, expected: str | None
+    precision_state: PrecisionState, change: dict[str, Any], step: int, expected: str | None
 ) -> None:
-    found = outcome(numbers, replace(FINE, **change), step)
+    found = outcome(precision_state, replace(FINE, **change), step)
     assert found is None if expected is None else expected in (found or "")
 
 
@@ -93,10 +93,10 @@ def test_a_fixed_scale_that_is_too_high_is_a_divergence() -> None:
 
 def test_again_is_after_the_step_at_which_it_happened() -> None:
     bad = replace(FINE, skipped_steps=1, skipped_in_a_row=1)
-    numbers = PrecisionState("mixed_bfloat16", "mixed_bfloat16", checked=True, until=40)
+    precision_state = PrecisionState("mixed_bfloat16", "mixed_bfloat16", checked=True, checked_until=40)
     both = ("float32", "mixed_bfloat16")
-    assert outcome(numbers, bad, 40, available=both) is None
-    assert "again" in (outcome(numbers, bad, 41, available=both) or "")
+    assert outcome(precision_state, bad, 40, available=both) is None
+    assert "again" in (outcome(precision_state, bad, 41, available=both) or "")
     assert outcome(CHECKED, bad, 41, available=both) is None, "no safer policy: bad batches go on being left out"
 
 

@@ -31,7 +31,7 @@ from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpo
 from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite
+from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 
@@ -206,7 +206,7 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise NonFinite(state.step, BROKEN)
+                raise NonFinite(state.step, WEIGHTS_NOT_FINITE)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
         for last in (False, False, True):
             try:

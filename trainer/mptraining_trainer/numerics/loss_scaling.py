@@ -67,7 +67,7 @@ class LossScaler:
         self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64))
         self._in_a_row.assign(tf.where(finite, tf.zeros_like(self._in_a_row), self._in_a_row + 1))
 
-    def give_back(self) -> None:
+    def undo_halving(self) -> None:
         """Undo the halving after one skipped step: a bad record caused it, not the scale."""
         if self.dynamic:
             self._scale.assign(tf.minimum(self._scale * 2.0, CEILING))

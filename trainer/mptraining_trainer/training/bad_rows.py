@@ -148,12 +148,15 @@ def described(records: Sequence[BadRecord]) -> str:
 
 
 class RecordExclusion:
-    """Record exclusion of one session that skips bad steps; `built` and `numbers` include the excluded records."""
+    """Record exclusion of one session that skips bad steps.
+
+    `built` and `precision_state` include the excluded records.
+    """
 
     def __init__(
         self,
         built: BuildResult,
-        numbers: PrecisionState,
+        precision_state: PrecisionState,
         skipped: SkippedRecords,
         notice: Callable[..., None],
         *,
@@ -161,13 +164,13 @@ class RecordExclusion:
     ) -> None:
         """With `fails`, a step that is bad without loss scaling ends the session: the job allows no skipped batch."""
         self.built = built
-        self.numbers = numbers
+        self.precision_state = precision_state
         self._skipped = skipped
         self._notice = notice
         self._fails = fails
         self._searches_left = float(_SEARCHES)
         self._noticed: set[str] = set()
-        skipped.exclude(located(built.context, [each.record for each in numbers.excluded]))
+        skipped.exclude(located(built.context, [each.record for each in precision_state.excluded]))
 
     def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> bool:
         """Return whether a step was skipped because of records that `built.feed` now excludes.
@@ -193,7 +196,7 @@ class RecordExclusion:
             self._notice_once("CauseNotFound", text)
             return False
         context = self.built.context
-        known = {each.record for each in self.numbers.excluded}
+        known = {each.record for each in self.precision_state.excluded}
         new = [record for record in found.records if record not in known]
         most = max(_MOST_AT_LEAST, int(_MOST_SHARE * context.batching.count))
         if len(known) + len(new) > most:
@@ -205,13 +208,13 @@ class RecordExclusion:
         return True
 
     def _exclude(self, step: int, records: Sequence[int]) -> None:
-        excluded = (*self.numbers.excluded, *(ExcludedRecord(record=record, step=step) for record in records))
-        self.numbers = replace(self.numbers, excluded=excluded)
-        numbers = frozenset(each.record for each in excluded)
-        self.built = replace(self.built, context=replace(self.built.context, excluded=numbers))
+        excluded = (*self.precision_state.excluded, *(ExcludedRecord(record=record, step=step) for record in records))
+        self.precision_state = replace(self.precision_state, excluded=excluded)
+        record_numbers = frozenset(each.record for each in excluded)
+        self.built = replace(self.built, context=replace(self.built.context, excluded=record_numbers))
         self.built.loop.use_masks()
         if self.built.scaler is not None:
-            self.built.scaler.give_back()
+            self.built.scaler.undo_halving()
         bad = located(self.built.context, records)
         self._skipped.exclude(bad)
         text = f"step {step}: {described(bad)} is left out from here on: {CAUSE}; see {self._skipped.manifest}"

@@ -37,7 +37,7 @@ from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ,
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
-from mptraining_trainer.numerics.recovery import job_under, policies, safer
+from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
 from mptraining_trainer.source.user_code import describe_error
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
@@ -162,7 +162,7 @@ class BuildResult:
 
 def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
     """Build model, loop and input. Every worker must call it. Raise Problem for a program that cannot train."""
-    job, keras = job_under(context.job, policy), context.keras
+    job, keras = job_with_policy(context.job, policy), context.keras
     keras.clear_session()
     keras.set_policy(policy)
     keras.set_seed(context.training.seed)
@@ -261,7 +261,9 @@ def _traced(
 
 def _unscaled(context: RunContext, name: str) -> str:
     """Return and report the policy in place of mixed_float16 for a `train_step` that gets no loss scaling."""
-    policy = safer("mixed_float16", policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
+    policy = (
+        safer_policy("mixed_float16", supported_policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
+    )
     text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
     context.notice("LossNotScaled", text, level="Warning")
     return policy

@@ -117,12 +117,12 @@ class FitLoop:
         pace: StepsPerExecution,
         meter: InputMeter,
         hooks: Hooks,
-        numbers: PrecisionState,
+        precision_state: PrecisionState,
         watch: NonFiniteMonitor,
         exclusion: RecordExclusion | None = None,
         validation: tuple[Any, int] | None = None,
     ) -> None:
-        """`numbers` is the precision state, `watch` the check for infinite and NaN values.
+        """`precision_state` is the precision state, `watch` the check for infinite and NaN values.
 
         `exclusion` excludes records that cause such values, where bad steps are skipped.
 
@@ -138,7 +138,7 @@ class FitLoop:
         self._batching = batching
         self._boundaries = boundaries
         self._pace = pace
-        self.numbers = numbers
+        self.precision_state = precision_state
         self._exclusion = exclusion
         self._watch = watch
         self._validation = validation
@@ -224,7 +224,7 @@ class FitLoop:
         """Return the loop's new feed if further records were excluded, else None. Raise NonFinite."""
         after, feed = partial(self._batching.advance, position), None
         if self._exclusion is not None and self._exclusion.look(execution, before, steps, after):
-            self.numbers, feed = self._exclusion.numbers, self._exclusion.built.feed
+            self.precision_state, feed = self._exclusion.precision_state, self._exclusion.built.feed
         self._watch.look(execution, before, steps, after, explained=feed is not None)
         return feed
 
@@ -333,8 +333,8 @@ class FitLoop:
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
-            precision=self.numbers.policy,
-            recoveries=len(self.numbers.recoveries),
+            precision=self.precision_state.policy,
+            recoveries=len(self.precision_state.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
@@ -360,13 +360,13 @@ class FitLoop:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=self.numbers.policy,
-            asked_policy=self.numbers.asked,
-            checked=self.numbers.checked,
-            checked_until=self.numbers.until,
-            recoveries=self.numbers.recoveries,
-            measured=self.numbers.measured,
-            excluded=self.numbers.excluded,
+            policy=self.precision_state.policy,
+            asked_policy=self.precision_state.requested_policy,
+            checked=self.precision_state.checked,
+            checked_until=self.precision_state.checked_until,
+            recoveries=self.precision_state.recoveries,
+            measured=self.precision_state.trials,
+            excluded=self.precision_state.excluded,
             replicas=job.replicas,
             examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,

@@ -40,7 +40,7 @@ def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry
             trials.append(judged(policy, seconds, losses, expected))
     policy = chosen(trials) if trials else available[0]
     telemetry.notice("Measured", f"{in_words(trials)}: {policy}")
-    return PrecisionState(asked="Measure", policy=policy, measured=tuple(trials))
+    return PrecisionState(requested_policy="Measure", policy=policy, trials=tuple(trials))
 
 
 def judged(policy: str, seconds: float, losses: Sequence[float], expected: Sequence[float]) -> Trial:
