@@ -23,7 +23,7 @@ from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.train import train
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(
     exit_stack.enter_context(report_storage_retries(telemetry))
     worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
     debug = bool(environment.get(launch.DEBUG))
-    trained: Trained | None = None
+    trained: TrainingResult | None = None
     try:
         wait = model_server.seconds(job, identity, environment)
         refuse_foreign_folder(worker)
@@ -115,7 +115,7 @@ def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None
         telemetry.notice("NotBest", message, level="Warning")
 
 
-def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
+def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
     precision_state = trained.precision_state
@@ -160,12 +160,12 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
 
 
-def _policy(trained: Trained | None) -> str | None:
+def _policy(trained: TrainingResult | None) -> str | None:
     if trained is None:
         return None
     return trained.precision_state.policy if trained.precision_state else trained.policy
 
 
-def _first_record_seconds(trained: Trained | None) -> float | None:
+def _first_record_seconds(trained: TrainingResult | None) -> float | None:
     seconds = trained.input.first_record_seconds if trained and trained.input else None
     return None if seconds is None else round(seconds, 3)

@@ -45,7 +45,7 @@ from mptraining_trainer.export.export import publish
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
-from mptraining_trainer.loop.train_loop import feed
+from mptraining_trainer.loop.train_loop import make_iterator
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
 from mptraining_trainer.numerics.recovery import (
     WEIGHTS_NOT_FINITE,
@@ -58,13 +58,13 @@ from mptraining_trainer.numerics.recovery import (
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop
-from mptraining_trainer.training.hooks import Hooks, hooks_of
+from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling, StepPlan
+from mptraining_trainer.training.hooks import Hooks, make_hooks
 from mptraining_trainer.training.nan_locator import locate_nan
 from mptraining_trainer.training.non_finite import NonFiniteMonitor
-from mptraining_trainer.training.policy_trials import measured
-from mptraining_trainer.training.profiling import pauses
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training.policy_trials import measure_policies
+from mptraining_trainer.training.profiling import profile_pauses
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 
@@ -74,13 +74,13 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     hooks: Hooks,
     precision_state: PrecisionState,
     available: Sequence[str],
-    back: Rollback | None,
-    spent: float,
-) -> Trained | Rollback:
+    rollback: Rollback | None,
+    spent_seconds: float,
+) -> TrainingResult | Rollback:
     """Train from the last checkpoint to the last step, or until a value is infinite or NaN.
 
-    `hooks` are those of the built model; their state is restored from the checkpoint. `back` is the rollback that
-    ended the previous session, `spent` the seconds of training before this session.
+    `hooks` are those of the built model; their state is restored from the checkpoint. `rollback` is the one that
+    ended the previous session, `spent_seconds` is the time of training before this session.
     """
     context, loop, scaler = built.context, built.loop, built.scaler
     strategy, keras, datasets = context.strategy, context.keras, context.datasets
@@ -99,8 +99,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             built.program.model,
             built.optimizer,
             loop.metrics,
-            sums=loop.sums,
-            held=hooks.weights,
+            epoch_sums=loop.epoch_sums,
+            extra_arrays=hooks.weights,
             more_optimizers=loop.more_optimizers,
         ),
         max_to_keep=job.checkpoint.max_to_keep,
@@ -111,10 +111,10 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         origin=context.origin,
     )
     first = context.first
-    if back is not None:
+    if rollback is not None:
         # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
         barrier(strategy)
-    state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
+    state = checkpointer.restore() if rollback else _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
         step = state.step
@@ -122,7 +122,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         _warn_about_batch_size(state, built, telemetry.notice)
         if scaler is not None:
             _restore_scaler(scaler, state, job.precision.policy)
-        loop.restored()
+        loop.sync_after_restore()
     boundaries = _boundaries(job, context.training, batching, step, position, with_validation=validation is not None)
 
     if job.processes > 1:
@@ -133,7 +133,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             folder=worker.folder,
         )
 
-    if back is None:
+    if rollback is None:
         telemetry.emit(
             events.Started,
             **started_fields(job, keras, strategy),
@@ -150,71 +150,72 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             first_record_seconds=datasets.meter.first_record_seconds,
             measured=precision_state.trials,
         )
-    elif back.locate:
-        text = f"step {back.from_step}: {back.message}; running the steps after {step} one by one"
+    elif rollback.locate:
+        text = f"step {rollback.from_step}: {rollback.message}; running the steps after {step} one by one"
         telemetry.notice("LookingForTheCause", text)
     else:
-        precision_state = back.with_recovery(step)
+        precision_state = rollback.with_recovery(step)
         telemetry.emit(events.Recovered, **dict(precision_state.recoveries[-1]))
 
     # Training
-    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
+    hooks.begin(boundaries, state, checkpointer.extra_arrays, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    fails = context.training.on_non_finite == "Fail"
-    exclusion = RecordExclusion(built, precision_state, skipped, telemetry.notice, fails=fails) if scaler else None
+    fail = context.training.on_non_finite == "Fail"
+    exclusion = (
+        RecordExclusion(built, precision_state, skipped, telemetry.notice, fail_on_non_finite=fail) if scaler else None
+    )
+    monitor = NonFiniteMonitor(
+        precision_state,
+        available,
+        telemetry.notice,
+        skipped=scaler.state().skipped_steps if scaler else 0,
+        dynamic=scaler is None or scaler.dynamic,
+        locate=bool(rollback and rollback.locate),
+    )
     fit_loop = FitLoop(
         worker,
         loop,
         scaler,
         checkpointer,
-        skipped=skipped,
-        batching=batching,
-        boundaries=boundaries,
-        pace=StepsPerExecution.begin(context.training.steps_per_execution),
-        meter=datasets.meter,
+        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(context.training.steps_per_execution)),
+        non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
         hooks=hooks,
-        precision_state=precision_state,
-        exclusion=exclusion,
-        watch=NonFiniteMonitor(
-            precision_state,
-            available,
-            telemetry.notice,
-            skipped=scaler.state().skipped_steps if scaler else 0,
-            dynamic=scaler is None or scaler.dynamic,
-            locate=bool(back and back.locate),
-        ),
+        skipped_records=skipped,
+        meter=datasets.meter,
         validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
     )
     if state is not None:
         fit_loop.resume(state)
-    iterator = built.feed(position, max(0, boundaries.total_steps - step))
+    iterator = built.make_iterator(position, max(0, boundaries.total_steps - step))
     try:
         with skipped.publish_at_end(), pipeline.raise_reading_problems(data, validation):
             metrics = fit_loop.run(iterator, step, position)
-        finite = fit_loop.settle()
+        finite = fit_loop.wait_for_save()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
             raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
     except NonFinite as incident:
         fit_loop.abandon()
         hooks.abandon()
-        spent += fit_loop.training_seconds
+        spent_seconds += fit_loop.training_seconds
         built = exclusion.built if exclusion else built
-        return _rollback(worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent)
+        return _rollback(
+            worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent_seconds
+        )
 
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
     # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
-    chosen = hooks.exported(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
     exit_barrier(worker.identity)
     exported = publish(worker, built.program, keras, context.example, *chosen) if worker.identity.is_chief else None
-    return Trained(
+    return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
         model=exported,
         step_seconds=fit_loop.step_seconds,
-        training_seconds=spent + fit_loop.training_seconds,
+        training_seconds=spent_seconds + fit_loop.training_seconds,
         skipped_steps=fit_loop.skipped_steps,
         loss_scale=fit_loop.loss_scale,
         gradient_norm=fit_loop.gradient_norm,
@@ -222,8 +223,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         input_bound_percent=fit_loop.input_bound_percent,
         input=datasets.meter,
         skipped_records=len(skipped.records),
-        message=hooks.ended(first_step=step, last_step=fit_loop.last_step),
-        best=hooks.chosen,
+        message=hooks.end_message(first_step=step, last_step=fit_loop.last_step),
+        best=hooks.best_to_export,
     )
 
 
@@ -245,7 +246,7 @@ def _rollback(
     precision_state: PrecisionState,
     available: Sequence[str],
     checkpointer: Checkpointer,
-    spent: float,
+    spent_seconds: float,
 ) -> Rollback:
     """Return the rollback after the last save has finished. Raise Diverged, with its location, if there is none."""
     with suppress(NonFinite):
@@ -255,7 +256,7 @@ def _rollback(
         said = locate_nan(built, incident)
         exit_barrier(identity)
         raise said from None
-    return replace(back, seconds=spent)
+    return replace(back, seconds=spent_seconds)
 
 
 def _boundaries(
@@ -286,7 +287,7 @@ def _boundaries(
         validates_at_end=training.validation_freq == 1,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
-        pauses=pauses(job.profile),
+        pauses=profile_pauses(job.profile),
     )
 
 
@@ -296,7 +297,7 @@ def _validation_iterator(
     """Return an endless iterator over masked batches, and the number of steps that covers every example once."""
     assert job.global_batch_size is not None
     size = job.global_batch_size
-    iterator = feed(
+    iterator = make_iterator(
         strategy,
         lambda: validation.validation(
             examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
@@ -338,7 +339,7 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
         scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
-def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
+def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
 
@@ -386,25 +387,25 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
     precision_state = precision_from_checkpoint(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
     if precision_state is None and job.precision.policy == "Measure":
-        precision_state = measured(context, available, telemetry)
+        precision_state = measure_policies(context, available, telemetry)
     precision_state = precision_state or PrecisionState(
         requested_policy=job.precision.policy, policy=job.precision.policy
     )
     built, precision_state = _built(context, precision_state)
-    hooks = hooks_of(worker, built)
+    hooks = make_hooks(worker, built)
     # The claim comes last, so that a refused job can be fixed and started again in the same folder.
     worker = claim_folder(worker)
 
     # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
-    rollback, spent = None, 0.0
+    rollback, spent_seconds = None, 0.0
     while True:
-        ended = run_session(worker, built, hooks, precision_state, available, rollback, spent)
-        if isinstance(ended, Trained):
+        ended = run_session(worker, built, hooks, precision_state, available, rollback, spent_seconds)
+        if isinstance(ended, TrainingResult):
             return ended
         del built, hooks
-        precision_state, rollback, spent = ended.precision_state, ended, ended.seconds
+        precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
         built, precision_state = _built(context, precision_state)
-        hooks = hooks_of(worker, built)
+        hooks = make_hooks(worker, built)
 
 
 def _built(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:

@@ -10,7 +10,7 @@ from mptraining_trainer.numerics.recovery import PrecisionState
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Figures and message of a finished training."""
 
     step: int | None

@@ -11,7 +11,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel, input_order
 
 pytestmark = pytest.mark.training
@@ -70,7 +70,7 @@ def test_a_list_of_inputs_trains_as_in_plain_fit(
         scaler=None,
         jit=False,
     )
-    loop.execute(feed(strategy, lambda: tf.data.Dataset.from_tensors(batch).repeat()), 2)
+    loop.execute(make_iterator(strategy, lambda: tf.data.Dataset.from_tensors(batch).repeat()), 2)
     for found, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.distribution.replica_variables import run_eagerly
-from mptraining_trainer.loop.batch_reduction import Part, part_of, wrap_reductions
+from mptraining_trainer.loop.batch_reduction import Part, reduce_as_part, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 
 # Rounding errors; under a mixed policy a product keeps 8 to 11 bits. Losses that are no mean differ by far more.
@@ -169,7 +169,7 @@ def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
 def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part, *, drawn: bool = False) -> float:
     tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
     inputs, labels, weights = compiled.keras_arguments(tensors)
-    with part_of(part):
+    with reduce_as_part(part):
         predictions = compiled.predictions(inputs, training=False)
         if drawn:
             predictions = tf.nest.map_structure(lambda tensor: _drawn(tensor, piece), predictions)

@@ -15,7 +15,7 @@ from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
-from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Loaded
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.distribution.strategy import started_fields
@@ -26,13 +26,13 @@ from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Added, run_script
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 _LONGEST_ERROR = 500
 
 
-def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
+def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
     telemetry.emit(events.Started, **started_fields(job, keras, strategy))
@@ -58,7 +58,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     else:
         exported = _exported(worker, context, model, policy)
-    return Trained(
+    return TrainingResult(
         step=context.step,
         metrics=context.metrics,
         model=exported,
@@ -128,7 +128,7 @@ class _Script:
         self._checkpointer: Checkpointer | None = None
         # Model and optimizer of `_checkpointer`: a script may have several, one after the other.
         self._checkpointer_of: tuple[Any, Any] = (None, None)
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCheckpoint | None = None
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
         self._reported_at = -math.inf
@@ -156,11 +156,11 @@ class _Script:
         )
 
     def before_batch(self, step: int) -> None:
-        self._profiling.before(self.first_step + step)
+        self._profiling.before_execution(self.first_step + step)
 
     def after_batch(self, step: int) -> None:
         self.step = self.first_step + step
-        self._profiling.after(self.step)
+        self._profiling.after_execution(self.step)
 
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
         job, identity = self._worker.job, self._worker.identity

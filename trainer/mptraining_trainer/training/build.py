@@ -1,8 +1,8 @@
 """Build of model, loop and input pipeline under one precision policy, again for each policy that is tried or chosen.
 
-The same job under the same policy begins with the same weights, seeds and order, whatever was built before. `compiles`,
-`sums_over_replicas` and `leave_out` decide whether XLA compiles the step; `assemble` builds a BuildResult for a
-RunContext.
+The same job under the same policy begins with the same weights, seeds and order, whatever was built before.
+`can_compile`, `report_replica_sums` and `must_disable_xla` decide whether XLA compiles the step; `assemble` builds a
+BuildResult for a RunContext.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.separable_loss import needs_sums
-from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, first_examples, gather_facts
@@ -43,7 +43,7 @@ from mptraining_trainer.source.user_code import describe_error
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
 
 
-def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
+def can_compile(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
     """Return whether XLA compiles the step. Raise InvalidProgram if the job says Always and XLA cannot.
 
     Synchronized BatchNormalization communicates with the other replicas during the forward pass, which a compiled
@@ -62,7 +62,7 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
     return False
 
 
-def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
+def report_replica_sums(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
     """Report that a loss with a count over the replicas (a mask, a sum of weights) cannot be compiled.
 
     Raise InvalidProgram if the job says Always.
@@ -72,16 +72,16 @@ def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> 
     notice("NotCompiled", f"XLA is off: {what} cannot be compiled")
 
 
-def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
+def must_disable_xla(job: ResolvedJob, xla_error: str | None, notice: Callable[[str, str], None]) -> bool:
     """Return whether XLA must be disabled because it has no kernel for an operation of the model.
 
-    `said` is XLA's error message for the step, None if there is none. Errors that are not about operations are ignored
-    here: the first step raises them again. Raise InvalidProgram if the job says Always.
+    `xla_error` is XLA's error message for the step, None if there is none. Errors that are not about operations are
+    ignored here: the first step raises them again. Raise InvalidProgram if the job says Always.
     """
-    if said is None or "unsupported operations" not in said:
+    if xla_error is None or "unsupported operations" not in xla_error:
         return False
-    found = sorted({name for match in _NO_KERNEL.findall(said) for name in match if name})
-    operations = ", ".join(found) or said.partition("\n")[0][:200]
+    found = sorted({name for match in _NO_KERNEL.findall(xla_error) for name in match if name})
+    operations = ", ".join(found) or xla_error.partition("\n")[0][:200]
     _refuse_always(
         job,
         f"a model in which XLA has no kernel for: {operations}",
@@ -155,9 +155,9 @@ class BuildResult:
     preprocess: Preprocess
     findings: tuple[Finding, ...]
 
-    def feed(self, position: Position, steps: int) -> Any:
+    def make_iterator(self, position: Position, steps: int) -> Any:
         """Return an iterator for the loop over `steps` steps from `position`."""
-        return feed(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
+        return make_iterator(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
 
 
 def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
@@ -184,7 +184,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         with _explained(job), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
-        jit = not own and compiles(job, keras, built.model, context.notice)
+        jit = not own and can_compile(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
             strategy=context.strategy,
@@ -196,7 +196,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             scaler=scaler,
             jit=jit,
             workers=job.processes,
-            timed=data.cached is None,
+            measures_waiting=data.cached is None,
         )
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
@@ -213,12 +213,12 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     sums, facts = _traced(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
-        loop.separable()
+        loop.disable_loss_sums()
     if jit and sums and job.replicas > 1:
-        sums_over_replicas(job, context.notice)
-        loop.interpret()
-    elif jit and eager and leave_out(job, loop.not_compilable(tensors), context.notice):
-        loop.interpret()
+        report_replica_sums(job, context.notice)
+        loop.disable_xla()
+    elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
+        loop.disable_xla()
     findings = tuple(preflight.warnings(facts)) if facts else ()
     return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 

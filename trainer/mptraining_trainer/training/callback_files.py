@@ -33,7 +33,7 @@ class Place:
     published: str
 
 
-def split(path: str) -> tuple[str | None, str]:
+def split_path(path: str) -> tuple[str | None, str]:
     """Return the folder of an absolute path or gs:// URI (None for a relative path), and the path below it.
 
     Elements with a placeholder, such as `{epoch}`, belong to the path below. Raise ValueError for a relative path that
@@ -52,7 +52,7 @@ def split(path: str) -> tuple[str | None, str]:
     return (f"{scheme}://" if scheme else "") + "/".join(elements[:fixed]), "/".join(elements[fixed:])
 
 
-def kept_rows(content: str, separator: str, epochs: int) -> str:
+def rows_of_first_epochs(content: str, separator: str, epochs: int) -> str:
     """Return the header of a CSVLogger's file and its rows of the first `epochs` epochs."""
     rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
     kept = rows[:1] + [row for row in rows[1:] if row and row[0].isdigit() and int(row[0]) < epochs]
@@ -64,8 +64,8 @@ def kept_rows(content: str, separator: str, epochs: int) -> str:
 class CallbackFiles:
     """Redirects the callbacks' paths into `scratch`, and publishes from there in a background thread.
 
-    `notice` reports files that could not be published. `check` must be set to a function that raises Superseded if a
-    newer attempt has claimed the run folder.
+    `notice` reports files that could not be published. `check_fence` must be set to a function that raises Superseded
+    if a newer attempt has claimed the run folder.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CallbackFiles:
         self._folder = folder
         self._scratch = scratch
         self._chief = chief
-        self.check: Callable[[], None] = lambda: None
+        self.check_fence: Callable[[], None] = lambda: None
         self._notice = notice
         self._places: list[Place] = []
         self._published: dict[Path, tuple[int, int]] = {}
@@ -95,7 +95,7 @@ class CallbackFiles:
                 continue
             given = str(getattr(callback, _ATTRIBUTES[kind]))
             try:
-                folder, below = split(given)
+                folder, below = split_path(given)
             except ValueError as error:
                 raise InvalidProgram(
                     f"{supported_callbacks.WHERE}[{number}]",
@@ -115,7 +115,7 @@ class CallbackFiles:
             setattr(callback, _ATTRIBUTES[kind], str(local))
             self._places.append(Place(scratch, folder))
 
-    def bring_back(self, callback: Any, epochs: int | None) -> None:
+    def restore_csv_log(self, callback: Any, epochs: int | None) -> None:
         """Fetch the published file of a CSVLogger, so that the logger appends after the first `epochs` epochs.
 
         None means a new training, in which only a logger with `append` continues the published file.
@@ -129,18 +129,18 @@ class CallbackFiles:
             return
         content = storage.read(uri).decode("utf-8")
         if epochs is not None:
-            content = kept_rows(content, callback.sep, epochs)
+            content = rows_of_first_epochs(content, callback.sep, epochs)
         with local.open("w", encoding="utf-8", newline="") as file:
             file.write(content)
         callback.append = True
 
     def publish(self) -> None:
         """Start to publish the changed files and return at once. Raise the error of the previous publication."""
-        self.settle()
+        self.wait()
         if self._chief and self._places:
             self._pending = self._writer.submit(self._publish)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until the publication ends, after which callbacks may write again. Raise Superseded."""
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -150,7 +150,7 @@ class CallbackFiles:
         self._writer.shutdown()
 
     def _publish(self) -> None:
-        self.check()
+        self.check_fence()
         for place in self._places:
             for path, state in _files(place.scratch):
                 if self._published.get(path) == state:
