@@ -64,9 +64,9 @@ def _train(environment: MutableMapping[str, str]) -> int:
     sys.stdout = as_whole_lines(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, identity, folder, preemption, environment)
-    wait = model_server.seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
+    wait = model_server.keep_seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
-        model_server.keep(folder, wait)
+        model_server.exec_keep(folder, wait)
     _exit_process(outcome, several=job.processes > 1)
     return outcome.exit_code
 
@@ -109,7 +109,7 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
 def _keep(folder: str, seconds: float) -> int:
     from mptraining_trainer.export import model_server
 
-    model_server.wait_here(folder, seconds)
+    model_server.wait_until_fetched(folder, seconds)
     return outcomes.SUCCEEDED.exit_code
 
 
@@ -117,7 +117,7 @@ def _model(_: MutableMapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
 
     try:
-        print(model_server.send(sys.stdout.buffer), file=sys.stderr)
+        print(model_server.write_tar(sys.stdout.buffer), file=sys.stderr)
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code
@@ -128,7 +128,7 @@ def _model_fetched(_: MutableMapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
 
     try:
-        model_server.let_go()
+        model_server.end_keep()
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code

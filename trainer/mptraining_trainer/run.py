@@ -53,7 +53,7 @@ def run(
     debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
     try:
-        wait = model_server.seconds(job, identity, environment)
+        wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)

@@ -151,7 +151,7 @@ def _unbuilt(text: str, under: Circumstances) -> str | None:
 
 
 def _keras_2(error: BaseException, text: str, under: Circumstances) -> str | None:
-    if under.legacy or not (old_names.speaks_keras_2(text) or _assigns_a_callback_s_model(error)):
+    if under.legacy or not (old_names.is_keras_2_message(text) or _assigns_a_callback_s_model(error)):
         return None
     return f"This is Keras 2 code, which tf_keras runs: set {under.set_legacy}."
 

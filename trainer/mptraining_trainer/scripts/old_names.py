@@ -76,6 +76,6 @@ def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
     return tuple(sorted(found, key=lambda each: each.line))
 
 
-def speaks_keras_2(message: str) -> bool:
+def is_keras_2_message(message: str) -> bool:
     """Return whether the message is one of Keras 3 for code that tf_keras can run."""
     return _MESSAGES.search(message) is not None

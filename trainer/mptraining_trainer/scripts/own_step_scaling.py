@@ -49,7 +49,7 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
     model.train_step = _ScaledStep(own, optimizer, notice)
 
 
-def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
+def apply_undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
     """Apply the gradients of a custom loop undivided if `compile` wrapped its optimizer in a LossScaleOptimizer.
 
     `optimizer` is the argument of `compile`. An optimizer that the program wrapped itself is not changed, nor one whose

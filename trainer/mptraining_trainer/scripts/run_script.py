@@ -24,7 +24,7 @@ from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
-from mptraining_trainer.scripts.fit_wrapper import Added, run_script
+from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
@@ -77,7 +77,7 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
         # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.
         weights = model.get_weights()
     except Exception as error:  # noqa: BLE001 - the script's model may raise any error
-        context.failed(Added.EXPORT, error)
+        context.report_failure(Addition.EXPORT, error)
         exit_barrier(worker.identity)
         return None
     exit_barrier(worker.identity)
@@ -97,7 +97,7 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
             # The next attempt has no steps left and only exports the model.
             raise
         except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
-            context.failed(Added.EXPORT, error)
+            context.report_failure(Addition.EXPORT, error)
     return None
 
 
@@ -179,7 +179,7 @@ class _Script:
             )
         )
 
-    def earlier(self, model: Any) -> Sequence[FitState]:
+    def load_earlier_fits(self, model: Any) -> Sequence[FitState]:
         self._loaded = self._checkpoints(model).load()
         if self._loaded is None:
             return ()
@@ -220,7 +220,7 @@ class _Script:
             return False
         return True
 
-    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+    def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         job = self._worker.job
         self.policy = policy
         if policy != job.precision.policy:
@@ -244,10 +244,10 @@ class _Script:
                 level="Warning",
             )
 
-    def failed(self, what: Added, error: Exception) -> None:
+    def report_failure(self, what: Addition, error: Exception) -> None:
         if isinstance(error, Superseded | Preempted):
             raise error
-        if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
+        if what == Addition.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
             # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.
             raise error
         if self._worker.job.processes > 1 and is_peer_error(error):
@@ -274,7 +274,7 @@ class _Script:
             if self._checkpointer is not None:
                 self._checkpointer.wait()
         except Exception as error:  # noqa: BLE001 - the script itself has succeeded
-            self.failed(Added.SAVE, error)
+            self.report_failure(Addition.SAVE, error)
 
     def _checkpoints(self, model: Any) -> Checkpointer:
         if self._checkpointer_of[0] is not model or self._checkpointer_of[1] is not model.optimizer:

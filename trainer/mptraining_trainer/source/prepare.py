@@ -34,7 +34,7 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
         mounted = Path(_required(environment, CONFIG_MAP_FOLDER))
         results.append(_fetch_config_map(source.config_map, mounted, _empty_source_folder(environment)))
     if source.requirements is not None:
-        packages, cache = Path(_required(environment, PACKAGES_FOLDER)), environment.get(requirements.FOLDER)
+        packages, cache = Path(_required(environment, PACKAGES_FOLDER)), environment.get(requirements.CACHE_VARIABLE)
         taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
         results.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
     return "; ".join(results) or "nothing to do"
@@ -93,8 +93,8 @@ def _unpack(path: Path, folder: Path, where: str, sha256: str, *, field: str) ->
             expected=sha256,
             next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
         )
-    unpacked = unpack(path, folder, where)
-    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {where}"
+    extraction = unpack(path, folder, where)
+    return f"{len(extraction.files):,} files, {extraction.bytes:,} bytes from {where}"
 
 
 def _copy(mounted: Path, folder: Path) -> str:

@@ -181,7 +181,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else scaler_for(job.precision, checked=checked)
-        with _explained(job), suppress(Exception) if own else nullcontext():
+        with _program_errors(job), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
         jit = not own and can_compile(job, keras, built.model, context.notice)
@@ -242,7 +242,7 @@ def _traced(
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
     tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    with _explained(job), context.strategy.scope():
+    with _program_errors(job), context.strategy.scope():
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
@@ -303,7 +303,7 @@ def _ignoring_all_but_problems() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(job: ResolvedJob) -> Iterator[None]:
+def _program_errors(job: ResolvedJob) -> Iterator[None]:
     """Convert errors of Keras or of the program to InvalidProgram, with the program's file and line."""
     try:
         yield
