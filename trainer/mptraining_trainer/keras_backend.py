@@ -44,6 +44,11 @@ class Keras:
         """Set the global precision policy; only models built afterwards follow it."""
         self.module.mixed_precision.set_global_policy(policy)
 
+    @property
+    def policy(self) -> str:
+        """The name of the global precision policy."""
+        return str(self.module.mixed_precision.global_policy().name)
+
     def clear_session(self) -> None:
         """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
         self.module.backend.clear_session()

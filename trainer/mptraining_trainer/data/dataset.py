@@ -97,7 +97,7 @@ def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable
     return progress
 
 
-class Reserved(NamedTuple):
+class ReservedBytes(NamedTuple):
     """Bytes that are reserved for a data set."""
 
     memory: int
@@ -125,8 +125,8 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
     meter = InputMeter()
 
     def datasets(
-        patterns: Sequence[str], training_columns: Columns | None, reserved: Reserved
-    ) -> tuple[Split, str, Reserved]:
+        patterns: Sequence[str], training_columns: Columns | None, reserved: ReservedBytes
+    ) -> tuple[Split, str, ReservedBytes]:
         objects = dataset_index.find(patterns)
         cache, on_disk = disk_cache(objects, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
@@ -145,10 +145,10 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
         worker.exit_stack.callback(split.reader.close)
         cached, name, in_memory = with_cache(split, data.cache, cache, reserved=reserved.memory)
         worker.exit_stack.callback(cached.reader.close)
-        return cached, name, Reserved(in_memory, on_disk if name == "Disk" else 0)
+        return cached, name, ReservedBytes(in_memory, on_disk if name == "Disk" else 0)
 
     with _in_field("spec.data.train"):
-        training, meter.cache, taken = datasets(data.train, None, Reserved(0, 0))
+        training, meter.cache, taken = datasets(data.train, None, ReservedBytes(0, 0))
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):

@@ -140,14 +140,14 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         steps: int | None = None,
-        weigh: Callable[..., Any] | None = None,
+        add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
     ) -> Any:
         """Return batches for one replica (inputs, labels, weights, and a mask if `masked`), for the replicas in turn.
 
-        `weigh` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a damaged one:
-        another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more is read than
-        they need; without `steps` it does not end.
+        `add_class_weights` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a
+        damaged one: another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more
+        is read than they need; without `steps` it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
@@ -161,7 +161,7 @@ class Split:
             masked=masked,
             preprocess=preprocess,
             training=True,
-            weigh=weigh,
+            add_class_weights=add_class_weights,
             excluded=excluded,
         )
 
@@ -183,7 +183,7 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         training: bool,
-        weigh: Callable[..., Any] | None = None,
+        add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
     ) -> Any:
         if self.cached is not None:
@@ -193,8 +193,8 @@ class Split:
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
 
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
-            if weigh is not None:
-                weights = weigh(inputs, labels)[2]
+            if add_class_weights is not None:
+                weights = add_class_weights(inputs, labels)[2]
             return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
 
         dataset = dataset.map(batch_of, num_parallel_calls=1)

@@ -103,8 +103,8 @@ def export(
         (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         if rebuilds:
             (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
-        if job.program.function:
-            _copy_source(job.program.function.entry_point.partition(":")[0], part / "source")
+        if function := job.program.function:
+            _copy_source(function.entry_point.partition(":")[0], part / "source")
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     finally:

@@ -271,12 +271,14 @@ class CompiledModel:
     @property
     def own_metrics(self) -> bool:
         """True if the model's class overrides `compute_metrics`."""
-        return type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics
+        base = self.keras.module.Model
+        return type(self.model).compute_metrics is not base.compute_metrics
 
     @property
     def own_loss(self) -> bool:
         """True if the model's class overrides `compute_loss`."""
-        return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
+        base = self.keras.module.Model
+        return type(self.model).compute_loss is not base.compute_loss
 
     @property
     def own_steps(self) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: K
         device_title=job.accelerator.title,
         compute_capability=job.accelerator.compute_capability,
         native_bfloat16=job.accelerator.kind != "cpu" or native_bfloat16(),
-        policy=keras.module.mixed_precision.global_policy().name,
+        policy=keras.policy,
         per_replica_batch=job.per_replica_batch_size or len(labels),
         widths=_widths(model, layer, keras),
         inputs=tuple(InputFacts(name, str(value.dtype), _finite(value)) for name, value in named.items()),

@@ -87,7 +87,7 @@ class LossScaler:
         self._in_a_row.assign(state.skipped_in_a_row)
 
 
-def scaler_for(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
+def make_scaler(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
     """Return the scaler for this policy; None if updates are not checked. Call it in the strategy's scope."""
     if precision.policy == "mixed_float16":
         return LossScaler(initial=precision.loss_scale, dynamic=precision.loss_scale_mode == "Dynamic")

@@ -392,7 +392,7 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
 
 def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Circumstances:
     # The policy is that of the last fitted model, or the global one that the script has set.
-    policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
+    policy = fits.policy if fits.policy not in (None, "float32") else keras.policy
     return Circumstances(
         policy=str(policy),
         policy_of_job=job.precision.policy,
@@ -403,7 +403,7 @@ def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Ci
     )
 
 
-def _failed(script: Script, folder: Path, error: Exception, under: Circumstances) -> Problem:
+def _failed(script: Script, folder: Path, error: Exception, circumstances: Circumstances) -> Problem:
     if "Mixing different tf.distribute.Strategy" in str(error):
         return InvalidProgram(
             "spec.strategy",
@@ -415,4 +415,4 @@ def _failed(script: Script, folder: Path, error: Exception, under: Circumstances
     text = "Traceback (most recent call last):\n" + "".join(lines)
     print(SecretValues.from_environment(os.environ).redact(text), file=sys.stderr, end="", flush=True)
     place = source_location(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, one_line(error), next_step=next_step(error, under) or "")
+    return Problem(place, one_line(error), next_step=next_step(error, circumstances) or "")

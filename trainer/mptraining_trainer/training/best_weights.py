@@ -35,13 +35,13 @@ class Monitor:
         """Return the word for the best value: highest or lowest."""
         return "highest" if self.mode == "max" else "lowest"
 
-    def is_better(self, value: float, than: float | None) -> bool:
+    def is_better(self, value: float, best: float | None) -> bool:
         """Return whether `value` is better; NaN and infinity never are, nor an equal value. None is the worst."""
         if not math.isfinite(value):
             return False
-        if than is None:
+        if best is None:
             return True
-        return value > than if self.mode == "max" else value < than
+        return value > best if self.mode == "max" else value < best
 
 
 def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:

@@ -36,7 +36,7 @@ from mptraining_trainer.model.compile import scale_learning_rate
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
-from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
+from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
 from mptraining_trainer.source.user_code import describe_error
 
@@ -128,7 +128,8 @@ class RunContext:
     @property
     def example(self) -> ExampleSpec:
         """The spec of one example after the job's preprocessing."""
-        return self.datasets.preprocess.example_after(self.datasets.training.columns.example_spec())
+        columns = self.datasets.training.columns
+        return self.datasets.preprocess.example_after(columns.example_spec())
 
     def order(self, seed: int) -> Order:
         """Return the order of the training records; a pass that began with one seed continues with it."""
@@ -138,8 +139,8 @@ class RunContext:
     @property
     def first(self) -> Position:
         """The position of the first example."""
-        fingerprint = self.datasets.training.dataset.fingerprint
-        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=fingerprint)
+        dataset = self.datasets.training.dataset
+        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=dataset.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         return assemble(context, _unscaled(context, type(compiled.model).__name__), checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
-        scaler = None if own else scaler_for(job.precision, checked=checked)
+        scaler = None if own else make_scaler(job.precision, checked=checked)
         with _program_errors(job), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
@@ -281,7 +282,7 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
         excluded=context.excluded,
         preprocess=preprocess,
         steps=steps,
-        weigh=_class_weights(context),
+        add_class_weights=_class_weights(context),
     )
 
 

@@ -26,7 +26,7 @@ _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBo
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Destination of a callback's files: everything below `scratch` is published below the URI `published`."""
 
     scratch: Path
@@ -81,7 +81,7 @@ class CallbackFiles:
         self._chief = chief
         self.check_fence: Callable[[], None] = lambda: None
         self._notice = notice
-        self._places: list[Place] = []
+        self._destinations: list[Destination] = []
         self._published: dict[Path, tuple[int, int]] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="callbacks")
         self._pending: Future[None] | None = None
@@ -113,7 +113,7 @@ class CallbackFiles:
             local = scratch / below
             (local if kind == "TensorBoard" else local.parent).mkdir(parents=True, exist_ok=True)
             setattr(callback, _ATTRIBUTES[kind], str(local))
-            self._places.append(Place(scratch, folder))
+            self._destinations.append(Destination(scratch, folder))
 
     def restore_csv_log(self, callback: Any, epochs: int | None) -> None:
         """Fetch the published file of a CSVLogger, so that the logger appends after the first `epochs` epochs.
@@ -123,8 +123,10 @@ class CallbackFiles:
         if supported_callbacks.kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
             return
         local = Path(callback.filename)
-        place = next(place for place in self._places if local.is_relative_to(place.scratch))
-        uri = storage.join(place.published, local.relative_to(place.scratch).as_posix())
+        destination = next(
+            destination for destination in self._destinations if local.is_relative_to(destination.scratch)
+        )
+        uri = storage.join(destination.published, local.relative_to(destination.scratch).as_posix())
         if not storage.exists(uri):
             return
         content = storage.read(uri).decode("utf-8")
@@ -137,7 +139,7 @@ class CallbackFiles:
     def publish(self) -> None:
         """Start to publish the changed files and return at once. Raise the error of the previous publication."""
         self.wait()
-        if self._chief and self._places:
+        if self._chief and self._destinations:
             self._pending = self._writer.submit(self._publish)
 
     def wait(self) -> None:
@@ -151,11 +153,11 @@ class CallbackFiles:
 
     def _publish(self) -> None:
         self.check_fence()
-        for place in self._places:
-            for path, state in _files(place.scratch):
+        for destination in self._destinations:
+            for path, state in _files(destination.scratch):
                 if self._published.get(path) == state:
                     continue
-                uri = storage.join(place.published, path.relative_to(place.scratch).as_posix())
+                uri = storage.join(destination.published, path.relative_to(destination.scratch).as_posix())
                 try:
                     storage.upload(path, uri)
                 except Superseded:

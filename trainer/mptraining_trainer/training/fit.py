@@ -48,19 +48,19 @@ class Speed:
         self._steady = InputInterval()
         self._advised = False
 
-    def add(self, took: float, waited: float | None, steps: int, step: int) -> float | None:
+    def add(self, seconds: float, waited_seconds: float | None, steps: int, step: int) -> float | None:
         """Add an execution that ended with step `step`; return the seconds per step, None for the first execution.
 
-        `took` and `waited` (for data, None if it was not measured) are in seconds.
+        `seconds` and `waited_seconds` (for data, None if it was not measured) are those of the execution.
         """
         if self._warm_since is None:
             self._warm_since = self._now(), step
             self.recent, self._steady = InputInterval.begin(self._meter), InputInterval.begin(self._meter)
             return None
-        self.recent.add(took, waited)
-        self._steady.add(took, waited)
-        self._step_seconds.append((took / steps, steps))
-        return took / steps
+        self.recent.add(seconds, waited_seconds)
+        self._steady.add(seconds, waited_seconds)
+        self._step_seconds.append((seconds / steps, steps))
+        return seconds / steps
 
     @property
     def step_seconds(self) -> float | None:

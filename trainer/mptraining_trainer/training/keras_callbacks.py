@@ -325,11 +325,11 @@ class Callbacks:
         return returned
 
     def _check(self, validated: bool) -> None:
-        schedule = self._keras.module.optimizers.schedules.LearningRateSchedule
+        schedules = self._keras.module.optimizers.schedules
         rate = getattr(self._optimizer, "_learning_rate", None)
         for number, callback in enumerate(self._callbacks):
             where, kind = f"{supported_callbacks.WHERE}[{number}]", _kind(callback)
-            if kind in supported_callbacks.NEED_CONSTANT_RATE and isinstance(rate, schedule):
+            if kind in supported_callbacks.NEED_CONSTANT_RATE and isinstance(rate, schedules.LearningRateSchedule):
                 raise InvalidProgram(
                     where,
                     f"{kind} sets the learning rate, and the optimizer's is a schedule ({type(rate).__name__})",
