@@ -24,7 +24,7 @@ from parity.results import Result, Results, figures, report, sources_digest
 from parity.source import source
 from parity.strategies import contains, drawn, simplest
 
-# More programs than this are a run by itself, which begins with each choice alone.
+# More programs than this are a separate run, which begins with each choice alone.
 SMALL = 50
 ROOT = Path(__file__).parent.parent
 

@@ -64,7 +64,7 @@ def records() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def shards(object_server: ObjectServer, records: list[bytes]) -> str:
-    """The URI of a bucket with the records in four objects, which nobody changes."""
+    """The URI of a bucket with the records in four objects, which do not change."""
     uri = object_server.create_bucket(f"shards-{next(_numbers)}")
     for number in range(SHARDS):
         part = records[number * EACH : (number + 1) * EACH]
@@ -118,7 +118,7 @@ class Test_with_some_requests_failing:
             assert reader.figures.retries > 0
         asked = proxy.counters()
         assert sum(asked.faults.values()) > 0
-        assert reader.figures.requests == asked.media_requests, "nobody else asks again, uncounted"
+        assert reader.figures.requests == asked.media_requests, "there are no uncounted retries"
         assert 0 <= asked.media_bytes - reader.figures.bytes <= asked.faults.get("Cut", 0) * LOST
 
     def test_what_arrived_is_not_asked_for_again(
@@ -239,12 +239,12 @@ class Test_an_object_that_changes_in_mid_epoch:
     def test_between_two_requests_of_one_range_too(
         self, long: DatasetIndex, records: list[bytes], proxy: StorageProxy
     ) -> None:
-        """A range that was cut goes on in the same version, or not at all."""
+        """A range that was cut continues in the same version, or not at all."""
         proxy.change(rules=[Rule(fault=Cut(after=300_000), times=3)])
         self._is_refused(long, records, "replaced", "was replaced")
 
 
-class Test_what_does_not_heal:
+class Test_what_does_not_recover:
     @pytest.mark.parametrize(("status", "message"), [(403, "no permission"), (401, "no permission")])
     def test_a_refusal_is_said_at_once(
         self, dataset: DatasetIndex, proxy: StorageProxy, status: int, message: str

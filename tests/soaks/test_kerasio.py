@@ -179,7 +179,7 @@ def bench(folder: Path, *ends: tuple[int, str, str]) -> tuple[Bench, Answers]:
 
 
 def test_a_refusal_that_names_a_field_is_followed(tmp_path: Path) -> None:
-    refused = 2, "InvalidProgram", "spec.strategy: the script opens a strategy of its own. Set strategy: None."
+    refused = 2, "InvalidProgram", "spec.strategy: the script opens its own strategy. Set strategy: None."
     here, answers = bench(tmp_path, refused, (0, "Succeeded", "the script ran to its end"))
     (script,) = scripts(tmp_path / "scripts")
     run = here.run(script, Variant("script", 2))

@@ -257,7 +257,7 @@ def test_a_checkpoint_of_another_model(
 def test_a_bucket_that_never_answers(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake in the first attempt, which nothing but its author can mend; in a later one it may heal."""
+    """A mistake of the user in the first attempt; in a later one the service may recover."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")

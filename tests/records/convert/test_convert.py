@@ -208,7 +208,7 @@ class Test_a_conversion_to_a_bucket:
         for stored in storage.glob(f"{out}/*.tfrecord"):
             assert sidecar.load(stored) is not None
 
-    def test_with_other_arguments_begins_anew(self, rows: str, bucket: str) -> None:
+    def test_with_other_arguments_starts_again(self, rows: str, bucket: str) -> None:
         out = f"{bucket}/out"
 
         def kill(done: int, _: int | None) -> None:

@@ -89,7 +89,7 @@ class Test_workers:
             built = list(pool.map(lambda worker: dataset_index.build(patterns, worker=worker, workers=2), range(2)))
         assert [dataset.count for dataset in built] == [2 * len(RECORDS)] * 2
 
-    def test_find_all_by_themselves_where_nobody_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_scans_everything_where_none_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         patterns = _write(bucket)
 
         def refused(shard: object) -> None:

@@ -167,7 +167,7 @@ def test_each_way_of_credentials_works_and_says_what_is_missing(
             ),
         ),
         "external account, as the service account": (external("acting", kubernetes.token(ours), TRAINER), {}, WORKS),
-        "external account, by itself": (external("itself", kubernetes.token(ours), None), {}, WORKS),
+        "external account alone": (external("itself", kubernetes.token(ours), None), {}, WORKS),
         "external account without a role": (external("no-role", kubernetes.token(theirs), None), {}, no_role(STRANGER)),
         "external account that may not act": (
             external("not-acting", kubernetes.token(theirs), TRAINER),

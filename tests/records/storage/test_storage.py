@@ -236,7 +236,7 @@ class Test_buckets:
             with pytest.raises(InvalidData):
                 storage.glob(pattern)
 
-    def test_an_unreachable_endpoint_may_heal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreachable_endpoint_may_recover(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{_closed_port()}")
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
         with pytest.raises(StorageUnavailable, match="cannot be reached"):

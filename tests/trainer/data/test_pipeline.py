@@ -197,7 +197,7 @@ def test_augmentation_is_the_same_for_two_workers(files: Path) -> None:
             assert np.array_equal(apart[worker][step][1], labels[worker::2])
 
 
-def test_every_pass_and_every_seed_augments_anew(files: Path) -> None:
+def test_every_pass_and_every_seed_augments_differently(files: Path) -> None:
     data, augment = split(files, "Memory"), Preprocess(noisy)
 
     def noise(batches: list[Batch]) -> dict[int, tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""Which tensors the records hold, and what is said when they do not hold what the job says."""
+"""Which tensors the records hold, and the errors if they do not match the job."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Told:
 
 
 @pytest.mark.parametrize("own_strategy", [False, True])
-def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...], own_strategy: bool) -> None:
+def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_strategy: bool) -> None:
     """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
 
     A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
@@ -91,7 +91,7 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
     assert len(held) == (0 if own_strategy else 3)
 
 
-def test_a_worker_that_nobody_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
+def test_a_worker_that_no_other_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
     told = Told(leave=3.0)
     with pytest.raises(Preempted, match="has not reached this worker yet"):
         wait_for_peers(
@@ -155,7 +155,7 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_why_nobody_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_no_worker_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection_error(f"127.0.0.1:{listening}") is None
     assert connection_error(hosts[0]) == "its machine answers, the worker does not listen yet"
     for error, said in (

@@ -62,7 +62,7 @@ def test_the_loop_hears_of_a_sigterm_and_leaves_by_itself() -> None:
         assert process.wait(240) == 9
 
 
-def test_without_a_sigterm_nobody_is_asked() -> None:
+def test_without_a_sigterm_no_stop_is_requested() -> None:
     with watching("print(preemption.stop_requested(), flush=True)", grace=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "False\n"

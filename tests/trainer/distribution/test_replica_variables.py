@@ -1,4 +1,4 @@
-"""Values that every replica keeps apart: saved apart, restored apart, shared anew among another number of replicas."""
+"""Values that differ between replicas: saved and restored per replica, redistributed over other numbers of them."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def run_plainly(python: Path | str, folder: Path, code: str) -> str:
 
 
 def answers(python: Path | str, folder: Path, load_code: str) -> Any:
-    """What the model, loaded by that code in a process of its own, answers to the inputs that `expected` kept."""
+    """What the model, loaded by that code in a separate process, answers to the inputs that `expected` kept."""
     return pytest.approx(json.loads(run_plainly(python, folder, ANSWER.format(load=load_code))), rel=1e-4)
 
 

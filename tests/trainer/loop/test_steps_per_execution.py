@@ -15,7 +15,7 @@ every = st.none() | st.integers(1, 50)
 
 @given(st.none() | st.integers(1, 5000), st.lists(st.floats(1e-300, 30.0), max_size=20))
 def test_a_call_never_takes_more_than_about_a_second(named: int | None, step_seconds: list[float]) -> None:
-    """As measured last; a step that is slow by itself is never fused with another."""
+    """As measured last; a step that alone is slow is never fused with another."""
     pace = StepsPerExecution.begin(named)
     assert pace.steps == 1, "nothing is known of a step before the first"
     for seconds in step_seconds:
@@ -46,7 +46,7 @@ def test_a_pace_that_the_job_names_is_kept_up_to_a_second(step_seconds: float, s
     said = pace.limit_notice(step_seconds)
     assert (said is None) == (steps == 32)
     assert said is None or said.startswith("32 steps, as stepsPerExecution says, take longer than 1 s")
-    assert StepsPerExecution.begin(None).limit_notice(step_seconds) is None, "nobody asked for another number"
+    assert StepsPerExecution.begin(None).limit_notice(step_seconds) is None, "the job sets no number"
 
 
 pauses = st.lists(st.integers(0, 410), max_size=3).map(tuple)

@@ -217,7 +217,7 @@ def test_the_gradient_norm_is_that_of_the_whole_batch(
 
 
 def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
-    """Keras 3 by itself clips the share of each replica and sums afterwards."""
+    """Keras 3 clips the share of each replica and sums afterwards."""
     one, many = (Rig(keras, replicas=replicas, clipnorm=0.05) for replicas in (1, 4))
     for rig in (one, many):
         rig.loop.execute(rig.batches, 4)
@@ -333,7 +333,7 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
         assert result["accuracy"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
 
 
-def test_evaluation_is_left_between_two_calls_and_begun_anew(keras: Keras) -> None:
+def test_evaluation_stops_between_two_calls_and_starts_again(keras: Keras) -> None:
     inputs, labels = examples(BATCH * 8)
     rig = Rig(keras, replicas=2)
     feed = rig.batches_of((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2)
@@ -369,7 +369,7 @@ def test_a_compiled_step_is_the_same_step(keras: Keras, replicas: int) -> None:
     assert same(plain.weights(), compiled.weights(), 1e-5)
 
 
-def test_metrics_begin_anew_with_an_epoch(keras3: Keras) -> None:
+def test_metrics_are_reset_at_an_epoch(keras3: Keras) -> None:
     rig = Rig(keras3, replicas=2)
     rig.loop.execute(rig.batches, 8)
     rig.loop.reset_metrics()

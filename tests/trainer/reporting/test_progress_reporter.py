@@ -250,7 +250,7 @@ def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
     assert operator.steps == [1, 3]
 
 
-def test_the_token_is_read_anew_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
+def test_the_token_is_read_again_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
     reporter = start()
     reporter.on_event(said(1))
     operator.wait(1)
@@ -282,7 +282,7 @@ def test_a_refused_token_is_not_shown_again(
 
 
 @pytest.mark.parametrize("status", [400, 413])
-def test_reports_that_nobody_wants_end_for_good(
+def test_unwanted_reports_end_for_good(
     operator: Operator, start: Start, token_file: Path, notices: Notices, status: int
 ) -> None:
     operator.answers = [(status, {}, "no JSON")]
@@ -380,7 +380,7 @@ def test_a_stranger_is_told_nothing(operator: Operator, start: Start, notices: N
 
 
 @pytest.mark.parametrize("certificate", ["", "no PEM"])
-def test_without_a_certificate_nobody_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
+def test_without_a_certificate_no_server_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
     start(certificate=certificate).on_event(said(1))
     notices.wait()
 
@@ -415,7 +415,7 @@ def test_nothing_is_said_after_the_end(operator: Operator, start: Start, notices
     assert notices.said == []
 
 
-def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, start: Start) -> None:
+def test_an_operator_that_never_answers_delays_nothing(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
     reporter = start()
     reporter.on_event(finished())
@@ -449,7 +449,7 @@ def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
     assert not file.exists()
 
 
-def test_nobody_is_told_where_nobody_listens() -> None:
+def test_without_a_listener_nothing_is_reported() -> None:
     assert Reporter.from_environment({}, Notices()) is None
 
 

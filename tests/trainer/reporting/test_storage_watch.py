@@ -41,7 +41,7 @@ def test_a_service_that_never_answered_the_first_attempt_is_a_mistake() -> None:
     )
 
 
-def test_what_may_heal_stays_so(tmp_path: Path) -> None:
+def test_other_problems_are_unchanged(tmp_path: Path) -> None:
     later = SEAT.model_copy(update={"attempt": 2})
     full = StorageUnavailable(str(tmp_path), "the disk is full")
     other = Problem("", "something else")

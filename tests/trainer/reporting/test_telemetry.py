@@ -75,7 +75,7 @@ def test_a_notice_is_said_once() -> None:
     for message in ("one", "one", "two"):
         voice.notice("Topic", message, level="Warning")
     voice.notice("Topic", "only so that you know")
-    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what somebody may want to mend"
+    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what a user may want to fix"
     said = [events.parse(line) for line in stream.getvalue().splitlines()]
     assert [(one.level, one.topic, one.message) for one in said if isinstance(one, events.Notice)] == [
         ("Warning", "Topic", "one"),
@@ -137,7 +137,7 @@ def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
 
 
 def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
-    """What was said, and what stands in the termination log."""
+    """The reported events, and the content of the termination log."""
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, termination_log=str(path), stream=stream)
     voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)

@@ -74,7 +74,7 @@ model.fit(np.ones((4, 3)), np.ones((4, 1)))
 
 
 class Recorder:
-    """A Context that writes down what it is told; `done` are the epochs of the fits of an earlier attempt."""
+    """A Context that records its calls; `done` are the epochs of the fits of an earlier attempt."""
 
     def __init__(self, *, done: Sequence[int] = (), stop_after: int | None = None, restores: bool = True) -> None:
         self.states = [FitState(epochs=epochs, history={"loss": [9.0] * epochs}) for epochs in done]
@@ -195,7 +195,7 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
         ([3], [[3, 1], [3, 2]], [True]),
         ([3, 1], [[3, 2]], [False, True]),
         ([3, 2], [], [False, True]),
-        # The first fit stopped early, by a callback of its own: nobody makes up for it.
+        # The first fit stopped early, by its own callback: its epochs are not made up for.
         ([1, 1], [[1, 2]], [False, True]),
     ],
 )

@@ -98,7 +98,7 @@ def test_an_image_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         install("requirements.txt", written(tmp_path, "anything"), tmp_path / "packages")
 
 
-def test_a_package_that_nobody_has(tmp_path: Path) -> None:
+def test_a_package_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(InvalidProgram, match="pip: No matching distribution found for mptraining-test-nothing"):
         install("requirements.txt", written(tmp_path, "mptraining-test-nothing"), tmp_path / "packages")
 

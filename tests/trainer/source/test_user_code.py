@@ -30,7 +30,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()
     (tmp_path / "flowers" / "model.py").write_text(FLOWERS)
-    (tmp_path / "needy.py").write_text("import a_package_nobody_has\n")
+    (tmp_path / "needy.py").write_text("import a_package_that_does_not_exist\n")
     (tmp_path / "broken.py").write_text("def build(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -49,7 +49,7 @@ def test_a_function_by_its_name() -> None:
         ("flowers.modle:build", "Did you mean 'model'?"),
         ("flowers.model:biuld", "Did you mean 'build'?"),
         ("flowers.model:LAYERS", "expected a function"),
-        ("needy:build", "Add 'a_package_nobody_has' to source.requirements"),
+        ("needy:build", "Add 'a_package_that_does_not_exist' to source.requirements"),
         ("needy:build", "needy.py:1"),
         ("broken:build", "broken.py:1"),
     ],

@@ -1,4 +1,4 @@
-"""Where the files of callbacks go, and how a CSV file goes on after a restart."""
+"""Where the files of callbacks go, and how a CSV file continues after a restart."""
 
 from __future__ import annotations
 

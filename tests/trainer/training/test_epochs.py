@@ -1,4 +1,4 @@
-"""Every record once in every epoch and in the same order, whoever reads it and wherever reading began.
+"""Every record once in every epoch and in the same order, for any number of readers and any first position.
 
 From real files, through the index, by streams, as the trainer's input cuts them; without TensorFlow's pipeline.
 """

@@ -54,6 +54,6 @@ def test_an_unknown_metric_is_named_with_those_there_are() -> None:
         monitor("val_loss", {"accuracy": None}, validated=False, where="spec.export.monitor")
 
 
-def test_a_metric_that_nobody_knows_is_taken_to_go_down_and_not_for_sure() -> None:
+def test_an_unknown_metric_is_taken_to_go_down_and_marked_as_a_guess() -> None:
     assert monitor("lift", {"lift": None}, validated=False, where="") == Monitor("lift", "min", is_mode_known=False)
     assert monitor("accuracy", {"accuracy": "up"}, validated=False, where="") == Monitor("accuracy", "max")

@@ -182,7 +182,7 @@ def test_a_batch_that_makes_nan_is_left_out_and_nothing_else_changes(start: Star
     assert len(done.all(events.Started)) == 1
 
 
-def test_without_a_checkpoint_training_begins_anew(start: Start) -> None:
+def test_without_a_checkpoint_training_starts_again(start: Start) -> None:
     done = start("poisoned", poisoned={25: np.inf}, every=100)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(2, 0, "float32")]
@@ -191,7 +191,7 @@ def test_without_a_checkpoint_training_begins_anew(start: Start) -> None:
 
 
 def test_what_was_found_out_survives_a_restart(start: Start) -> None:
-    """The attempt after it goes on looking at every update, as the undisturbed run does."""
+    """The next attempt continues to check every update, as the undisturbed run does."""
     poisoned = {POISONED: np.nan, 250: np.nan}
     whole = start("whole", poisoned=poisoned)
     start("parts", poisoned=poisoned, epochs=None, totalSteps=10)

@@ -96,7 +96,7 @@ def test_the_range_is_recorded_and_published_with_its_place(tmp_path: Path) -> N
     assert topic == "Profiled"
     assert message == (
         f"steps 3 to 6 are in {tmp_path}/tensorboard/plugins/profile/2-steps-3-6/worker-0.xplane.pb; "
-        f"look with: tensorboard --logdir {tmp_path}/tensorboard"
+        f"view with: tensorboard --logdir {tmp_path}/tensorboard"
     )
 
 

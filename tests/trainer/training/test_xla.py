@@ -1,4 +1,4 @@
-"""Whether a step is compiled, and what is said where it cannot be."""
+"""Whether a step is compiled, and the notice if it cannot be."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_a_step_is_compiled_where_it_can_be(
         job(wanted, replicas), keras, model(keras, synchronized=synchronized), lambda *words: said.append(words)
     )
     assert found == compiled
-    aloud = wanted == "Auto" and not compiled
+    is_reported = wanted == "Auto" and not compiled
     expected = "XLA is off: synchronized BatchNormalization (norm) cannot be compiled"
-    assert said == ([("NotCompiled", expected)] if aloud else [])
+    assert said == ([("NotCompiled", expected)] if is_reported else [])
 
 
 def test_asking_for_what_cannot_be_compiled_is_refused_with_the_layer(keras: Keras) -> None:

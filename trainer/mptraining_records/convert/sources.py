@@ -197,7 +197,7 @@ class Arrays:
                 uri,
                 f"arrays of unequal length: {found}" if found else "no array in it",
                 expected="one row of every array for each record",
-                next_step="Save each split to a file of its own" if found else "",
+                next_step="Save each split to a separate file" if found else "",
             )
         self.count = next(iter(lengths.values()))
         self.label = choose_label(uri, list(arrays), label)

@@ -215,7 +215,7 @@ class SkippedRecords:
         if len(damaged) > self._reported and (last or not self._reported):
             self._reported = len(damaged)
             counted = "1 damaged record" if len(damaged) == 1 else f"{len(damaged)} damaged records"
-            text = f"{counted} left out, the first in {damaged[0].uri}; all are named in {self.manifest}"
+            text = f"{counted} skipped, the first in {damaged[0].uri}; all are named in {self.manifest}"
             self._worker.telemetry.notice("BadRecordsSkipped", text, level="Warning")
 
     @contextmanager

@@ -46,7 +46,7 @@ class StepsPerExecution:
             return None
         return (
             f"{self.limit} steps, as stepsPerExecution says, take longer than {LONGEST_SECONDS:g} s; calls are kept "
-            "shorter, so that a machine that is taken away has time to save"
+            "shorter, so that a preempted machine has time to save"
         )
 
 

@@ -113,7 +113,7 @@ class Loop:
         # The number of steps whose losses are summed, each weighted by its share of real rows.
         self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
-        # Variables that a forward pass changes by itself; a skipped step must restore them.
+        # Variables that a forward pass changes; a skipped step must restore them.
         moved = keras.forward_pass_variables(model) if scaler else []
         self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
         self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []

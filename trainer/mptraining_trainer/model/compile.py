@@ -116,7 +116,7 @@ def compile_model(
         if type(model).compile is not keras.module.Model.compile:
             raise InvalidProgram(
                 _ENTRY_POINT,
-                f"{type(model).__name__} has a `compile` of its own, and the job or the returned dict names more",
+                f"{type(model).__name__} has its own `compile`, and the job or the returned dict names more",
                 next_step="Name loss and metrics in the program's compile alone.",
             )
         before = _compiled_arguments(keras, model)

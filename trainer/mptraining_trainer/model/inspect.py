@@ -223,7 +223,7 @@ def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, n
             if built.compiled is not None and "train_step" in built.compiled.own_steps:
                 raise InvalidSpec(
                     "spec.program.function",
-                    f"{type(built.model).__name__} has a train_step of its own, which only training can check",
+                    f"{type(built.model).__name__} has its own train_step, which only training can check",
                     next_step="Use `mptj check` without --deep.",
                 )
             found.append(_policy_facts(built, keras, example, policy))

@@ -125,7 +125,7 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
     if named not in ("auto", "none"):
         raise InvalidProgram(
             "spec.data.preprocess",
-            f"{named!r}, but the program returns a 'preprocess' of its own",
+            f"{named!r}, but the program returns its own 'preprocess'",
             next_step="Leave one of them out.",
         )
     return check_signature(own)

@@ -6,7 +6,7 @@
                      device supports
     no safer policy  continue to skip bad batches; when they persist, the run has diverged
 
-Under every policy, a record that makes a batch non-finite by itself is excluded, see `training.bad_rows`.
+Under every policy, a record that alone makes a batch non-finite is excluded, see `training.bad_rows`.
 
 Under mixed_float16 every update is checked from the start and loss scaling skips a few, so only persistent skips are an
 incident, and the next policy follows immediately. A run therefore has at most three recoveries. With `Fail` there is
@@ -119,7 +119,7 @@ def plan_rollback(
             return None
         return Rollback(checked, incident.step, incident.found, locate=True)
     if not state.skips_non_finite:
-        message = f"{incident.found}; batches that do this are left out from here on"
+        message = f"{incident.found}; such batches are skipped from here on"
         return Rollback(checked, incident.step, message)
     policy = safer_policy(state.policy, available)
     if policy is None:

@@ -407,7 +407,7 @@ def _failed(script: Script, folder: Path, error: Exception, circumstances: Circu
     if "Mixing different tf.distribute.Strategy" in str(error):
         return InvalidProgram(
             "spec.strategy",
-            f"{script.path} opens a tf.distribute strategy of its own inside the job's",
+            f"{script.path} opens its own tf.distribute strategy inside the job's",
             next_step="Set strategy: None, or take the strategy out of the script.",
         )
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]

@@ -106,7 +106,7 @@ def _warn_about_export(worker: Worker, model: str) -> None:
     if about["policy"] != "float32":
         worker.telemetry.notice(
             "NotFloat32",
-            f"the exported model computes under {about['policy']}: its layers keep a policy of their own",
+            f"the exported model computes under {about['policy']}: its layers keep their own policy",
             level="Warning",
         )
     if about["main"] not in ("model.keras", "saved_model"):

@@ -217,7 +217,7 @@ class RecordExclusion:
             self.built.scaler.undo_halving()
         bad = locate_records(self.built.context, records)
         self._skipped.exclude(bad)
-        text = f"step {step}: {describe_records(bad)} is left out from here on: {CAUSE}; see {self._skipped.manifest}"
+        text = f"step {step}: {describe_records(bad)} is skipped from here on: {CAUSE}; see {self._skipped.manifest}"
         self._notice("RecordExcluded", text, level="Warning")
 
     def _notice_once(self, topic: str, text: str) -> None:

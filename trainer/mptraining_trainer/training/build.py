@@ -265,7 +265,7 @@ def _unscaled(context: RunContext, name: str) -> str:
     policy = (
         safer_policy("mixed_float16", supported_policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
     )
-    text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
+    text = f"{policy} instead of mixed_float16: {name} has its own train_step, whose loss is not scaled here"
     context.notice("LossNotScaled", text, level="Warning")
     return policy
 

@@ -342,7 +342,7 @@ class FitLoop:
         exit_barrier(self._worker.identity)
         self.wait_for_save()
         return Preempted(
-            f"step {step}", "this machine is being taken away; saved", next_step="The next attempt resumes from here."
+            f"step {step}", "this machine is being preempted; saved", next_step="The next attempt resumes from here."
         )
 
     def _record(self, execution: Execution) -> None:

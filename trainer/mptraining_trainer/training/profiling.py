@@ -108,7 +108,7 @@ class Profiling:
         except (Problem, OSError, ValueError) as error:
             self._not_profiled(str(error))
             return
-        message = f"steps {first} to {last} are in {to}; look with: tensorboard --logdir {folder}"
+        message = f"steps {first} to {last} are in {to}; view with: tensorboard --logdir {folder}"
         worker.telemetry.notice("Profiled", message)
 
     def _give_up(self, why: str) -> None:
