@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, is_per_replica
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, is_per_replica, shape_matches
 from mptraining_trainer.loop.step import RunningSum
 
 pytestmark = pytest.mark.training
@@ -87,8 +87,8 @@ def test_another_number_of_replicas_shares_what_there_was(
 def test_what_fits() -> None:
     apart = variable(mirrored(2), SUM)
     plain = tf.Variable([1.0, 2.0])
-    assert [fits(apart, shape) for shape in ([2], [5, 2], [2, 3], [3])] == [True, True, False, False]
-    assert [fits(plain, shape) for shape in ([2], [5, 2])] == [True, False]
+    assert [shape_matches(apart, shape) for shape in ([2], [5, 2], [2, 3], [3])] == [True, True, False, False]
+    assert [shape_matches(plain, shape) for shape in ([2], [5, 2])] == [True, False]
 
 
 def test_a_running_sum_is_exact_and_the_same_however_it_is_cut() -> None:

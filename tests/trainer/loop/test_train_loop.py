@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.data.input_stats import InputSince
+from mptraining_trainer.data.input_stats import InputInterval
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
@@ -417,7 +417,7 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
         dataset = dataset.prefetch(4)
     batches = make_iterator(rig.strategy, lambda: dataset.map(lambda inputs, labels: (inputs, labels, ())))
     rig.loop.execute(batches, 1)
-    since = InputSince()
+    since = InputInterval()
     before = time.monotonic()
     execution = rig.loop.execute(batches, 5)
     since.add(time.monotonic() - before, execution.waited_seconds)

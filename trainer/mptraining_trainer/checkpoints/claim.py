@@ -39,7 +39,7 @@ def claim_folder(worker: Worker) -> Worker:
     storage.write(storage.join(worker.folder, run_folder.JOB), worker.job.to_json().encode())
     if worker.job.training and worker.job.training.resume == "Never":
         if checkpoints(kept):
-            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old checkpoints are deleted")
+            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the old checkpoints are deleted")
         below = {each.uri.removeprefix(f"{kept}/").partition("/")[0] for each in storage.list_objects(kept)}
         for name in sorted(below - {fence.FENCE}):
             storage.delete_prefix(storage.join(kept, name))
