@@ -17,8 +17,7 @@ from mptraining_records.index.bad_records import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import gcs_clients, storage
-from mptraining_records.storage import ranges as records_fetch
+from mptraining_records.storage import gcs_clients, ranges, storage
 from mptraining_records.storage.ranges import RANGE, STREAMS, Traffic, fetch
 from mptraining_records.tfrecord import framing
 from testbed.object_server import ObjectServer
@@ -278,13 +277,13 @@ class Test_what_does_not_recover:
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
         proxy.change(refusing=True)
         began: set[str] = set()
-        filled = records_fetch._fill
+        filled = ranges._fill
 
         def filling(uri: str, start: int, *others: Any) -> None:
             began.add(f"{uri} {start}")
             filled(uri, start, *others)
 
-        monkeypatch.setattr(records_fetch, "_fill", filling)
+        monkeypatch.setattr(ranges, "_fill", filling)
         uri = dataset.shards[0].object.uri
         with pytest.raises(StorageUnavailable):
             fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())

@@ -391,7 +391,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     precision_state = precision_state or PrecisionState(
         requested_policy=job.precision.policy, policy=job.precision.policy
     )
-    built, precision_state = _built(context, precision_state)
+    built, precision_state = _build(context, precision_state)
     hooks = make_hooks(worker, built)
     # The claim comes last, so that a refused job can be fixed and started again in the same folder.
     worker = claim_folder(worker)
@@ -404,11 +404,11 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
             return ended
         del built, hooks
         precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
-        built, precision_state = _built(context, precision_state)
+        built, precision_state = _build(context, precision_state)
         hooks = make_hooks(worker, built)
 
 
-def _built(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
+def _build(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Build under this precision state; return the result, and the state with the policy that it was built under."""
     excluded = frozenset(each.record for each in precision_state.excluded)
     built = assemble(replace(context, excluded=excluded), precision_state.policy, checked=precision_state.checked)

@@ -246,7 +246,7 @@ def test_without_a_checkpoint_they_start_again_and_trials_do_not_call_them(
     train: Train, data_with: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "float32")
+    monkeypatch.setattr(policy_trials, "choose_policy", lambda trials: "float32")
     once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
     done = train("telling", **once, **data_with(np.inf))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message

@@ -267,7 +267,7 @@ def test_fail_names_the_weight_that_an_update_made_infinite(start: Start) -> Non
 
 def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "mixed_bfloat16")
+    monkeypatch.setattr(policy_trials, "choose_policy", lambda trials: "mixed_bfloat16")
     measured = start("measured", policy="Measure", epochs=None, totalSteps=10)
     assert measured.outcome == outcomes.SUCCEEDED, measured.message
     trials = measured.all(events.Started)[0].measured
@@ -278,7 +278,9 @@ def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypa
     assert "Measured" in measured.topics
     assert same(measured, start("told", policy="mixed_bfloat16", epochs=None, totalSteps=10))
 
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: pytest.fail("an attempt that resumes measures nothing"))
+    monkeypatch.setattr(
+        policy_trials, "choose_policy", lambda trials: pytest.fail("an attempt that resumes measures nothing")
+    )
     rest = start("measured", policy="Measure")
     assert (rest.all(events.Started)[0].precision, "Measured" in rest.topics) == ("mixed_bfloat16", False)
     assert rest.result.measured == trials

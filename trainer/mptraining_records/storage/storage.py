@@ -215,14 +215,14 @@ def glob(pattern: str) -> list[StoredObject]:
     folders, missed = [folder], (folder, elements[0])
     for element in elements[:-1]:
         missed = (folders[0], element)
-        folders = [join(parent, name) for parent in folders for name in _match(_level(parent)[0], element)]
+        folders = [join(parent, name) for parent in folders for name in _match(_list_folder(parent)[0], element)]
         if not folders:
             break
     else:
         missed = (folders[0], elements[-1])
         found = []
         for parent in folders:
-            objects = {each.name: each for each in _level(parent)[1]}
+            objects = {each.name: each for each in _list_folder(parent)[1]}
             found += [objects[name] for name in _match(objects, elements[-1])]
         if found:
             return sorted(found, key=lambda each: each.uri)
@@ -261,7 +261,7 @@ def _match(names: Iterable[str], element: str) -> list[str]:
     return [name for name in names if name == element] or matching
 
 
-def _level(folder: str) -> tuple[list[str], list[StoredObject]]:
+def _list_folder(folder: str) -> tuple[list[str], list[StoredObject]]:
     """List the names of the folders, and the objects, directly in `folder`."""
     if is_remote(folder):
         keys, objects = gcs.list_folder(folder)
@@ -284,7 +284,7 @@ def _local(found: Iterable[local.Found]) -> list[StoredObject]:
 
 
 def _nearest_names(folder: str, element: str) -> str:
-    names, objects = _level(folder)
+    names, objects = _list_folder(folder)
     present = sorted(names) + sorted(each.name for each in objects)
     if not present:
         return f"{folder} is empty or does not exist"

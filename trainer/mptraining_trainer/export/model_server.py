@@ -82,7 +82,7 @@ def wait_until_fetched(folder: str, wait: float) -> None:
 
 def write_tar(stream: BinaryIO) -> str:
     """Write the kept model as a tar; return the SHA-256 of its bytes. Raise InvalidData if no model is kept here."""
-    folder = Path(_kept()["folder"], run_folder.MODEL)
+    folder = Path(_read_kept()["folder"], run_folder.MODEL)
     digest = _Digest(stream)
     with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for path in sorted(folder.rglob("*")):
@@ -94,7 +94,7 @@ def write_tar(stream: BinaryIO) -> str:
 
 def end_keep() -> None:
     """End the `keep` process after the model was fetched. Raise InvalidData if no model is kept here."""
-    os.kill(int(_kept()["pid"]), signal.SIGUSR1)
+    os.kill(int(_read_kept()["pid"]), signal.SIGUSR1)
 
 
 class _Digest:
@@ -116,7 +116,7 @@ def _file() -> Path:
     return Path(tempfile.gettempdir(), "mptraining-model.json")
 
 
-def _kept() -> dict[str, str]:
+def _read_kept() -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -34,7 +34,7 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
 
     def on_replica() -> None:
         try:
-            found.append(_checked(compiled, batch, parts, padded=padded))
+            found.append(_check(compiled, batch, parts, padded=padded))
         except InvalidProgram as problem:
             found.append(problem)
 
@@ -47,17 +47,17 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
     return found[0]
 
 
-def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+def _check(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
     rows = len(tf.nest.flatten(batch[0])[0]) // 2 * 2
     if rows == 0:
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
     # A list, since every order may find a reason to refuse.
-    sums = [_checked_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
+    sums = [_check_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
     return any(sums)
 
 
-def _checked_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int, *, padded: bool) -> bool:
+def _check_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int, *, padded: bool) -> bool:
     inputs, labels, weights = batch
     if not isinstance(weights, tuple):
         # The weights are varied, so that two halves do not have the same weight by chance.
@@ -123,10 +123,10 @@ def _loss_of(
     # time.
     for piece in pieces:
         recorded: list[Any] = []
-        _piece(compiled, batch, piece, _part(pieces, _recording(recorded), padded=padded), drawn=drawn)
+        _piece(compiled, batch, piece, _part(pieces, _record_means(recorded), padded=padded), drawn=drawn)
         seen.append(recorded)
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
-    parts = [_part(pieces, _replaying(means), padded=padded) for _ in pieces]
+    parts = [_part(pieces, _replay_means(means), padded=padded) for _ in pieces]
     values = [_piece(compiled, batch, piece, part, drawn=drawn) for piece, part in zip(pieces, parts, strict=True)]
     return float(np.mean(values)), bool(means)
 
@@ -153,7 +153,7 @@ def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) 
     return part
 
 
-def _recording(recorded: list[Any]) -> Callable[[Any], Any]:
+def _record_means(recorded: list[Any]) -> Callable[[Any], Any]:
     def mean(value: Any) -> Any:
         recorded.append(value)
         return value
@@ -161,7 +161,7 @@ def _recording(recorded: list[Any]) -> Callable[[Any], Any]:
     return mean
 
 
-def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
+def _replay_means(means: Sequence[float]) -> Callable[[Any], Any]:
     left = iter(means)
     return lambda value: tf.constant(next(left), value.dtype)
 
@@ -172,12 +172,12 @@ def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part, *, d
     with reduce_as_part(part):
         predictions = compiled.predictions(inputs, training=False)
         if drawn:
-            predictions = tf.nest.map_structure(lambda tensor: _drawn(tensor, piece), predictions)
+            predictions = tf.nest.map_structure(lambda tensor: _draw(tensor, piece), predictions)
         loss = compiled.loss(inputs, labels, predictions, weights, training=True)
     return float(tf.reduce_mean(tf.cast(loss, tf.float32)))
 
 
-def _drawn(tensor: Any, piece: slice) -> Any:
+def _draw(tensor: Any, piece: slice) -> Any:
     """Return numbers of the tensor's shape and mask, which depend on the row: logits and probabilities alike."""
     if not tensor.dtype.is_floating or tensor.shape.rank == 0 or tensor.shape[0] != piece.stop - piece.start:
         return tensor

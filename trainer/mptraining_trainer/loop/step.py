@@ -104,7 +104,7 @@ class ReplicaStep:
         inputs, labels, weights = self._compiled.keras_arguments(batch)
 
         def evaluated(part: Part | None) -> Any:
-            with reduce_as_part(part), self._outputs_weighted(rows, whole):
+            with reduce_as_part(part), self._weight_outputs(rows, whole):
                 predictions = self._compiled.predictions(inputs, training=False)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
             self._update((inputs, labels, weights), predictions, rows)
@@ -142,7 +142,7 @@ class ReplicaStep:
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
         inputs, labels, weights = self._compiled.keras_arguments(batch)
         with tf.GradientTape() as tape:
-            with reduce_as_part(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
+            with reduce_as_part(self._part(rows, count, self._accumulation)), self._weight_outputs(rows, count):
                 predictions = self._compiled.predictions(inputs, training=True)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=True)
             if self._parts > 1:
@@ -166,7 +166,7 @@ class ReplicaStep:
             part.mean_rows_now = part.mean_rows if accumulation == 1 else tf.reduce_sum(rows)
         return part
 
-    def _outputs_weighted(self, rows: Any, count: Any) -> AbstractContextManager[None]:
+    def _weight_outputs(self, rows: Any, count: Any) -> AbstractContextManager[None]:
         """Weight tf_keras' output losses by real rows if the batch has padding; Keras 3 weights all batches alike."""
         if rows is None or not self._compiled.keras.legacy:
             return nullcontext()

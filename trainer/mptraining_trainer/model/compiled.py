@@ -295,7 +295,7 @@ class CompiledModel:
         weights = None if isinstance(weights, tuple) else weights
         if isinstance(labels, Mapping) and self._outputs is None:
             # The outputs of a model that is not functional are only known from a call.
-            outputs = self._traced(_specs(inputs))
+            outputs = self._trace_outputs(_specs(inputs))
             self._outputs = _names(outputs if isinstance(outputs, Mapping) else None)
         labels = self.arrange_labels(labels)
         if self.keras.legacy:
@@ -305,14 +305,14 @@ class CompiledModel:
         if labels is not None:
             self._build_by_update(_specs(inputs), _specs(labels), _specs(weights))
         if self.own_metrics:
-            self._build_returned(_specs(inputs), _specs(labels), _specs(weights))
+            self._build_returned_values(_specs(inputs), _specs(labels), _specs(weights))
 
     def _build_keras_3(self, inputs: Any, labels: Any, weights: Any) -> None:
         try:
             self.model._symbolic_build(data_batch=(inputs, labels, weights))
         except (ValueError, RuntimeError, TypeError, NotImplementedError):
             # Keras builds with symbolic tensors; a model that needs real tensors is traced.
-            predictions = self._traced(inputs)
+            predictions = self._trace_outputs(inputs)
             for container in (self.model._compile_metrics, self.model._compile_loss):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
@@ -331,7 +331,7 @@ class CompiledModel:
 
         _trace_on_replicas(on_replica, inputs, labels, weights)
 
-    def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
+    def _build_returned_values(self, inputs: Any, labels: Any, weights: Any) -> None:
         """Create a variable for each number that `compute_metrics` returns and that is no metric of the model."""
         numbers: list[str] = []
 
@@ -353,14 +353,14 @@ class CompiledModel:
                 )
 
     def _build_tf_keras(self, inputs: Any, labels: Any) -> None:
-        predictions = self._traced(inputs)
+        predictions = self._trace_outputs(inputs)
         if not self.model.compiled_loss.built:
             self.model.compiled_loss.build(predictions)
         metrics = self.model.compiled_metrics
         if labels is not None and not metrics.built:
             metrics.build(predictions, metrics._conform_to_outputs(predictions, labels))
 
-    def _traced(self, inputs: Any) -> Any:
+    def _trace_outputs(self, inputs: Any) -> Any:
         """Return the specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs

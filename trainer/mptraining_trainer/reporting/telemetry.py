@@ -166,7 +166,7 @@ class Telemetry:
             # The termination log comes before the run folder, whose write may fail.
             if self._termination_log and isinstance(event, Finished):
                 _write_termination_log(self._termination_log, event)
-            self._keep(line)
+            self._store(line)
         if self.listener is not None:
             self.listener(event)
 
@@ -194,7 +194,7 @@ class Telemetry:
         """Write no further events to the run folder, which belongs to another job or cannot be reached."""
         self._output = None
 
-    def _keep(self, line: str) -> None:
+    def _store(self, line: str) -> None:
         if self._output is None:
             return
         if storage.is_remote(self._output):
@@ -248,11 +248,11 @@ def _write_termination_log(path: str, event: Finished) -> None:
 def _short(event: Finished) -> str:
     """Return the event in `_TERMINATION_LOG_BYTES`: without metrics, then with a truncated message, if it is longer."""
     line = event.to_json()
-    if _fits(line):
+    if _fits_termination_log(line):
         return line
     event = event.model_copy(update={"metrics": {}})
     line = event.to_json()
-    if _fits(line):
+    if _fits_termination_log(line):
         return line
 
     def cut(length: int) -> str:
@@ -260,10 +260,12 @@ def _short(event: Finished) -> str:
 
     # Characters have different lengths in JSON, so the longest beginning that fits is found by bisection.
     beginnings = range(min(len(event.message), _TERMINATION_LOG_BYTES))
-    return cut(max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits(cut(length))) - 1))
+    return cut(
+        max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits_termination_log(cut(length))) - 1)
+    )
 
 
-def _fits(line: str) -> bool:
+def _fits_termination_log(line: str) -> bool:
     return len(line.encode()) <= _TERMINATION_LOG_BYTES
 
 

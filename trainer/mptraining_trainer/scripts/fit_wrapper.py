@@ -137,12 +137,12 @@ class Fits:
         self.model = model
         if self._earlier is None:
             nothing: Sequence[FitState] = ()
-            self._earlier = self._guarded(Addition.READ, lambda: self.context.load_earlier_fits(model), nothing)
+            self._earlier = self._call_guarded(Addition.READ, lambda: self.context.load_earlier_fits(model), nothing)
         number, skipped, before = len(self.states), 0, FitState(epochs=0)
         if number < len(self._earlier):
             last = number == len(self._earlier) - 1
-            self._guarded(Addition.BUILD, build, None)
-            restored = self._guarded(Addition.RESTORE, lambda: self.context.restore(model, whole=last), False)
+            self._call_guarded(Addition.BUILD, build, None)
+            restored = self._call_guarded(Addition.RESTORE, lambda: self.context.restore(model, whole=last), False)
             if restored or not last:
                 before = self._earlier[number]
                 skipped = min(planned, before.epochs) if last else planned
@@ -153,9 +153,9 @@ class Fits:
 
     def run_addition(self, what: Addition, call: Callable[[], None]) -> None:
         """Call a function that the trainer adds to a fit; its error must not end a script that trains without it."""
-        self._guarded(what, call, None)
+        self._call_guarded(what, call, None)
 
-    def _guarded(self, what: Addition, call: Callable[[], T], otherwise: T) -> T:
+    def _call_guarded(self, what: Addition, call: Callable[[], T], otherwise: T) -> T:
         try:
             with preserve_random_states():
                 return call()
@@ -212,7 +212,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
             if job.processes > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
-            raise _failed(script, folder, error, _circumstances(job, keras, fits, path)) from error
+            raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
     return fits.model
 
 
@@ -249,7 +249,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
             fits.run_addition(Addition.BUILD, lambda: _built_by_its_parts(model, keras))
         skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
-        given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
+        given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits))
         # A progress bar would be one line of many kilobytes in a pod's log.
         if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
             given["verbose"] = 2
@@ -292,7 +292,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         keras.module.Model.make_train_function = make_train_function
 
 
-def _with(callbacks: Any, ours: Any) -> Any:
+def _add_callback(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
         return callbacks
@@ -403,7 +403,7 @@ def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Ci
     )
 
 
-def _failed(script: Script, folder: Path, error: Exception, circumstances: Circumstances) -> Problem:
+def _to_problem(script: Script, folder: Path, error: Exception, circumstances: Circumstances) -> Problem:
     if "Mixing different tf.distribute.Strategy" in str(error):
         return InvalidProgram(
             "spec.strategy",

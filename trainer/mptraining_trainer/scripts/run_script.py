@@ -57,7 +57,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     if model is None:
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     else:
-        exported = _exported(worker, context, model, policy)
+        exported = _export(worker, context, model, policy)
     return TrainingResult(
         step=context.step,
         metrics=context.metrics,
@@ -71,7 +71,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     )
 
 
-def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
+def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
     """Export the model; return its path in the run folder, None if the export failed and on other workers."""
     try:
         # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.

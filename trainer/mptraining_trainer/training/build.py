@@ -178,7 +178,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
-        return assemble(context, _unscaled(context, type(compiled.model).__name__), checked=checked)
+        return assemble(context, _policy_without_scaling(context, type(compiled.model).__name__), checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else make_scaler(job.precision, checked=checked)
@@ -211,7 +211,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         examples = first_examples(_pipeline(context, preprocess, context.first, steps))
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
     tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    sums, facts = _traced(context, job, built, loop, examples)
+    sums, facts = _trace(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
         loop.disable_loss_sums()
@@ -224,7 +224,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
-def _traced(
+def _trace(
     context: RunContext, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
 ) -> tuple[bool, Facts | None]:
     """Trace the step; return whether the loss needs sums over the replicas, and the facts for `preflight`.
@@ -260,7 +260,7 @@ def _traced(
     return sums, facts
 
 
-def _unscaled(context: RunContext, name: str) -> str:
+def _policy_without_scaling(context: RunContext, name: str) -> str:
     """Return and report the policy in place of mixed_float16 for a `train_step` that gets no loss scaling."""
     policy = (
         safer_policy("mixed_float16", supported_policies(context.job, native_bfloat16=native_bfloat16())) or "float32"

@@ -252,17 +252,17 @@ class FitLoop:
             stopping = execution.stop_requests > 0
             # The save comes before validation, which may take longer than the grace period of a preempted machine.
             if boundaries.is_save_due(step) or stopping:
-                self._keep(step, position)
+                self._save(step, position)
                 self._skipped_records.publish()
             if stopping and step < boundaries.total_steps:
-                raise self._preempted(step)
+                raise self._preempted_error(step)
             validated = (
-                self._validated(step, position) if boundaries.is_validation_due(step) or hooks.epoch_ended_early else {}
+                self._validate(step, position) if boundaries.is_validation_due(step) or hooks.epoch_ended_early else {}
             )
             metrics |= validated
             over = hooks.run_step_end(step, trained, validated)
             if over and not boundaries.is_save_due(step):
-                self._keep(step, position)
+                self._save(step, position)
             if (
                 validated
                 or over
@@ -281,14 +281,14 @@ class FitLoop:
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
         validates = over or self._boundaries.is_validation_due(step) or self._hooks.epoch_ended_early
-        validated = self._validated(step, position) if validates else {}
+        validated = self._validate(step, position) if validates else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
         self._hooks.run_step_end(step, trained, validated)
         if not over:
             self._report(step, trained | validated, execution, self._worker.telemetry.now)
         return trained | validated
 
-    def _keep(self, step: int, position: Position) -> None:
+    def _save(self, step: int, position: Position) -> None:
         with self._record_non_finite():
             self._checkpointer.save(self._state(step, position))
 
@@ -316,7 +316,7 @@ class FitLoop:
                 raise
             self._weights_non_finite = True
 
-    def _validated(self, step: int, position: Position) -> dict[str, float]:
+    def _validate(self, step: int, position: Position) -> dict[str, float]:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:
             return {}
@@ -332,13 +332,13 @@ class FitLoop:
         )
         if metrics is None:
             if self._checkpointer.last_step != step:
-                self._keep(step, position)
+                self._save(step, position)
                 self._skipped_records.publish()
-            raise self._preempted(step)
+            raise self._preempted_error(step)
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def _preempted(self, step: int) -> Preempted:
+    def _preempted_error(self, step: int) -> Preempted:
         exit_barrier(self._worker.identity)
         self.wait_for_save()
         return Preempted(

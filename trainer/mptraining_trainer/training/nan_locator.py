@@ -49,19 +49,19 @@ def locate_nan(built: BuildResult, incident: NonFinite) -> NonFinite:
         records = find_suspects(built, begin).records if built.scaler is not None else ()
         if records:
             where = f"{describe_records(locate_records(built.context, records))}, among {where}"
-        finding = _first_over_replicas(built, _inspected(built, begin))
+        finding = _first_over_replicas(built, _inspect_replicas(built, begin))
     except (tf.errors.OpError, ValueError, TypeError, AttributeError, RuntimeError):
         # The location is optional, the incident is not: some models work only in graph mode.
         return incident
     if finding is None:
         return incident
-    kind, text = _described(built, finding)
+    kind, text = _describe(built, finding)
     said = NonFinite(incident.step, f"{incident.found}; it began with {text} ({where})")
     said.next_step = _NEXT[kind]
     return said
 
 
-def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
+def _inspect_replicas(built: BuildResult, position: Position) -> list[Finding | None]:
     """Return the finding of each replica of this worker."""
     context = built.context
     assert built.program.compiled is not None
@@ -75,7 +75,7 @@ def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
     )
     scale = built.scaler.scale.read_value() if built.scaler else tf.constant(1.0)
     found: dict[int, Finding | None] = {}
-    with _recorded(built) as records:
+    with _record_outputs(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
             mask = batch[3] if built.loop.masked else None
@@ -120,7 +120,7 @@ def is_finite(value: Any) -> bool:
 
 
 @contextmanager
-def _recorded(built: BuildResult) -> Iterator[threading.local]:
+def _record_outputs(built: BuildResult) -> Iterator[threading.local]:
     """Patch every layer, so that its call appends (index, finite) to the `outputs` of its thread's replica."""
     records = threading.local()
     patched = []
@@ -161,7 +161,7 @@ def _first_over_replicas(built: BuildResult, found: list[Finding | None]) -> Fin
     return min(((kind, place) for there, kind, place in of_workers if there), default=None)
 
 
-def _described(built: BuildResult, finding: Finding) -> tuple[str, str]:
+def _describe(built: BuildResult, finding: Finding) -> tuple[str, str]:
     """Return the kind and the description of a finding."""
     kind, place = _KINDS[finding[0]], finding[1]
     if kind == "input":
