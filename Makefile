@@ -71,7 +71,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
-# The oldest that is promised: charts/mptraining/Chart.yaml, cluster/binaries.py.
+# The oldest that is promised: charts/mptraining/Chart.yaml, kind/binaries.py.
 OLDEST_KUBERNETES := 1.29
 # Everything that `kubectl apply -f` needs, in one file.
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
@@ -118,7 +118,7 @@ format: $(INSTALLED) ## mends formatting and what ruff can mend by itself
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind and not soak" -n auto --maxprocesses 4
 
 # What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
 SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
@@ -126,7 +126,7 @@ SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-trac
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
 	@# One process: it shares one control plane, and two cores carry no second one.
-	@$(BIN)/python -m pytest -q -m cluster $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q -m "cluster and not soak" $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
@@ -137,14 +137,14 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
-	@$(BIN)/python -m pytest -q -m training -n 2 --dist worksteal $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q -m "training and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
-	@$(PYTHON) cluster/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -190,15 +190,15 @@ $(TENSORFLOW_CLOUD)/.installed: tests/requirements-tensorflow-cloud.lock $(INSTA
 
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
-	@$(PYTHON) -m cluster.up
+	@$(PYTHON) -m kind.up
 
 .PHONY: cluster-down
 cluster-down: ## removes the kind cluster
-	@$(PYTHON) -m cluster.down
+	@$(PYTHON) -m kind.down
 
 .PHONY: images
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
-	@$(BIN)/python -m cluster.images
+	@$(BIN)/python -m kind.images
 
 $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
 	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
@@ -213,16 +213,17 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 .PHONY: soak
 soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
-	@$(BIN)/python -m soaks.matrix --write docs/reliability.md
-	@$(BIN)/python -m soaks.preempted
-	@$(BIN)/python -m soaks.chaos --on servers --kills 200 --write docs/reliability.md
-	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m soaks.chaos --on kind --kills 200 --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
+	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
+	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@$(BIN)/python -m bench.parity --write
+	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
-	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m soaks.kerasio "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
-	@$(PYTHON) cluster/binaries.py --kubernetes $(OLDEST_KUBERNETES)
-	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m cluster --durations=10
+	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
+	@$(PYTHON) kind/binaries.py --kubernetes $(OLDEST_KUBERNETES)
+	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10
 
 # Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
 PROGRAMS ?= 2000
@@ -238,7 +239,7 @@ bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
 
 .PHONY: bench-operator
 bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kubeflow's and bare Jobs
-	@$(BIN)/python -m bench.operators
+	@$(BIN)/python -m bench.operator
 
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
@@ -246,7 +247,7 @@ bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow'
 
 .PHONY: bench-client
 bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
-	@$(BIN)/python -m bench.clients
+	@$(BIN)/python -m bench.client
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bench.document import document
 from bench.figures import Figure, figure, progress, publish
 from bench.rounds import ROOT, environment
+from bench.trainer.jobs import document
 from mptraining_records.convert.convert import convert
 
 # Of `--batch` examples a replica, in examples per second.

@@ -39,7 +39,7 @@ class Round:
 def interleaved(
     kind: str, settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float
 ) -> dict[str, list[Round]]:
-    """Starts `python -m bench.child KIND SETTING` for each, then asks them in turn to train about `seconds` each."""
+    """Start `python -m bench.trainer.child KIND SETTING` for each, and train in turn, about `seconds` each."""
     with ExitStack() as stack:
         # Two at a time: compiling is most of a start, and there are few cores.
         with ThreadPoolExecutor(2) as starters:
@@ -65,7 +65,7 @@ class _Child:
     def __init__(self, kind: str, setting: Mapping[str, Any]) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.child", kind, json.dumps(setting)],
+            [sys.executable, "-m", "bench.trainer.child", kind, json.dumps(setting)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from parity.compare import reason
-from parity.named import named_programs, single_choices
-from parity.processes import Child, Pair
-from parity.program import Program
+from parity.comparison.compare import reason
+from parity.programs.named import named_programs, single_choices
+from parity.programs.program import Program
+from parity.programs.source import source
+from parity.programs.strategies import contains, drawn, simplest
 from parity.results import Result, Results, figures, report, sources_digest
-from parity.source import source
-from parity.strategies import contains, drawn, simplest
+from parity.training.processes import Child, Pair
 
 # More programs than this are a separate run, which begins with each choice alone.
 SMALL = 50

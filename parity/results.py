@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.compare import reason
-from parity.program import Program
+from parity.comparison.compare import reason
+from parity.programs.program import Program
 
 # What a result depends on besides the program.
 _SOURCES = ("api/mptraining_api", "trainer/mptraining_records", "trainer/mptraining_trainer", "parity")

@@ -1,7 +1,7 @@
 """What all tests share.
 
 Random tests: the same short ones at every `make test`, other and many more in `make soak`. A real object server
-(fake-gcs-server) for gs://. And a real Kubernetes control plane (the package `testbed`) for tests with the marker
+(fake-gcs-server) for gs://. And a real Kubernetes control plane (the package `tests.testbed`) for tests with the marker
 `cluster`, with a namespace of its own for each test.
 """
 
@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, settings
 from tests.left_out import leave_out
 
 if TYPE_CHECKING:
-    from testbed import ControlPlane
-    from testbed.object_server import ObjectServer
+    from tests.testbed import ControlPlane
+    from tests.testbed.gcs.object_server import ObjectServer
 
 # Other programs share the processor, so that no single example has a deadline.
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -45,8 +45,8 @@ _namespace_numbers = itertools.count()
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[ObjectServer]:
     """A fake-gcs-server that keeps its objects in memory."""
-    from testbed.binaries import binary
-    from testbed.object_server import OBJECT_SERVER, ObjectServer
+    from tests.testbed.binaries import binary
+    from tests.testbed.gcs.object_server import OBJECT_SERVER, ObjectServer
 
     if not binary(OBJECT_SERVER).exists():
         if shutil.which("go") or os.environ.get("CI"):
@@ -76,7 +76,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """etcd, API server and controller manager with the CRD applied: three seconds, once. Do not stop or slow them:
     a test that wants that starts a ControlPlane of its own.
     """
-    from testbed import ControlPlane
+    from tests.testbed import ControlPlane
 
     needs_control_plane()
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
@@ -91,7 +91,7 @@ def namespace(control_plane: ControlPlane) -> str:
 
 def needs_control_plane() -> None:
     """Skips where the servers cannot be had; fails in CI, where nothing may be left out."""
-    from testbed import missing
+    from tests.testbed import missing
 
     if absent := missing():
         leave_out(absent)

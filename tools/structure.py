@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Folders with the product's packages, and those with what tests it.
 PRODUCT = ("api", "operator", "trainer", "client")
-TESTS = ("tests", "testbed", "soaks", "parity")
+TESTS = ("tests", "parity")
 
 
 def modules(root: Path) -> dict[str, Path]:

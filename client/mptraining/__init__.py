@@ -1,7 +1,7 @@
 """Python client for training Keras models on Kubernetes: submit a job, follow it, fetch its model.
 
 `__all__` is the public API. `packaging` packages a program; `cluster` runs a job on Kubernetes, `local` on this
-machine; `display` shows it; `runs` reads a run folder and `compare` compares several; `cli` is `mptj`; `colab` and
+machine; `display` shows it; `runs` reads a run folder and `comparison` compares several; `cli` is `mptj`; `colab` and
 `tensorflow_cloud` (implemented in `tensorflow_cloud_compat`) run programs that were written for tensorflow-cloud.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.cluster.job import Job, attach
     from mptraining.cluster.submit import submit
-    from mptraining.compare import Comparison, compare
+    from mptraining.comparison import Comparison, compare
     from mptraining.local.run import run_local
     from mptraining.runs import Run, load_run
 
@@ -22,8 +22,8 @@ __all__ = ["Comparison", "Job", "Run", "Where", "attach", "compare", "load_run",
 
 # The module of each public name, imported on first use, so that `import mptraining` is fast.
 _MODULE_OF = {
-    "Comparison": "mptraining.compare",
-    "compare": "mptraining.compare",
+    "Comparison": "mptraining.comparison",
+    "compare": "mptraining.comparison",
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
     "run_local": "mptraining.local.run",

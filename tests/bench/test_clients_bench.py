@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.notebook_size import PINS, installed, pins
-from testbed import missing
+from bench.client.notebook_size import PINS, installed, pins
 from tests.left_out import leave_out
+from tests.testbed import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_imports_and_submitting_are_measured() -> None:
     if absent := missing():
         leave_out(absent)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.clients", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.client", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     figures = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import missing
-from testbed.binaries import CONTROL_PLANE, PEER
 from tests.left_out import leave_out
+from tests.testbed import missing
+from tests.testbed.binaries import CONTROL_PLANE, PEER
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {
@@ -28,6 +28,7 @@ NAMES = {
 
 
 @pytest.mark.cluster
+@pytest.mark.soak
 def test_every_kind_of_figure_is_produced() -> None:
     if absent := missing((*CONTROL_PLANE, "kwok")):
         leave_out(absent)
@@ -35,7 +36,7 @@ def test_every_kind_of_figure_is_produced() -> None:
         # Two minutes to build, which `make bench-operator` spends and `make test` does not.
         pytest.skip("the peer is not built: `make bench-operator` once")
     done = subprocess.run(
-        [sys.executable, "-m", "bench.operators", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.operator", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     figures = [json.loads(line) for line in done.stdout.splitlines()]

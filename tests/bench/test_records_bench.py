@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.records_data import DAMAGED, Size, digest_of, make
+from bench.records.data import DAMAGED, Size, digest_of, make
 from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_records import BadRecords
 from mptraining_records.reading.reader import RecordReader
-from testbed import missing
-from testbed.object_server import OBJECT_SERVER
 from tests.left_out import leave_out
+from tests.testbed import missing
+from tests.testbed.gcs.object_server import OBJECT_SERVER
 
 ROOT = Path(__file__).resolve().parents[2]
 # The other groups make the same kinds, with more processes that import TensorFlow.
@@ -39,6 +39,7 @@ NAMES = {
 
 
 @pytest.mark.training
+@pytest.mark.soak
 def test_every_kind_of_figure_is_produced() -> None:
     if absent := missing((OBJECT_SERVER,)):
         leave_out(absent)

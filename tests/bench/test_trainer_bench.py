@@ -27,7 +27,9 @@ NAMES = {
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("group", NAMES)
+@pytest.mark.parametrize(
+    "group", ["mlp", *(pytest.param(name, marks=pytest.mark.soak) for name in NAMES if name != "mlp")]
+)
 def test_every_kind_of_figure_is_produced(group: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.trainer", "--quick", "--only", group],

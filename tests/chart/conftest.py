@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from testbed.binaries import missing
+from tests.testbed.binaries import missing
 
 CHECKERS = ("helm", "kubeconform", "kube-score")
 

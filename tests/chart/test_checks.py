@@ -1,6 +1,6 @@
 """Other people's checks of what the chart, the manifests and the operator make: helm lint, kubeconform, kube-score.
 
-Kubernetes' own schemas of three releases are made by `cluster.schemas` and kept in build/schemas.
+Kubernetes' own schemas of three releases are made by `kind.schemas` and kept in build/schemas.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.schemas import FOLDER, VERSIONS
-from testbed.binaries import binary
-from testbed.chart import CHART, KUBERNETES, render
+from kind.schemas import FOLDER, VERSIONS
+from tests.testbed.binaries import binary
+from tests.testbed.kubernetes.chart import CHART, KUBERNETES, render
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING: dict[str, Any] = {
@@ -54,7 +54,7 @@ def rendered(everything: bool) -> str:
 @pytest.fixture(scope="module")
 def schemas() -> Path:
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.schemas"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-m", "kind.schemas"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return FOLDER

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from mptraining_operator.settings import OperatorSettings
-from testbed.chart import Refused, documents, render
+from tests.testbed.kubernetes.chart import Refused, documents, render
 
 CRD = "mptrainingjobs.mptraining.dev"
 

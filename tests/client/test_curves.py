@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mptraining.compare_html import (
+from mptraining.comparison_html import (
     HEIGHT,
     WIDTH,
     Curve,

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import Behaviour, ControlPlane, Kubelet, NodeServer, Options, Run, Script
-from testbed.binaries import binary
-from testbed.installation import OPERATOR, SYSTEM, grant_lease, install
-from testbed.kwok import STAGES, start_kwok
-from testbed.pods import Pod
-from testbed.processes import Server
-from testbed.rest import MERGE, Refused
 from tests.left_out import leave_out
+from tests.testbed import Behaviour, ControlPlane, Kubelet, NodeServer, Options, Run, Script
+from tests.testbed.binaries import binary
+from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
+from tests.testbed.kubernetes.rest import MERGE, Refused
+from tests.testbed.nodes.kwok import STAGES, start_kwok
+from tests.testbed.nodes.pods import Pod
+from tests.testbed.processes import Server
 
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed import ControlPlane
+from tests.testbed import ControlPlane
 
 GPU = "cloud.google.com/gke-accelerator"
 TPU = "cloud.google.com/gke-tpu-accelerator"

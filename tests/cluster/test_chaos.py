@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from soaks import chaos_report
-from soaks.chaos_record import ChildSeen
-from soaks.chaos_run import run
-from soaks.chaos_schedule import Kind
-from soaks.chaos_servers import Servers
+from tests.soak.chaos import report
+from tests.soak.chaos.control_plane import Servers
+from tests.soak.chaos.record import ChildSeen
+from tests.soak.chaos.run import run
+from tests.soak.chaos.schedule import Kind
 
 SEED, KILLS = 20261121, 4
 
@@ -39,6 +39,6 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
     assert len(made) == len(set(made)), "no Indexed Job was made twice"
     assert set(made) <= children
     assert "Traceback" not in logs
-    table = chaos_report.table([ran], seed=SEED, where="servers")
+    table = report.table([ran], seed=SEED, where="servers")
     assert f"| operator killed (SIGKILL) | {KILLS} |" in table
     assert "| jobs | 20: 6 Failed, 14 Succeeded |" in table

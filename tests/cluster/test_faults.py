@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from testbed import Behaviour, ControlPlane, Exit, Run
-from testbed.fault_rules import (
+from tests.testbed import Behaviour, ControlPlane, Exit, Run
+from tests.testbed.faults.proxy import FaultProxy
+from tests.testbed.faults.rules import (
     CutWatch,
     DelayAnswer,
     DropAfter,
@@ -19,8 +20,7 @@ from testbed.fault_rules import (
     HideEvents,
     Refuse,
 )
-from testbed.faults import FaultProxy
-from testbed.pods import Pod
+from tests.testbed.nodes.pods import Pod
 
 FAULTS: dict[str, Fault] = {
     "409 conflict": Refuse(409, "Conflict"),

@@ -12,11 +12,11 @@ import yaml
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.helm_test import findings
 from mptraining_operator.settings import OperatorSettings
-from testbed import ControlPlane, Exit, Refused, Run
-from testbed.access import may, wait_until_allowed
-from testbed.binaries import missing
-from testbed.chart import documents, render
-from testbed.installation import SYSTEM
+from tests.testbed import ControlPlane, Exit, Refused, Run
+from tests.testbed.binaries import missing
+from tests.testbed.kubernetes.access import may, wait_until_allowed
+from tests.testbed.kubernetes.chart import documents, render
+from tests.testbed.kubernetes.installation import SYSTEM
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 ACCOUNT = "narrow-operator"

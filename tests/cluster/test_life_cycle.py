@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.resolved_job import ResolvedJob
-from testbed import Behaviour, Disrupted, Exit, Lost, OutOfMemory, Run, Unscheduled, Waiting
-from testbed.pods import Pod
-from testbed.rest import MERGE, Refused
+from tests.testbed import Behaviour, Disrupted, Exit, Lost, OutOfMemory, Run, Unscheduled, Waiting
+from tests.testbed.kubernetes.rest import MERGE, Refused
+from tests.testbed.nodes.pods import Pod
 
 
 def test_created_running_succeeded(life: Any) -> None:

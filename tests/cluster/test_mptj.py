@@ -1,6 +1,6 @@
 """Every verb of `mptj` against the real API server, with the operator and a kubelet that is played.
 
-Logs and exec go the real way, from the API server to the node; what answers there is `testbed.node_server`.
+Logs and exec go the real way, from the API server to the node; what answers there is `tests.testbed.nodes.node_server`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import yaml
 import mptraining
 from mptraining.cli.main import main
 from mptraining_api.events import Finished, Notice, Progress, Started
-from testbed import Behaviour, Exit, NodeServer, Run
-from testbed.pods import Pod
+from tests.testbed import Behaviour, Exit, NodeServer, Run
+from tests.testbed.nodes.pods import Pod
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from mptraining.cli.main import main
-from testbed import ControlPlane
+from tests.testbed import ControlPlane
 
 Typed = Callable[..., dict[str, Any]]
 

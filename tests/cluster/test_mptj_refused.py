@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from mptraining.cli.main import main
-from testbed import ControlPlane, Options, Refused
-from testbed.access import may, wait_until, wait_until_allowed
-from testbed.installation import install
+from tests.testbed import ControlPlane, Options, Refused
+from tests.testbed.kubernetes.access import may, wait_until, wait_until_allowed
+from tests.testbed.kubernetes.installation import install
 
 Told = Callable[..., str]
 VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")

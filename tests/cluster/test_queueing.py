@@ -13,10 +13,10 @@ import pytest
 from mptraining_api import events
 from mptraining_api.events import Finished, Saved, Started
 from mptraining_records.convert.convert import convert
-from testbed import Behaviour, ControlPlane, Exit, Run
-from testbed.pod_process import PodProcess
-from testbed.pods import Pod
-from testbed.queueing import QUEUE_NAME, Flavor, Queue
+from tests.testbed import Behaviour, ControlPlane, Exit, Run
+from tests.testbed.kubernetes.queueing import QUEUE_NAME, Flavor, Queue
+from tests.testbed.nodes.pod_process import PodProcess
+from tests.testbed.nodes.pods import Pod
 
 # Two kinds of machines, and nobody gets onto either without what the queue gives him.
 LABEL, TAINT = "pool", "queue-only"

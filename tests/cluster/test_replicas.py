@@ -6,8 +6,8 @@ import random
 import time
 from typing import Any
 
-from testbed import Behaviour, Exit, Run
-from testbed.pods import Pod
+from tests.testbed import Behaviour, Exit, Run
+from tests.testbed.nodes.pods import Pod
 
 
 def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> None:

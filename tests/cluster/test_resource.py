@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from testbed import ControlPlane, Exit
-from testbed.installation import install
-from testbed.rest import Refused
+from tests.testbed import ControlPlane, Exit
+from tests.testbed.kubernetes.installation import install
+from tests.testbed.kubernetes.rest import Refused
 
 ROOT = Path(__file__).parents[2]
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mptrainingjobs.mptraining.dev"

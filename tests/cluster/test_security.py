@@ -14,8 +14,8 @@ import pytest
 
 from mptraining_api.launch import SECRET_VARIABLES
 from mptraining_api.resolved_job import ResolvedJob
-from testbed import Exit, Refused, Rest, Run
-from testbed.installation import OPERATOR, SYSTEM
+from tests.testbed import Exit, Refused, Rest, Run
+from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM
 
 STRICT = {"fieldValidation": "Strict"}
 JOBS = "mptraining.dev/v1alpha1"

@@ -17,7 +17,7 @@ from mptraining.cluster.api import JOBS
 from mptraining.packaging.package import CONFIG_MAP_BYTES
 from mptraining_api.problems import InvalidProgram
 from mptraining_records.storage import storage
-from testbed import ControlPlane
+from tests.testbed import ControlPlane
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from testbed import Exit, Run
-from testbed.rest import Refused
+from tests.testbed import Exit, Run
+from tests.testbed.kubernetes.rest import Refused
 
 
 def test_what_the_schema_cannot_say_fails_within_five_seconds_without_a_pod(life: Any) -> None:

@@ -17,8 +17,8 @@ from mptraining.cluster import gke as google
 from mptraining.cluster.api import JOBS, ApiServer
 from mptraining.cluster.connection import Where, connect
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
-from testbed import ControlPlane
-from testbed.gke_server import GkeServer
+from tests.testbed import ControlPlane
+from tests.testbed.google.gke import GkeServer
 
 PLACE = {"project": "p", "location": "europe-west4", "cluster": "team"}
 NAME = "projects/p/locations/europe-west4/clusters/team"

@@ -13,6 +13,8 @@ import mptraining
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
+# What tests, measures and builds the product.
+TOOLS = ("bench", "kind", "parity", "tests/soak", "tests/testbed")
 MOST_LINES = 500
 MOST_MODULES = 15
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
@@ -43,7 +45,7 @@ def test_a_source_root_is_no_package() -> None:
     # With an __init__.py, `operator` would hide the standard library's for everything started in this folder.
     found = [ROOT / root / "__init__.py" for root in SOURCE_ROOTS]
     assert [path for path in found if path.exists()] == []
-    assert list((ROOT / "tests").rglob("__init__.py")) == []
+    assert [folder for folder in (ROOT, ROOT / "tests") if (folder / "__init__.py").exists()] == []
 
 
 def test_no_module_hides_the_standard_library_s_operator() -> None:
@@ -68,13 +70,22 @@ def test_names_say_what_a_module_is_about() -> None:
 
 
 def folders() -> list[Path]:
-    return sorted({path.parent for path in modules()})
+    found = {path.parent for root in TOOLS for path in (ROOT / root).rglob("*.py")}
+    # Modules in `site` replace other people's, whose names and places they have.
+    return sorted({path.parent for path in modules()} | {path for path in found if "site" not in path.parts})
 
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_folder_has_few_modules_and_says_what_it_is_for(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MOST_MODULES
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in tracked() if path.name.startswith("test_")}), ids=str
+)
+def test_a_folder_has_few_test_modules(folder: Path) -> None:
+    assert len(list(folder.glob("test_*.py"))) <= MOST_MODULES
 
 
 def test_a_module_has_at_most_500_lines() -> None:
@@ -98,3 +109,11 @@ def test_public_names() -> None:
         [*("Comparison", "Job", "Run", "Where"), *("attach", "compare", "load_run", "run_local", "submit")]
     )
     assert all(hasattr(mptraining, name) for name in mptraining.__all__)
+
+
+@pytest.mark.parametrize("name", ["attach", "compare", "load_run", "run_local", "submit"])
+def test_a_public_function_is_no_module_of_the_same_name(name: str) -> None:
+    # A module that is imported becomes an attribute of its package, in place of the function.
+    code = f"import mptraining; from mptraining import {name}; print(callable({name}), callable(mptraining.{name}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, text=True)
+    assert done.stdout == "True True\n", done.stderr

@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from cluster.images import VERSION, engine_of_cluster
+from kind.images import VERSION, engine_of_cluster
 from mptraining_records.tfrecord import example, framing
-from testbed.binaries import binary
+from tests.testbed.binaries import binary
 
 NAMESPACE = "kind-buckets"
 ADDRESS = f"http://buckets.{NAMESPACE}.svc:4443"

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.engine import ROOT, Failed
-from cluster.installed import configure, install
-from cluster.kubectl import KUBECONFIG, kubectl
+from kind.engine import ROOT, Failed
+from kind.installation import configure, install
+from kind.kubectl import KUBECONFIG, kubectl
 from tests.left_out import leave_out
 
 

@@ -1,5 +1,5 @@
 """Google inside the kind cluster: pods that ask for storage.googleapis.com, sign in, or ask a metadata server, find the
-stand-in of `testbed.google_server`, and know no difference.
+stand-in of `tests.testbed.google.server`, and know no difference.
 
 Names lead to it by CoreDNS, which asks it for those of Google, as on a network with a private way there. Each worker
 node answers on 169.254.169.254, where GKE's metadata server is, and knows by its address whose pod asks. Objects are
@@ -17,12 +17,13 @@ from typing import Any
 
 import yaml
 
-from cluster.images import VERSION, engine_of_cluster
-from cluster.nodes import WORKERS
-from testbed import google_identity, google_names, google_server
-from testbed.credentials import create_server_keys
-from testbed.google_identity import Realm
+from kind.images import VERSION, engine_of_cluster
+from kind.nodes import WORKERS
 from tests.kind import buckets
+from tests.testbed.credentials import create_server_keys
+from tests.testbed.google import dns, identity
+from tests.testbed.google import server as google_server
+from tests.testbed.google.identity import Realm
 
 AUTHORITY = "google-authority"
 _CODE, _REALM = "/opt/google", "/opt/realm"
@@ -68,7 +69,7 @@ def _names(kind: Any, server: str | None) -> None:
 
 def _objects(realm: Realm, keys: Path) -> list[dict[str, Any]]:
     # Of the package these alone: the rest of it starts servers.
-    files = [Path(str(each.__file__)) for each in (google_identity, google_names, google_server)]
+    files = [Path(str(each.__file__)) for each in (identity, dns, google_server)]
     code = {file.name: file.read_text(encoding="utf-8") for file in files}
     config_map = {
         "apiVersion": "v1",
@@ -124,10 +125,10 @@ def _container(*arguments: str) -> dict[str, Any]:
     return {
         "name": "google",
         "image": f"mptraining/operator:{VERSION}",
-        "command": ["python", "-m", "testbed.google_server", f"{_REALM}/realm.json", *arguments],
+        "command": ["python", "-m", "tests.testbed.google.server", f"{_REALM}/realm.json", *arguments],
         "env": [{"name": "PYTHONPATH", "value": _CODE}],
         "volumeMounts": [
-            {"name": "code", "mountPath": f"{_CODE}/testbed"},
+            {"name": "code", "mountPath": f"{_CODE}/tests/testbed/google"},
             {"name": "realm", "mountPath": _REALM},
         ],
     }

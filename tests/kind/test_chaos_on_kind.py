@@ -1,25 +1,25 @@
 """A short chaos on real nodes: operators killed, nodes drained and paused, while twenty jobs run and two train.
 
-`make soak` kills 200 times: `python -m soaks.chaos --on kind --kills 200`.
+`make soak` kills 200 times: `python -m tests.soak.chaos --on kind --kills 200`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from soaks import chaos_report
-from soaks.chaos_kind import KindCluster
-from soaks.chaos_run import run
-from soaks.chaos_schedule import Kind
+from tests.soak.chaos import report
+from tests.soak.chaos.kind_cluster import KindCluster
+from tests.soak.chaos.run import run
+from tests.soak.chaos.schedule import Kind
 
-SEED, KILLS = 20261121, 20
+SEED, KILLS = 20261121, 8
 
 
 def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
     with KindCluster() as cluster:
         ran = run(cluster, seed=SEED, kills=KILLS, say=print)
         logs = cluster.logs()
-    print(chaos_report.table([ran], seed=SEED, where="kind"))
+    print(report.table([ran], seed=SEED, where="kind"))
     assert ran.complaints == (), logs[-5000:]
     assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
     # There may be no pod to delete; not every kernel lets connections be cut.

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.images import VERSION, engine_of_cluster
-from cluster.installed import SYSTEM
-from cluster.kubectl import KUBECONFIG
-from cluster.nodes import NODES
-from testbed.binaries import binary
-from testbed.chart import CHART, RELEASE
+from kind.images import VERSION, engine_of_cluster
+from kind.installation import SYSTEM
+from kind.kubectl import KUBECONFIG
+from kind.nodes import NODES
+from tests.testbed.binaries import binary
+from tests.testbed.kubernetes.chart import CHART, RELEASE
 
 OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
 OLD = "0.0.9"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import mptraining
-from cluster.images import VERSION
-from cluster.installed import configure
-from testbed.pods import RESTRICTED
+from kind.images import VERSION
+from kind.installation import configure
+from tests.testbed.nodes.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 

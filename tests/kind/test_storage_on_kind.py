@@ -16,13 +16,13 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from cluster.images import VERSION
-from cluster.installed import configure
-from testbed.google import external_account, service_account_key
-from testbed.google_identity import Provider, Realm
-from testbed.pods import RESTRICTED
+from kind.images import VERSION
+from kind.installation import configure
 from tests.docs.test_docs import blocks
 from tests.kind import buckets, identities
+from tests.testbed.google.emulator import external_account, service_account_key
+from tests.testbed.google.identity import Provider, Realm
+from tests.testbed.nodes.pods import RESTRICTED
 
 PROJECT = "our-project"
 TRAINER = f"trainer@{PROJECT}.iam.gserviceaccount.com"

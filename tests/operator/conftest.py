@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mptraining_operator.cluster import JOBS, ApiProblem, Resource
+from tests.fakes import Clock
 
 Raw = dict[str, Any]
 
@@ -145,16 +146,6 @@ def _merge(old: Any, patch: Any) -> Any:
         else:
             merged[name] = _merge(merged.get(name), value)
     return merged
-
-
-class Clock:
-    """Stands still until somebody moves it."""
-
-    def __init__(self, now: float = 1_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -30,16 +30,11 @@ from mptraining_operator.resources import shared
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, Seen
+from tests.fakes import Clock
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
 QUOTA = ApiProblem(403, "Forbidden", "exceeded quota: jobs")
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
 
 
 class Bench:

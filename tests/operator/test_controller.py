@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -20,15 +20,10 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, Seen
 from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
+from tests.fakes import Clock
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
 
 
 class Applied:

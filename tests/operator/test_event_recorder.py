@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -13,12 +13,7 @@ from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
+from tests.fakes import Clock
 
 
 @pytest.fixture

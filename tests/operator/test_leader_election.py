@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from mptraining_operator.cluster import LEASES, ApiProblem
 from mptraining_operator.leader_election import Election, LeaseKeeper, Move, SeenLease, decide, look, must_stop
 from mptraining_operator.settings import Identity, LeaseSettings
+from tests.fakes import Clock
 
 SETTINGS = LeaseSettings(duration_seconds=10, renew_seconds=2.0)
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
 
 
 def seen(holder: str, changed: float, duration: float = 10) -> SeenLease:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from mptraining_operator.__main__ import app
 from mptraining_operator.settings import OperatorSettings
-from testbed.processes import free_ports
+from tests.testbed.processes import free_ports
 
 
 def test_help_loads_none_of_the_heavy_parts() -> None:

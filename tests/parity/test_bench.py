@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.processes import Child
-from parity.program import Program
+from parity.programs.program import Program
+from parity.training.processes import Child
 
 pytestmark = pytest.mark.training
 
@@ -35,11 +35,11 @@ def test_a_training_that_is_wrong_is_seen(tmp_path: Path) -> None:
     doctored = f"""
 import sys
 from pathlib import Path
-from parity.child import quiet
+from parity.training.child import quiet
 quiet("Keras3")
-from parity import trainer_run
-from parity.program import Program
-from parity.trial import attempt
+from parity.training import trainer_run
+from parity.programs.program import Program
+from parity.comparison.trial import attempt
 from mptraining_trainer.keras_backend import Keras
 
 trainer_run.prepare()
@@ -73,7 +73,7 @@ def test_the_command_reports_and_resumes(tmp_path: Path) -> None:
 def test_named_programs_and_some_drawn_ones_train_as_in_keras(generation: str, tmp_path: Path) -> None:
     """The part of `make parity` that every `make test` runs: issue 14's own cases, of which two may be refused."""
     command = [sys.executable, "-m", "parity", "--folder", str(tmp_path), "--generation", generation]
-    command += ["--programs", "16", "--processes", "1", "--shrink", "0"]
+    command += ["--programs", "6", "--processes", "1", "--shrink", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {found["name"]: found["value"] for found in map(json.loads, done.stdout.splitlines()[-5:])}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from parity.bounds import ONE, TWO, bound
-from parity.compare import compare, reason
-from parity.ground import Numbers
-from parity.named import named_programs
-from parity.program import Program, problem
+from parity.comparison.bounds import ONE, TWO, bound
+from parity.comparison.compare import compare, reason
+from parity.programs.named import named_programs
+from parity.programs.program import Program, problem
+from parity.programs.source import source
+from parity.programs.strategies import contains, drawn, programs, simplest
 from parity.results import Results, report
-from parity.source import source
-from parity.strategies import contains, drawn, programs, simplest
+from parity.training.environment import Numbers
 
 PLAIN = Program()
 REFERENCE = Numbers((np.ones((2, 2), np.float32),), ({"loss": 1.0, "val_loss": 2.0},))
@@ -31,15 +31,15 @@ def test_every_program_is_one_and_is_source(program: Program) -> None:
 
 
 def test_the_same_seed_draws_the_same_programs() -> None:
-    first, again, other = drawn(40, 3), drawn(40, 3), drawn(40, 4)
+    first, again, other = drawn(12, 3), drawn(12, 3), drawn(12, 4)
     assert first == again
     assert first != other
-    assert len({program.key for program in first}) == 40
+    assert len({program.key for program in first}) == 12
     assert {program.generation for program in first} == {"Keras3", "Legacy"}
 
 
 def test_a_difference_shrinks_to_the_choices_that_it_needs() -> None:
-    large = next(program for program in drawn(200, 5) if program.ema != "none" and program.metrics)
+    large = next(program for program in drawn(60, 5) if program.ema != "none" and program.metrics)
     asked = []
 
     def differs(program: Program) -> bool:

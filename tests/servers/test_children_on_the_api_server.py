@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import ControlPlane, Disrupted, Exit, Run
-from testbed.access import wait_until
-from testbed.pods import RESTRICTED as RESTRICTED_CONTAINER
+from tests.testbed import ControlPlane, Disrupted, Exit, Run
+from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.nodes.pods import RESTRICTED as RESTRICTED_CONTAINER
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,7 @@ import pytest
 
 from mptraining_operator import cluster
 from mptraining_operator.cluster import ApiProblem, Cluster
-from testbed import ControlPlane
+from tests.testbed import ControlPlane
 
 pytestmark = pytest.mark.cluster
 

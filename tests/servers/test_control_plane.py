@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from cluster.binaries import NEWEST
-from testbed import (
+from kind.binaries import NEWEST
+from tests.testbed import (
     ControlPlane,
     Disrupted,
     Exit,
@@ -32,9 +32,9 @@ from testbed import (
     Waiting,
     missing,
 )
-from testbed.access import wait_until
-from testbed.binaries import VERSION_VARIABLE, older
-from testbed.kwok import start_kwok
+from tests.testbed.binaries import VERSION_VARIABLE, older
+from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.nodes.kwok import start_kwok
 
 pytestmark = pytest.mark.cluster
 
@@ -228,7 +228,7 @@ class TestServers:
     def test_what_is_missing_of_an_older_one_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VERSION_VARIABLE, "1.2")
         said = missing(["kube-apiserver"])
-        assert said == ("no kube-apiserver in build/kubernetes-1.2: run `python cluster/binaries.py --kubernetes 1.2`")
+        assert said == ("no kube-apiserver in build/kubernetes-1.2: run `python kind/binaries.py --kubernetes 1.2`")
 
     def test_a_crashing_server_shows_its_log(self, tmp_path: Path) -> None:
         command = [sys.executable, "-c", "import sys; print('no such flag'); sys.exit(7)"]
@@ -253,7 +253,7 @@ class TestServers:
     @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children of their parent's end")
     def test_no_server_outlives_a_killed_test(self, tmp_path: Path) -> None:
         program = (
-            "import sys; from pathlib import Path; from testbed import Server\n"
+            "import sys; from pathlib import Path; from tests.testbed import Server\n"
             f"server = Server(['sleep', '600'], log=Path({str(tmp_path / 'sleep.log')!r}))\n"
             "print(server.pid, flush=True); sys.stdin.read()"
         )

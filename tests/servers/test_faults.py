@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from urllib3 import BaseHTTPResponse
 
-from testbed import ControlPlane, Refused, Rest, Watch
-from testbed.access import wait_until
-from testbed.fault_rules import (
+from tests.testbed import ControlPlane, Refused, Rest, Watch
+from tests.testbed.faults.proxy import FaultProxy
+from tests.testbed.faults.rules import (
     CutWatch,
     Delay,
     DelayAnswer,
@@ -25,8 +25,8 @@ from testbed.fault_rules import (
     Refuse,
     call,
 )
-from testbed.faults import FaultProxy
-from testbed.rest import changes
+from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.kubernetes.rest import changes
 
 pytestmark = pytest.mark.cluster
 

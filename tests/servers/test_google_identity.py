@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from testbed.google_identity import ANNOTATION, JWT_BEARER, Holder, KubernetesAccount, Realm
+from tests.testbed.google.identity import ANNOTATION, JWT_BEARER, Holder, KubernetesAccount, Realm
 
 NOW = 1_800_000_000.0
 READ, WRITE = ("https://www.googleapis.com/auth/devstorage.read_only", "https://www.googleapis.com/auth/cloud-platform")

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from testbed.google_names import answer
+from tests.testbed.google.dns import answer
 
 WHERE = {"storage.googleapis.com": "10.96.3.4"}
 ADDRESS, IPV6 = 1, 28

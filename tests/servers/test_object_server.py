@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.object_server import ObjectServer
+from tests.testbed.gcs.object_server import ObjectServer
 
 
 def read(server: ObjectServer, name: str) -> bytes:

@@ -26,8 +26,8 @@ from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names
 from mptraining_operator.settings import ProgressSettings
 from mptraining_trainer.reporting.progress_reporter import Reporter
-from testbed import ControlPlane
-from testbed.access import wait_until
+from tests.testbed import ControlPlane
+from tests.testbed.kubernetes.access import wait_until
 
 pytestmark = pytest.mark.cluster
 

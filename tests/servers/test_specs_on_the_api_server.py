@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from mptraining_api.crd import custom_resource_definition
-from testbed import ControlPlane, Refused
-from testbed.access import wait_until
+from tests.testbed import ControlPlane, Refused
+from tests.testbed.kubernetes.access import wait_until
 
 pytestmark = pytest.mark.cluster
 

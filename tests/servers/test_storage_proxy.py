@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from testbed.object_server import ObjectServer
-from testbed.storage_faults import (
+from tests.testbed.gcs.faults import (
     Cut,
     Delay,
     Draw,
@@ -32,7 +31,8 @@ from testbed.storage_faults import (
     asked,
     byte_range,
 )
-from testbed.storage_proxy import StorageProxy
+from tests.testbed.gcs.object_server import ObjectServer
+from tests.testbed.gcs.proxy import StorageProxy
 
 UNSHAPED = Shape(latency=0, stream_rate=0)
 CONTENT = bytes(range(256)) * 4096

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from soaks.faults import Fault, Mutation
-from soaks.forks import Forks
-from soaks.matrix import DEVICES, LEGACY, MATRIX, POLICIES, compared, different
-from soaks.report import BEGIN, END, put, table
-from soaks.rounds import STEPS, Configuration, Round, faults, make_data, run
+from tests.soak.document_table import BEGIN, END, put, table
+from tests.soak.kill_and_resume.faults import Fault, Mutation
+from tests.soak.kill_and_resume.forks import Forks
+from tests.soak.kill_and_resume.matrix import LEGACY, MATRIX, compared, different
+from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, faults, make_data, run
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 
@@ -35,19 +35,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "Legacy"])
+# Each policy, each kind of devices and each generation of Keras; `make soak` has all ten combinations.
+CHOSEN = (
+    Configuration("float32", "one replica"),
+    Configuration("mixed_float16", "two replicas"),
+    Configuration("mixed_bfloat16", "two workers"),
+    Configuration("float32", "two replicas", "Legacy"),
+)
+
+
+@pytest.mark.parametrize("configuration", CHOSEN, ids=str)
 def test_killed_three_times_and_resumed_it_is_the_same_run(
-    forks: Forks, data: Path, tmp_path: Path, policy: str
+    forks: Forks, data: Path, tmp_path: Path, configuration: Configuration
 ) -> None:
-    chosen = LEGACY[:1] if policy == "Legacy" else [each for each in MATRIX if each.policy == policy]
-    found = compared(forks, data, tmp_path, chosen, kills=3, seed=1)
-    assert len(found) == (1 if policy == "Legacy" else len(DEVICES))
-    for configuration, runs in found.items():
-        for one, differing in runs:
-            assert differing == [], f"{configuration}: {one.kills}"
-            assert one.digests.keys() == PARTS
-            assert len(one.codes) == 4
-            assert [code == 0 for codes in one.codes for code in codes].count(True) == configuration.workers
+    (runs,) = compared(forks, data, tmp_path, [configuration], kills=3, seed=1).values()
+    for one, differing in runs:
+        assert differing == [], f"{configuration}: {one.kills}"
+        assert one.digests.keys() == PARTS
+        assert len(one.codes) == 4
+        assert [code == 0 for codes in one.codes for code in codes].count(True) == configuration.workers
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,12 @@ def test_what_a_checkpoint_leaves_out_is_found(
     assert forgetful.codes == [[-signal.SIGKILL], [0]]
     assert others <= set(different(whole, forgetful))
     assert bool(different(whole, forgetful)) == bool(mutation)
+
+
+def test_the_chosen_configurations_are_of_the_matrix() -> None:
+    assert set(CHOSEN) <= {*MATRIX, *LEGACY}
+    assert {each.policy for each in CHOSEN} == {each.policy for each in MATRIX}
+    assert {each.devices for each in CHOSEN} == {each.devices for each in MATRIX}
 
 
 def test_faults_are_drawn_by_the_seed() -> None:

@@ -34,7 +34,8 @@ from mptraining_api.launch import (
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
-from testbed.processes import free_ports
+from tests.soak.kill_and_resume.forks import Fork, Forks
+from tests.testbed.processes import free_ports
 
 pytestmark = pytest.mark.training
 
@@ -65,7 +66,7 @@ class Attempt:
     """The processes of one attempt and what they say."""
 
     folder: Path
-    processes: list[subprocess.Popen[bytes]]
+    processes: list[subprocess.Popen[bytes] | Fork]
     outputs: list[Path]
 
     def events(self, worker: int = 0) -> list[Any]:
@@ -108,9 +109,19 @@ class Attempt:
 Start = Callable[..., Attempt]
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as made:
+        yield made
+
+
 @pytest.fixture
-def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts the processes of one attempt; none outlives the test."""
+def start(digits: Path, tmp_path: Path, forks: Forks) -> Iterator[Start]:
+    """Starts the processes of one attempt; none outlives the test.
+
+    They are forked from a process that has imported TensorFlow. With `real`, and for scripts, whose imports depend on
+    the environment, they are started as a pod starts them.
+    """
     attempts: list[Attempt] = []
 
     def begin(
@@ -118,6 +129,7 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
         folder: str = "run",
         source: Path | None = None,
         data: dict[str, Any] | None = None,
+        real: bool = False,
         **training: Any,
     ) -> Attempt:
         number = len(attempts) + 1
@@ -143,10 +155,14 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
         for index in range(job.processes):
             output = tmp_path / f"{number}-{index}.out"
             told = {INDEX: str(index), TERMINATION_LOG: str(output.with_suffix(".last"))}
-            with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
-                attempt.processes.append(
-                    subprocess.Popen(launched.command, env=environment | told, stdout=stdout, stderr=stderr)
-                )
+            output.touch()
+            if not real and "script" not in spec.get("program", {}):
+                attempt.processes.append(Fork(forks, environment | told, output))
+            else:
+                with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
+                    attempt.processes.append(
+                        subprocess.Popen(launched.command, env=environment | told, stdout=stdout, stderr=stderr)
+                    )
             attempt.outputs.append(output)
         return attempt
 
@@ -165,7 +181,7 @@ def equal(first: Attempt, second: Attempt, tolerance: float = 0.0) -> bool:
 
 
 def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
-    done = start(TWO_REPLICAS, epochs=20)
+    done = start(TWO_REPLICAS, real=True, epochs=20)
     assert done.wait() == [0], done.errors()
     assert done.metrics()["val_accuracy"] >= 0.95
     (started,) = done.all(events.Started)
@@ -180,7 +196,7 @@ def test_two_workers_train_what_two_replicas_do(start: Start, monkeypatch: pytes
     # Workers speak to each other directly; TensorFlow would ask this proxy, which is not there.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    workers, replicas = start(TWO_WORKERS, "workers", epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
+    workers, replicas = start(TWO_WORKERS, "workers", real=True, epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
     assert (workers.wait(), replicas.wait()) == ([0, 0], [0]), workers.errors()
     assert workers.metrics() == pytest.approx(replicas.metrics(), abs=1e-4)
     assert workers.finished(1).metrics == workers.metrics(), "both know the same"

@@ -49,7 +49,12 @@ def test_no_script_knows_this_project() -> None:
 
 @pytest.mark.parametrize(
     ("replicas", "policy", "slow"),
-    [(1, "float32", True), (2, "float32", False), (1, "mixed_bfloat16", False), (2, "mixed_bfloat16", True)],
+    [
+        (1, "float32", False),
+        (2, "mixed_bfloat16", True),
+        pytest.param(2, "float32", False, marks=pytest.mark.soak),
+        pytest.param(1, "mixed_bfloat16", False, marks=pytest.mark.soak),
+    ],
 )
 def test_tutorials_train_are_taken_away_and_go_on(replicas: int, policy: str, slow: bool, tmp_path: Path) -> None:
     scripts = [path for path in SCRIPTS if slow or path.stem != SLOW]

@@ -19,6 +19,10 @@ JitCompile = Literal["Always", "WherePossible", "Never"]
 INITIAL_LOSS_SCALE = 32768.0
 # GPUs below 7.0 (Volta) have no Tensor Cores, so that float16 is no faster (NVIDIA, Mixed Precision Training guide).
 FLOAT16_CAPABILITY = 7.0
+_ON_A_CPU = {
+    "mixed_float16": "every CPU emulates float16, slowly",
+    "mixed_bfloat16": "faster than float32 only on a CPU with AVX512-BF16 or AMX",
+}
 
 
 def keras_generation(spec: JobSpec, asked: Devices) -> tuple[Keras, Choice]:
@@ -65,7 +69,7 @@ def precision(spec: JobSpec, asked: Devices, devices: Devices, keras: Keras) -> 
         policy, because = wanted, "asked for"
         _refuse_impossible(wanted, asked, own_scaling=own_scaling)
         if devices.accelerator.kind == "cpu" and wanted.startswith("mixed_"):
-            because = "asked for; a CPU computes it slowly, and most of them emulate it"
+            because = f"asked for; {_ON_A_CPU[wanted]}"
     resolved = ResolvedPrecision(
         policy=policy,
         loss_scale_mode=(scale.mode if scale else None) or "Dynamic",

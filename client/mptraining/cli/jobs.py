@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.cluster.job import Job
-    from mptraining.compare import Comparison
+    from mptraining.comparison import Comparison
 
 
 _OPTIONS = {
@@ -235,7 +235,7 @@ def comparison(
     from pathlib import Path
 
     from mptraining.cluster.errors import NoCluster
-    from mptraining.compare import side_by_side
+    from mptraining.comparison import side_by_side
     from mptraining.runs import load_run
 
     def load(run: str) -> Any:

@@ -139,11 +139,11 @@ def compare(
     where: Where,
 ) -> None:
     """Show finished and unfinished runs side by side."""
-    from mptraining.compare import table
+    from mptraining.comparison import table
 
     comparison = jobs.comparison(runs, where)
     if html is not None:
-        from mptraining.compare_html import page
+        from mptraining.comparison_html import page
 
         try:
             Path(html).write_text(page(comparison), encoding="utf-8")

@@ -31,7 +31,7 @@ LIMITS = Limits(
 )
 
 
-class World:
+class AdmissionSimulation:
     """Jobs of one namespace as the API server keeps them; a status that is written is known at once."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ class World:
 
 
 def test_a_job_waits_until_another_has_ended() -> None:
-    world = World({"first": 3, "second": 2})
+    world = AdmissionSimulation({"first": 3, "second": 2})
     world.look("first")
     held = world.look("second")
     assert not world.started("second")
@@ -116,7 +116,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
 
 
 def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() -> None:
-    world = World({"first": 3, "second": 3})
+    world = AdmissionSimulation({"first": 3, "second": 3})
     world.look("first")
     world.suspend("first", True)
     world.look("first")
@@ -132,7 +132,7 @@ def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() ->
 
 
 def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
-    world = World({"first": 3, "second": 2})
+    world = AdmissionSimulation({"first": 3, "second": 2})
     world.look("first")
     status = conditions.attempt_over(world.status("first"), outcomes.PREEMPTED, "", NOW)
     world.put("first", conditions.waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
@@ -143,7 +143,7 @@ def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
 
 
 def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_stays() -> None:
-    world = World({"first": 3})
+    world = AdmissionSimulation({"first": 3})
     tight = Limits(cluster=LIMITS.cluster, jobs=JobLimits(nodes_per_job=2))
     seen = world.cache.seen(Key("team", "first"), tight)
     assert seen is not None
@@ -161,7 +161,7 @@ def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_sta
 )
 def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], steps: list[tuple[str, int]]) -> None:
     names = [f"job-{index}" for index in range(len(sizes))]
-    world = World(dict(zip(names, sizes, strict=True)))
+    world = AdmissionSimulation(dict(zip(names, sizes, strict=True)))
     for what, index in steps:
         name = names[index % len(names)]
         if what == "end" and world.started(name) and world.status(name).phase not in ("Suspended", "Succeeded"):
@@ -184,7 +184,7 @@ def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], s
 @pytest.mark.parametrize("seed", range(3))
 def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
     sizes = {f"job-{index}": random.Random(seed * 100 + index).randint(1, 3) for index in range(24)}
-    world = World(sizes)
+    world = AdmissionSimulation(sizes)
 
     class Applier:
         def apply(self, plan: Plan, seen: Seen) -> bool:

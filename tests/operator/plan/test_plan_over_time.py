@@ -67,7 +67,7 @@ def job(suspend: bool, queued: bool = False) -> MPTrainingJob:
 
 
 @dataclass
-class World:
+class ClusterSimulation:
     """What the API server, the Job controller, the kubelets and a user make of the operator's actions."""
 
     now: float = 1_767_225_600.0
@@ -312,7 +312,7 @@ class World:
 
 @given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
 def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued: bool) -> None:
-    world = World(queued=queued)
+    world = ClusterSimulation(queued=queued)
     for what in happenings:
         live(world, what)
         world.check()
@@ -323,7 +323,7 @@ def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued:
     assert writes.actions == ()
 
 
-def live(world: World, what: str) -> None:
+def live(world: ClusterSimulation, what: str) -> None:
     """Something happens, and everybody has a look."""
     world.happen(what)
     world.controllers()
@@ -331,7 +331,7 @@ def live(world: World, what: str) -> None:
     world.controllers()
 
 
-def calm(world: World) -> None:
+def calm(world: ClusterSimulation) -> None:
     """The operator runs, nodes are back, nobody suspends, the queue has room; pods run and succeed."""
     world.suspend, world.lost = False, set()
     for _ in range(12):
@@ -343,7 +343,7 @@ def calm(world: World) -> None:
 
 @given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
 def test_a_suspended_job_gives_its_machines_back(happenings: list[str], queued: bool) -> None:
-    world = World(queued=queued)
+    world = ClusterSimulation(queued=queued)
     for what in [*happenings, "suspend", "long wait", "long wait", "long wait", "long wait"]:
         live(world, what)
     world.lost = set()
@@ -366,7 +366,7 @@ NOTHING_FAILS = (
 @example(["admit", "run", "take back", "crash after status", "days pass"])
 def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> None:
     """However long it queues, and however often it is taken back, suspended and let go on."""
-    world = World(queued=True)
+    world = ClusterSimulation(queued=True)
     for what in happenings:
         live(world, what)
         world.check()
@@ -379,7 +379,7 @@ def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> N
 @given(happenings=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))
 def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None:
     """A program may fail twice and a machine may be lost five times; the one more of either ends the job."""
-    world = World()
+    world = ClusterSimulation()
     bugs = losses = 0
     for what in happenings:
         for _ in range(4):

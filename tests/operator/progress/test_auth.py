@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mptraining_operator.progress.auth import REFUSED, REFUSED_SECONDS, Review, TokenReviewer, claimed, read_review
 from mptraining_operator.resources import names
+from tests.fakes import Clock
 
 AUDIENCE = names.audience("team-a", "uid-1")
 
@@ -51,14 +52,6 @@ class ApiServer:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.mark.parametrize(
@@ -117,9 +110,9 @@ def test_an_accepted_token_is_believed_for_a_while() -> None:
     assert reviewer.remembered(mine) is None
     assert [reviewer.identify(mine) for _ in range(3)] == [REVIEW] * 3
     assert server.asked == [(mine, (AUDIENCE,))]
-    clock.seconds += 59
+    clock.now += 59
     assert reviewer.remembered(mine) == REVIEW
-    clock.seconds += 1
+    clock.now += 1
     assert reviewer.remembered(mine) is None
     reviewer.identify(mine)
     assert len(server.asked) == 2
@@ -130,9 +123,9 @@ def test_no_token_is_believed_beyond_its_end() -> None:
     reviewer = TokenReviewer(server, clock, 60)
     mine = token(AUDIENCE, end=1010)
     reviewer.identify(mine)
-    clock.seconds = 1009
+    clock.now = 1009
     assert reviewer.remembered(mine) == REVIEW
-    clock.seconds = 1010
+    clock.now = 1010
     assert reviewer.remembered(mine) is None
 
 
@@ -142,7 +135,7 @@ def test_a_refusal_is_remembered_shortly() -> None:
     mine = token(AUDIENCE)
     assert [reviewer.identify(mine) for _ in range(3)] == [REFUSED] * 3
     assert len(server.asked) == 1
-    clock.seconds += REFUSED_SECONDS
+    clock.now += REFUSED_SECONDS
     server.answer = accepted(AUDIENCE)
     assert reviewer.identify(mine) == REVIEW
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,15 +15,10 @@ from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import FINDINGS_LAST, Cache
 from mptraining_operator.watch.parse import StoredJob
+from tests.fakes import Clock
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
 
 
 def look(cache: Cache, key: Key = KEY) -> Snapshot:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch.work_queue import LONGEST_RETRY, WorkQueue
+from tests.fakes import Clock
 
 A, B, C = (Key("team", name) for name in "abc")
-
-
-class Clock(Protocol):
-    now: float
-
-    def __call__(self) -> float: ...
 
 
 def test_a_key_is_handed_out_once(clock: Clock) -> None:

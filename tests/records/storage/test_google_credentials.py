@@ -20,9 +20,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from testbed.google import Google, external_account, service_account_key
-from testbed.google_identity import ANNOTATION, KubernetesAccount, Provider, Realm
-from testbed.object_server import ObjectServer
+from tests.testbed.gcs.object_server import ObjectServer
+from tests.testbed.google.emulator import Google, external_account, service_account_key
+from tests.testbed.google.identity import ANNOTATION, KubernetesAccount, Provider, Realm
 
 PROJECT = "our-project"
 TRAINER = f"trainer@{PROJECT}.iam.gserviceaccount.com"

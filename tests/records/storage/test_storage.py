@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.storage import gcs_clients, preconditions, storage
-from testbed.processes import free_ports
+from tests.testbed.processes import free_ports
 
 GLOBS = {
     "train-*": ["train-0", "train-1"],

@@ -14,7 +14,7 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import PEER_LOST, by_reason
 from mptraining_api.problems import PeerLost, Preempted
 from mptraining_trainer.distribution.coordination import connection_error, describe_missing, wait_for_peers
-from testbed.processes import free_ports
+from tests.testbed.processes import free_ports
 
 
 def identity(index: int, hosts: tuple[str, ...]) -> WorkerIdentity:

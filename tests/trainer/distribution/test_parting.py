@@ -11,7 +11,7 @@ import pytest
 
 from mptraining_api.launch import WorkerIdentity
 from mptraining_trainer.distribution.coordination import exit_barrier
-from testbed.processes import free_ports
+from tests.testbed.processes import free_ports
 
 pytestmark = pytest.mark.training
 

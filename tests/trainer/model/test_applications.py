@@ -19,6 +19,7 @@ from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.applications import BuiltApplication
+from tests.fakes import Notices
 
 LABEL = TensorSpec("label", "int64", ())
 NAMES = ("daisy", "rose", "tulip")
@@ -44,11 +45,6 @@ def job(application: dict[str, Any], **changed: Any) -> ResolvedJob:
     document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
     parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
     return resolve(parsed, ClusterSettings()).model_copy(update=changed)
-
-
-class Notices(dict[str, str]):
-    def __call__(self, topic: str, message: str) -> None:
-        self[topic] = message
 
 
 def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> BuiltApplication:
@@ -124,7 +120,7 @@ def test_grey_images_are_scaled_where_the_published_way_is_for_three_channels(ke
     notices = Notices()
     built = applications.build(job({"name": "MobileNetV2"}), keras, example(("uint8", (32, 32, 1))), notices)
     assert built.preprocess is not None
-    assert "[-1, 1]" in notices["Preprocess"]
+    assert "[-1, 1]" in notices.of("Preprocess")
     assert built.preprocess(tf.constant([0, 255], tf.uint8)).numpy() == pytest.approx([-1.0, 1.0])
 
 
@@ -252,7 +248,7 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
     model = applications.build(several, keras, PHOTO, notices).model
     layers = [each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization)]
     assert {bool(layer.synchronized) for layer in layers} == {synchronized}
-    assert ("BatchNormalization" in notices) is said
+    assert ("BatchNormalization" in notices.topics) is said
 
 
 @pytest.mark.training

@@ -14,15 +14,11 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compile import compile_model
+from tests.fakes import Notices
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 SGD = {"className": "SGD", "config": {"learning_rate": 0.5, "momentum": 0.9}}
 SPARSE = {"className": "SparseCategoricalCrossentropy"}
-
-
-class Notices(dict[str, str]):
-    def __call__(self, topic: str, message: str) -> None:
-        self[topic] = message
 
 
 def job(training: dict[str, Any] | None = None) -> ResolvedJob:
@@ -73,8 +69,8 @@ def test_a_plain_model_gets_defaults_and_they_are_said(keras: Keras) -> None:
     _, optimizer = compile_model(job(), keras, {"model": model}, EXAMPLE, notices)
     assert type(optimizer) is keras.module.optimizers.Adam
     assert model.loss.get_config()["from_logits"] is False
-    assert "Adam with a learning rate of 0.001" in notices["Optimizer"]
-    assert "SparseCategoricalCrossentropy" in notices["Loss"]
+    assert "Adam with a learning rate of 0.001" in notices.of("Optimizer")
+    assert "SparseCategoricalCrossentropy" in notices.of("Loss")
 
 
 def test_a_compiled_model_brings_its_own(keras: Keras) -> None:

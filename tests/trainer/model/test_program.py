@@ -17,6 +17,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
+from tests.fakes import Notices
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 
@@ -85,11 +86,6 @@ def source(keras: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "flowers"]:
         del sys.modules[name]
-
-
-class Notices(dict[str, str]):
-    def __call__(self, topic: str, message: str) -> None:
-        self[topic] = message
 
 
 def job(program: dict[str, Any], training: dict[str, Any] | None = None, preprocess: str | None = None) -> ResolvedJob:

@@ -12,16 +12,9 @@ from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_records.storage import storage
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
+from tests.fakes import Clock
 
 SEAT = WorkerIdentity(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = None) -> Telemetry:
@@ -87,8 +80,8 @@ def test_a_notice_is_said_once() -> None:
 def test_seconds_count_from_the_first_word() -> None:
     clock = Clock()
     voice = telemetry(None, io.StringIO(), clock)
-    clock.seconds += 2.5
-    assert (voice.seconds(), voice.now()) == (2.5, 102.5)
+    clock.now += 2.5
+    assert (voice.seconds(), voice.now()) == (2.5, 1_002.5)
 
 
 def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) -> None:
@@ -116,7 +109,7 @@ def test_a_bucket_gets_parts(bucket: str) -> None:
     voice = telemetry(f"{bucket}/run", io.StringIO(), clock)
     saved(voice, 1)
     assert storage.list_objects(f"{bucket}/run") == []
-    clock.seconds += 31
+    clock.now += 31
     saved(voice, 2)
     saved(voice, 3)
     voice.close()

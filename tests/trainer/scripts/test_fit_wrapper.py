@@ -21,6 +21,8 @@ from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
 
+pytestmark = pytest.mark.training
+
 # Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
 TRAIN = """
 import json, os, sys

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer.training.callback_files import CallbackFiles, rows_of_first_epochs, split_path
+from tests.fakes import Notices
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,6 @@ class ModelCheckpoint(SimpleNamespace):
 class TensorBoard(SimpleNamespace):
     __module__ = "keras.callbacks"
     log_dir: str
-
-
-class Notices(list[str]):
-    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
-        self.append(f"{level} {topic}: {message}")
 
 
 @pytest.fixture

@@ -1,0 +1,161 @@
+"""`make bench-operator`: what the operator costs, against Kubeflow's training-operator and against Jobs made by hand.
+
+etcd, API server, controller manager and scheduler are real; KWOK plays the nodes. One JSON line for each figure on
+standard output; what each contender took on standard error. The exit code is 0 whether goals are met or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.figures import figure, progress, publish
+from bench.operator import restart
+from bench.operator.many_jobs import (
+    BY_HAND,
+    OURS,
+    PEER,
+    PEER_RAISED,
+    Contender,
+    Mass,
+    calls_of_a_life,
+    measure,
+    percentile,
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many jobs and rounds. Goals are set for FULL's numbers of jobs."""
+
+    few: int
+    many: int
+    rounds: int
+    life: int
+    resident: int
+    settled: int
+
+
+FULL = Effort(few=100, many=1000, rounds=3, life=100, resident=5000, settled=2000)
+# Proves that every kind of figure comes out, not what it is.
+QUICK = Effort(few=4, many=6, rounds=1, life=3, resident=6, settled=4)
+
+FIGURES = ("few", "many", "calls", "resident", "restart")
+# Each contender's cluster takes seconds to start; these make every kind of figure.
+QUICK_FIGURES = ("many", "calls", "restart")
+ABSOLUTE = "1"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a handful of jobs, one round: a test of the benchmark")
+    parser.add_argument("--only", choices=FIGURES, action="append", help="these figures alone; repeatable")
+    parser.add_argument("--others", action="store_true", help="the other contenders alone, which makes no figures")
+    parser.add_argument("--rounds", type=int, help="instead of 3, of each contender")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters and their folders are cleared away
+    effort, began = QUICK if arguments.quick else FULL, time.monotonic()
+    if arguments.rounds:
+        effort = replace(effort, rounds=arguments.rounds)
+    for name in arguments.only or (QUICK_FIGURES if arguments.quick else FIGURES):
+        _figures(name, effort, ours=not arguments.others)
+        progress(f"{time.monotonic() - began:.0f} s so far")
+
+
+def _figures(name: str, effort: Effort, *, ours: bool) -> None:
+    if name == "few":
+        _few(effort, ours)
+    elif name == "many":
+        _many(effort, ours)
+    elif name == "calls":
+        _calls(effort, ours)
+    elif name == "resident" and ours:
+        _publish_absolute("resident_mib", effort.resident, [restart.resident(OURS, effort.resident)], "MiB", 350)
+    elif name == "restart" and ours:
+        after = restart.restart(effort.settled)
+        for write in after.writes[:20]:
+            progress(f"  written after the restart: {write}")
+        progress(f"  {after.asked:.1f} s from the start to the first new child")
+        _publish_absolute("writes_after_restart", effort.settled, [len(after.writes)], "calls", 0)
+        _publish_absolute("seconds_to_settle_after_restart", effort.settled, [after.settled], "s", 15)
+
+
+def _few(effort: Effort, ours: bool) -> None:
+    """Against the defaults of a cluster."""
+    measured = _interleaved([*([OURS] if ours else []), PEER, PEER_RAISED, BY_HAND], effort.few, effort.rounds)
+    if not ours:
+        return
+    for percent in (50, 99):
+        for against in (PEER, PEER_RAISED):
+            most = 0.2 if against is PEER else 1.0
+            _publish_times("to_child", percent, effort.few, measured, against, most)
+        for against, most in ((PEER, 0.2), (PEER_RAISED, 1.0), (BY_HAND, 1.5)):
+            _publish_times("to_pods", percent, effort.few, measured, against, most)
+
+
+def _many(effort: Effort, ours: bool) -> None:
+    """Against what Kubernetes itself needs, and against a peer with its limits out of the way."""
+    measured = _interleaved([*([OURS] if ours else []), PEER_RAISED, BY_HAND], effort.many, effort.rounds)
+    if not ours:
+        return
+    for percent in (50, 99):
+        _publish_times("to_child", percent, effort.many, measured, PEER_RAISED, 1.0)
+        _publish_times("to_pods", percent, effort.many, measured, PEER_RAISED, 1.0)
+        _publish_times("to_pods", percent, effort.many, measured, BY_HAND, 1.1)
+    _publish_absolute("resident_mib", effort.many, [one.resident for one in measured[OURS.name]], "MiB", 200)
+
+
+def _calls(effort: Effort, ours: bool) -> None:
+    """Of whole lives, from creation to Succeeded."""
+    for contender in (PEER_RAISED, *([OURS] if ours else [])):
+        calls = calls_of_a_life(contender, effort.life)
+        total = sum(calls.values())
+        told = ", ".join(f"{name} {count:.2f}" for name, count in sorted(calls.items()))
+        progress(f"  {contender.name}: {total:.2f} calls a job: {told}")
+        if contender is OURS:
+            _publish_absolute("api_calls_per_job", effort.life, [total], "calls", 7)
+
+
+def _interleaved(contenders: Sequence[Contender], jobs: int, rounds: int) -> dict[str, list[Mass]]:
+    """A B C A B C …, so that a noisy neighbour disturbs all alike."""
+    measured: dict[str, list[Mass]] = {each.name: [] for each in contenders}
+    for number in range(rounds):
+        for contender in contenders:
+            one = measure(contender, jobs)
+            measured[contender.name].append(one)
+            progress(f"  {jobs} jobs, round {number + 1}, {contender.name}: {_text(one)}")
+    return measured
+
+
+def _text(one: Mass) -> str:
+    child, pods = ([percentile(values, percent) for percent in (50, 99)] for values in (one.to_child, one.to_pods))
+    return (
+        f"child {child[0]:.2f} / {child[1]:.2f} s, all pods {pods[0]:.2f} / {pods[1]:.2f} s (p50 / p99), "
+        f"{one.calls_per_job:.1f} calls a job, {one.resident:.0f} MiB, "
+        f"{1000 * one.cpu_seconds / one.jobs:.1f} CPU ms a job"
+    )
+
+
+def _publish_times(
+    what: str, percent: int, jobs: int, measured: dict[str, list[Mass]], against: Contender, most: float
+) -> None:
+    ours, theirs = (
+        [percentile(one.to_child if what == "to_child" else one.to_pods, percent) for one in measured[name]]
+        for name in (OURS.name, against.name)
+    )
+    name = f"operator.created_{what}_p{percent}_seconds.{jobs}_jobs"
+    publish(figure(name, ours, theirs, unit="s", against=against.name, most=most))
+
+
+def _publish_absolute(what: str, jobs: int, values: Sequence[float], unit: str, most: float) -> None:
+    """A figure with its own goal: its ratio is the value."""
+    name = f"operator.{what}.{jobs}_jobs"
+    publish(figure(name, values, [1.0] * len(values), unit=unit, against=ABSOLUTE, most=most))
+
+
+if __name__ == "__main__":
+    main()

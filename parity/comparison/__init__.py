@@ -1,0 +1,1 @@
+"""The bounds within which two trainings agree, and the comparison by them."""

@@ -1,0 +1,123 @@
+"""One program: trained by plain `fit` and in each variant, compared."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parity.comparison.bounds import NOISE, ONE, TWO, Variant
+from parity.comparison.compare import Compared, apart, compare
+from parity.programs.program import Program
+from parity.training import plain_fit, trainer_run
+from parity.training.environment import Numbers, arrays_of, module_of
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of a program in each variant; `reference` is what plain `fit` made of it."""
+
+    program: Program
+    compared: tuple[Compared, ...]
+    reference: Numbers
+    seconds: float
+
+    @property
+    def fit_seconds(self) -> float:
+        return self.reference.seconds
+
+    @property
+    def different(self) -> tuple[Compared, ...]:
+        """The variants that are neither equal nor refused."""
+        return tuple(one for one in self.compared if one.verdict == "different")
+
+
+def variants(program: Program) -> tuple[Variant, ...]:
+    """Where it is trained in this process; two workers are processes of their own."""
+    return (ONE,) if program.batch % 2 else (ONE, TWO)
+
+
+def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None = None) -> Tried:
+    """Trains and compares it; `folder` keeps records and the program's module. Call `trainer_run.prepare` before."""
+    began = time.monotonic()
+    with module_of(program, folder / "programs") as module, _inside(folder / "scratch"):
+        arrays, validation = arrays_of(program, module)
+
+        def plain(*, nudged: bool = False) -> Numbers:
+            return plain_fit.train(program, module, arrays, validation, nudged=nudged)
+
+        reference = plain()
+        compared = []
+        for variant in wanted or variants(program):
+            if reference.failed is not None:
+                compared.append(compare(program, variant, reference, Numbers()))
+                break
+
+            def trained(variant: Variant = variant) -> Numbers:
+                return trainer_run.train(
+                    program, module, arrays, validation, records=folder / "records", replicas=variant.replicas
+                )
+
+            one = compare(program, variant, reference, trained())
+            if one.verdict == "different" and one.weights is not None and one.metrics is not None:
+                small = max(one.weights, one.metrics) < NOISE
+                one = (
+                    _without_graph_optimizer(one, plain, trained) if small else _unless_unstable(one, reference, plain)
+                )
+            compared.append(one)
+    return Tried(program, tuple(compared), reference, time.monotonic() - began)
+
+
+def _without_graph_optimizer(one: Compared, plain: Callable[[], Numbers], trained: Callable[[], Numbers]) -> Compared:
+    """Equal where both trainings agree to the bit once TensorFlow's graph optimizer is off.
+
+    It fuses operations by what is around them, and the graph of a job has more around a step than that of `fit`.
+    """
+    import tensorflow as tf
+
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        weights, metrics = apart(plain(), trained())
+    finally:
+        tf.config.optimizer.set_experimental_options(before | {"disable_meta_optimizer": False})
+    if weights > 0.0 or metrics > NOISE:
+        return one
+    return replace(one, verdict="equal", what=f"to the bit without TensorFlow's graph optimizer; with it {one.what}")
+
+
+# Rounding in every operation moves a training by about as much as a last digit of its first weights: not equally much.
+_UNSTABLE = 10
+
+
+def _unless_unstable(one: Compared, reference: Numbers, plain: Callable[..., Numbers]) -> Compared:
+    """Not compared where plain Keras itself moves about as far when the last digit of its first weights is another.
+
+    What moves then is rounding that the program amplifies: an adaptive optimizer's step by a gradient of nearly zero, a
+    training that diverges.
+    """
+    moved = plain(nudged=True)
+    weights, metrics = apart(reference, moved)
+    if (
+        moved.failed is not None
+        or (one.weights or 0.0) > _UNSTABLE * weights
+        or (one.metrics or 0.0) > _UNSTABLE * metrics
+    ):
+        return one
+    what = f"plain Keras moves by {weights:.2g} itself when the last digit of its first weights is another; {one.what}"
+    return replace(one, verdict="not compared", what=what)
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Callbacks write where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,1 @@
+"""Keras programs as values, their Hypothesis strategies, and their Python source."""

@@ -1,0 +1,1 @@
+"""One program trained by plain `fit` or by this trainer, in child processes."""

@@ -1,0 +1,84 @@
+"""`python -m parity.training.child GENERATION FOLDER`: trains the programs that standard input names, one a line.
+
+The answer to each is one JSON line: key, comparisons, seconds, memory. One generation of Keras in a process, since
+TF_USE_LEGACY_KERAS holds for all of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+# Above this many bytes a process has to end: TensorFlow keeps graphs of programs that are gone.
+LARGEST = 3 << 30
+
+
+def quiet(generation: str) -> None:
+    """To be called before TensorFlow is imported."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    # Two processes share two cores: threads that wait for each other take a tenth of the time.
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    if generation == "Legacy":
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+
+def main(generation: str, folder: str) -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    quiet(generation)
+    import warnings
+
+    warnings.simplefilter("ignore")
+    from parity.comparison.trial import attempt
+    from parity.programs.program import Program
+    from parity.training import trainer_run
+
+    trainer_run.prepare()
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    import absl.logging
+
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    for number, line in enumerate(sys.stdin):
+        program = Program.from_json(line)
+        tried = attempt(program, Path(folder))
+        if number == 0:
+            # TensorFlow's and Keras' half million objects stay: each program makes Python look for garbage.
+            gc.freeze()
+        if program.workers:
+            keep_reference(Path(folder), program.key, tried.reference)
+        answer: dict[str, Any] = {
+            "key": program.key,
+            "compared": [one.to_document() for one in tried.compared],
+            "fitSeconds": round(tried.fit_seconds, 2),
+            "seconds": round(tried.seconds, 2),
+            "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        print(json.dumps(answer), file=answers)
+
+
+def keep_reference(folder: Path, key: str, reference: Any) -> None:
+    """Keeps what plain `fit` made of a program, for its two workers."""
+    file = folder / "references" / f"{key}.pickle"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(pickle.dumps(replace(reference)))
+
+
+def reference_of(folder: Path, key: str) -> Any:
+    """What `keep_reference` kept; None when there is nothing."""
+    file = folder / "references" / f"{key}.pickle"
+    return pickle.loads(file.read_bytes()) if file.exists() else None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,116 @@
+"""Runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptraining.comparison import Comparison, Row, better, compare, table
+from mptraining_api.events import Event
+
+RunIn = Callable[..., Path]
+
+
+@pytest.fixture
+def comparison(run_in: RunIn) -> Comparison:
+    fast = {"precision": "mixed_bfloat16", "step_seconds": 0.002, "examples_per_second": 32000.0}
+    worse = {"metrics": {"loss": 0.4, "val_loss": 0.7, "val_accuracy": 0.75}}
+    folders = [
+        run_in("bf16", result=fast | worse),
+        run_in("plain"),
+        run_in("cut", steps=12, done=False),
+    ]
+    return compare([str(each) for each in folders])
+
+
+def row(comparison: Comparison, key: str) -> Row:
+    return next(each for each in comparison.rows if each.key == key)
+
+
+def test_labels_are_the_folders_names(comparison: Comparison) -> None:
+    assert comparison.labels == ("bf16", "plain", "cut")
+
+
+def test_labels_grow_until_they_differ(run_in: RunIn, tmp_path: Path) -> None:
+    run_in("a/run")
+    run_in("b/run")
+    runs = [str(tmp_path / "runs" / each / "run") for each in "ab"]
+    assert compare(runs).labels == ("a/run", "b/run")
+    assert compare([runs[0], runs[0]]).labels == (f"{runs[0]} (1)", f"{runs[0]} (2)")
+
+
+def test_rows(comparison: Comparison) -> None:
+    assert row(comparison, "outcome").texts == ("Succeeded", "Succeeded", "unfinished, step 12")
+    assert row(comparison, "val_accuracy") == Row(
+        "val_accuracy", "validation accuracy", (0.75, 0.8, 0.8), ("0.75", "0.8", "0.8"), best=(1,)
+    )
+    assert row(comparison, "loss").best == (0,)
+    assert row(comparison, "step_seconds").texts == ("2 ms", "4 ms", "-")
+    assert row(comparison, "examples_per_second").best == (0,)
+
+
+def test_speed_counts_from_the_only_run_in_float32_else_from_the_first(run_in: RunIn) -> None:
+    bf16 = run_in("bf16", result={"precision": "mixed_bfloat16", "examples_per_second": 32000.0})
+    speed = row(compare([str(bf16), str(run_in("plain"))]), "speed")
+    assert (speed.title, speed.texts) == ("speed against plain", ("2.00x", "1.00x"))
+
+
+def test_a_failed_run_is_best_in_nothing(run_in: RunIn) -> None:
+    failed = run_in("failed", result={"reason": "Diverged", "exit_code": 3, "seconds": 1.0})
+    compared = compare([str(failed), str(run_in("plain"))])
+    assert {at for each in compared.rows for at in each.best} <= {1}
+
+
+def test_a_result_of_an_earlier_attempt_is_not_the_outcome(
+    run_in: RunIn, attempt_events: Callable[..., list[Event]]
+) -> None:
+    folder = run_in("again", steps=10)
+    later = attempt_events(steps=12, first=10, attempt=2, begin=9000.0)
+    (folder / "events" / "2-c-0-0.jsonl").write_text("\n".join(each.to_json() for each in later))
+    compared = compare([str(folder)])
+    assert row(compared, "outcome").texts == ("unfinished, step 12",)
+    assert row(compared, "loss").values == (1 / 12,)
+
+
+def test_notes_say_what_the_numbers_hide(run_in: RunIn, comparison: Comparison) -> None:
+    assert comparison.notes == ("bf16: no speed-up to be expected: this CPU has no native bfloat16",)
+    big = run_in("big", result={"global_batch_size": 256, "notices": ("slow disk",)})
+    half = run_in("half", result={"precision": "mixed_float16"})
+    assert compare([str(big), str(half)]).notes == (
+        "big: slow disk",
+        "half: no speed-up to be expected: a CPU computes float16 more slowly than float32",
+        "the runs have different global batch sizes: compare examples/s, not the time per step",
+    )
+
+
+def test_json_is_for_programs(comparison: Comparison) -> None:
+    document = json.loads(json.dumps(comparison.to_document()))
+    assert document["runs"][0]["label"] == "bf16"
+    assert document["runs"][0]["step_seconds"] == 0.002
+    assert document["runs"][2]["peak_memory_bytes"] is None
+    assert document["best"]["val_accuracy"] == ["plain"]
+    assert document["notes"] == list(comparison.notes)
+
+
+def test_the_table_has_a_column_a_run(comparison: Comparison) -> None:
+    drawn = table(comparison)
+    assert len(drawn.columns) == 4
+    assert drawn.row_count == len(comparison.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("val_sparse_categorical_accuracy", "higher"),
+        ("val_auc", "higher"),
+        ("val_loss", "lower"),
+        ("mean_absolute_error", "lower"),
+        ("sparse_categorical_crossentropy", "lower"),
+        ("val_something", None),
+    ],
+)
+def test_which_way_a_metric_improves(name: str, way: str | None) -> None:
+    assert better(name) == way

@@ -1,0 +1,69 @@
+"""Jobs run while operators are killed, API servers restarted, pods and nodes taken: all must end as is written.
+
+python -m tests.soak.chaos --on servers --seed 3 --kills 20     operators as processes, simulated pods; no cluster
+python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.soak import document_table
+from tests.soak.chaos import report
+from tests.soak.chaos.control_plane import Servers
+from tests.soak.chaos.kind_cluster import KindCluster
+from tests.soak.chaos.run import Place, Ran, run
+
+PLACES = {
+    "servers": "etcd, API server and controller manager, pods that are played",
+    "kind": "kind with two workers, Kubernetes 1.34",
+}
+
+
+# Kills.
+_A_ROUND = 20
+
+
+def place(on: str, folder: Path) -> AbstractContextManager[Place, None]:
+    """Where chaos happens; what it writes is below `folder`."""
+    return KindCluster() if on == "kind" else Servers(folder)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--on", choices=PLACES, default="kind", help="where (kind)")
+    parser.add_argument("--kills", type=int, default=20, help="times that an operator is killed (20)")
+    parser.add_argument("--seed", type=int, help="another draw; one is made up and printed, the next round adds one")
+    parser.add_argument("--write", type=Path, help="the document that the table goes into")
+    given = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    rounds: list[Ran] = []
+    for number, kills in enumerate(in_rounds(given.kills)):
+        with tempfile.TemporaryDirectory() as folder, place(given.on, Path(folder)) as there:
+            ran = run(there, seed=seed + number, kills=kills, say=lambda line: print(line, flush=True))
+            if ran.complaints:
+                print(there.logs(), *ran.complaints, sep="\n", file=sys.stderr, flush=True)
+        rounds.append(ran)
+        text = report.table(rounds, seed=seed, where=PLACES[given.on])
+        print(text, flush=True)
+        if given.write:
+            # After each round, because all of them take long.
+            begin, end = (each.format(given.on) for each in (report.BEGIN, report.END))
+            document_table.put(given.write, text, begin=begin, end=end)
+    return int(any(each.complaints for each in rounds))
+
+
+def in_rounds(kills: int) -> list[int]:
+    """At most twenty in each: jobs that are all over have nothing to lose."""
+    return [min(_A_ROUND, kills - done) for done in range(0, kills, _A_ROUND)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,269 @@
+"""Chaos without containers: a control plane of our own, two replicas of the operator as processes, played pods.
+
+Real are API server, controller manager and operator; a proxy between them cuts watches. Nodes there are none to lose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import yaml
+
+from tests.soak.chaos.calls import insisted
+from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.metrics import phases, restarts
+from tests.soak.chaos.record import ATTEMPT, JOB
+from tests.soak.chaos.run import Counted
+from tests.soak.chaos.schedule import Kind, Pace, Stroke
+from tests.soak.chaos.verdict import Struck
+from tests.testbed import Behaviour, ControlPlane, Exit, Options, Run
+from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
+from tests.testbed.kubernetes.rest import Refused, Rest
+from tests.testbed.nodes.pods import Pod
+from tests.testbed.processes import Server, free_ports
+
+NAMESPACE, LEASE = "chaos", "chaos"
+# Of ten strokes against the operator so many strike the leader.
+_LEADER = 0.7
+_PATIENCE = 180.0
+# Seconds from SIGTERM to the end of a worker: longer than the wait for the next attempt, which must wait for it too.
+_LEAVING = 3.0
+# A count that began before a stroke may be asked for no more, and may become known a moment after it.
+_BEFORE, _AFTER = 1.0, 3.0
+# What a replica runs: its own program, by a clock that is wrong.
+PROGRAM = (
+    "import pathlib, time; from mptraining_operator.__main__ import start; "
+    "start(pathlib.Path({settings!r}), clock=lambda: time.time() + {offset})"
+)
+
+
+@dataclass
+class Replica:
+    """One process. `restarts`: what it had counted when it was last asked, at `asked`."""
+
+    server: Server
+    name: str
+    port: int
+    asked: float
+    restarts: int = 0
+
+
+class Servers:
+    """Use it as a context. `strike` carries out one fault and says what it may have ended."""
+
+    pace = Pace(wait=(0.1, 0.8), lasts=(0.2, 1.5))
+    seconds = (1.0, 4.0)
+    namespace = NAMESPACE
+    # Every namespace has it.
+    own = frozenset({"kube-root-ca.crt"})
+    kinds: Mapping[Kind, float] = MappingProxyType({Kind.SWITCH: 0.2, Kind.CUT: 0.2, Kind.API: 0.1, Kind.DELETE: 0.4})
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._replicas: list[Replica] = []
+        self._stubs: dict[str, Stub] = {}
+        self._stack = ExitStack()
+        self.counted = Counted()
+        self.offsets: list[int] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.control_plane = stack.enter_context(ControlPlane(self._folder, Options(audit=True)))
+            install(self.control_plane)
+            grant_lease(self.control_plane, LEASE)
+            self.control_plane.namespace(NAMESPACE)
+            self.control_plane.nodes.create("node")
+            self.rest: Rest = self.control_plane.rest
+            self._proxy = stack.enter_context(self.control_plane.fault_proxy())
+            kubelet = self.control_plane.kubelet(self._behaviour, namespace=NAMESPACE)
+            stack.enter_context(kubelet)
+            stack.callback(self._stop)
+            for _ in range(2):
+                self._start(0)
+            self._until(lambda: self._leader() is not None, "a leader")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def create(self, stub: Stub) -> None:
+        self._stubs[stub.name] = stub
+        path = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}/mptrainingjobs"
+        self.rest.post(path, stub.document())
+
+    def _behaviour(self, pod: Pod) -> Behaviour:
+        stub = self._stubs[pod.labels[JOB]]
+        code = stub.code(int(pod.labels[ATTEMPT]), pod.index or 0)
+        if code is None:
+            return Run(stop_after=_LEAVING)
+        return Exit(code, after=stub.seconds, stop_after=_LEAVING)
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def strike(self, stroke: Stroke) -> Struck:
+        """Raises TimeoutError where the cluster does not come back."""
+        began = self._clock()
+        pods: frozenset[str] = frozenset()
+        if stroke.kind in (Kind.KILL, Kind.SWITCH):
+            self._replace(stroke)
+        elif stroke.kind is Kind.CUT:
+            self._proxy.cut_watches()
+        elif stroke.kind is Kind.API:
+            self.control_plane.stop_api_server()
+            time.sleep(stroke.seconds)
+            self.control_plane.start_api_server()
+            self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
+        elif stroke.kind is Kind.DELETE:
+            pods = self._delete(stroke)
+        else:
+            raise ValueError(f"{stroke.kind}: there are no nodes here")
+        return Struck(began, self._clock(), pods, done=stroke.kind is not Kind.DELETE or bool(pods))
+
+    def _replace(self, stroke: Stroke) -> None:
+        if stroke.kind is Kind.SWITCH or stroke.pick < _LEADER:
+            # Killed before anybody leads again, no leader would ever do anything.
+            chosen = self._until(self._leader, "a leader")
+            time.sleep(stroke.seconds)
+        else:
+            chosen = next((each for each in self._replicas if each is not self._leader()), self._replicas[0])
+        self._ask(chosen)
+        if stroke.kind is Kind.KILL:
+            chosen.server.signal(signal.SIGKILL)
+            chosen.server.wait(60)
+        else:
+            chosen.server.stop(seconds=15)
+        self._bury(chosen)
+        self._start(stroke.offset)
+
+    def _delete(self, stroke: Stroke) -> frozenset[str]:
+        def there() -> list[Pod]:
+            found = insisted(partial(self.control_plane.pods.select, NAMESPACE)) or []
+            return [each for each in found if not (each.ended or each.terminating)]
+
+        try:
+            wait_until(lambda: bool(there()), "a pod to delete", seconds=5)
+        except TimeoutError:
+            return frozenset()
+        pods = there()
+        if not pods:
+            return frozenset()
+        pod = sorted(pods, key=lambda each: each.name)[int(stroke.pick * len(pods))]
+        insisted(partial(self.rest.delete, pod.path, {"preconditions": {"uid": pod.uid}}))
+        return frozenset({pod.uid})
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    def _start(self, offset: int) -> None:
+        name = f"chaos-{next(self._numbers)}"
+        (port,) = free_ports(1)
+        settings = self._folder / f"{name}.yaml"
+        settings.write_text(yaml.safe_dump(_settings(port)))
+        token = insisted(partial(self.control_plane.token, SYSTEM, OPERATOR)) or ""
+        kubeconfig = self.control_plane.kubeconfig(name, token, server=self._proxy.url)
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAME": name,
+            "POD_NAMESPACE": SYSTEM,
+            "POD_SERVICE_ACCOUNT": OPERATOR,
+        }
+        program = PROGRAM.format(settings=str(settings), offset=offset)
+        server = Server([sys.executable, "-c", program], log=self._folder / f"{name}.log", environment=environment)
+        self._replicas.append(Replica(server, name, port, self._clock()))
+        self.offsets.append(offset)
+
+    def _leader(self) -> Replica | None:
+        try:
+            lease = self.rest.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}")
+        except (Refused, OSError):
+            return None
+        holder = lease["spec"].get("holderIdentity")
+        return next((each for each in self._replicas if each.name == holder), None)
+
+    def _ask(self, replica: Replica) -> dict[str, int]:
+        """Its jobs by phase; its restarts are remembered. One that is starting or ending tells nothing."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return {}
+        replica.restarts, replica.asked = restarts(text), self._clock()
+        return phases(text)
+
+    def _bury(self, replica: Replica) -> None:
+        """What it had counted stays counted."""
+        self._replicas.remove(replica)
+        self.counted.restarts += replica.restarts
+        self.counted.blind.append((replica.asked - _BEFORE, self._clock() + _AFTER))
+
+    def revive(self) -> None:
+        """A replica that ended by itself, as a leader does that cannot renew its lease, is started again; the others
+        are asked what they have counted.
+        """
+        for each in list(self._replicas):
+            if each.server.exit_code is None:
+                self._ask(each)
+            else:
+                self._bury(each)
+                self._start(0)
+
+    def phases(self) -> dict[str, int]:
+        return self._ask(self._until(self._leader, "a leader"))
+
+    def restarts(self) -> int:
+        return self.counted.restarts + sum(each.restarts for each in self._replicas)
+
+    def train(self) -> tuple[str, ...]:
+        """No pod has a container here."""
+        return ()
+
+    def digests(self) -> dict[str, tuple[str, str]]:
+        return {}
+
+    def logs(self) -> str:
+        """Of all replicas that ever were."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("chaos-*.log")))
+
+    def _stop(self) -> None:
+        for each in self._replicas:
+            each.server.stop(seconds=5)
+
+    def _until(self, look: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + _PATIENCE
+        while not (found := look()):
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s\n{self.logs()[-3000:]}")
+            time.sleep(0.1)
+        return found
+
+
+def _settings(port: int) -> dict[str, Any]:
+    """As in the tests of the cluster: what takes minutes in a real one takes seconds."""
+    return {
+        "trainerImage": "mptraining/trainer:chaos",
+        "healthPort": port,
+        "logFormat": "text",
+        "namespaces": [NAMESPACE],
+        "settleSeconds": 0.5,
+        "stuckPodSeconds": 1.0,
+        "graceSeconds": 1,
+        "progress": {"port": 0},
+        "restart": {"programSeconds": 0.3, "infrastructureSeconds": 0.2},
+        "lease": {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE},
+    }

@@ -1,0 +1,249 @@
+"""Chaos on the kind cluster: real kubelets and nodes, the operator as it is installed, two jobs that really train.
+
+`make cluster images` first. All of it is in the namespace `chaos`; when it is left, nodes and operator are as before.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self
+
+import yaml
+
+from kind.engine import Failed
+from kind.images import VERSION, engine_of_cluster
+from kind.installation import OPERATOR, SYSTEM, configure, install
+from kind.kubectl import KUBECONFIG, kubectl
+from kind.nodes import CONTROL_PLANE, WORKERS
+from tests.soak.chaos import jobs, training
+from tests.soak.chaos.calls import insisted, listed
+from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.replicas import PODS, PROGRAM, Replicas, container, kill
+from tests.soak.chaos.run import Counted
+from tests.soak.chaos.schedule import Kind, Pace, Stroke
+from tests.soak.chaos.verdict import Struck
+from tests.testbed.kubernetes.rest import MERGE, Refused, Rest
+
+NAMESPACE = "chaos"
+_JOBS = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}/mptrainingjobs"
+_WORKERS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_PATIENCE = 240.0
+# A node is out ten times as long as other faults last: several of them fall into it.
+_OUT = 10
+# The node controller takes this long to give a silent node up, and its pods leave late; what they say is of the fault.
+_AFTER_PAUSE, _AFTER_DRAIN = 120.0, 20.0
+_BEFORE, _AFTER = 1.0, 5.0
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        # Its metrics must count the jobs of no other test.
+        "namespaces": [NAMESPACE],
+        "cpuFallback": True,
+        "graceSeconds": 20,
+        "unreachableSeconds": 5,
+        "stuckPodSeconds": 10.0,
+        "restart": {"programSeconds": 1.0, "infrastructureSeconds": 0.5},
+        "lease": {"durationSeconds": 4, "renewSeconds": 1.0},
+    }
+)
+
+
+class KindCluster:
+    """Use it as a context. Drains and pauses end by themselves, while other faults go on."""
+
+    pace = Pace(wait=(0.2, 1.5), lasts=(0.5, 3.0))
+    seconds = (5.0, 20.0)
+    namespace = NAMESPACE
+    own = frozenset({"kube-root-ca.crt", "chaos-stub"})
+    kinds: Mapping[Kind, float] = MappingProxyType(
+        {Kind.SWITCH: 0.1, Kind.CUT: 0.1, Kind.API: 0.04, Kind.DELETE: 0.3, Kind.DRAIN: 0.08, Kind.PAUSE: 0.08}
+    )
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._engine = engine_of_cluster()
+        # By node: when its drain or pause ends, and how.
+        self._out: dict[str, tuple[float, Callable[[], object]]] = {}
+
+    def __enter__(self) -> Self:
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+        install()
+        configure(SETTINGS, program=["python", "-c", PROGRAM])
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        stub = {"name": "chaos-stub", "namespace": NAMESPACE}
+        documents = (
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": level}},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": stub, "data": {"sitecustomize.py": jobs.SITE}},
+            training.claim(NAMESPACE),
+        )
+        kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
+        self.rest = self._admin()
+        self._replicas = Replicas(
+            self.rest, self._engine, clock=self._clock, out=lambda: frozenset(self._out), until=self._until
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in list(self._out):
+            self._give_back(node)
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
+        configure({"cpuFallback": True})
+
+    def _admin(self) -> Rest:
+        """With a token, which the record's client takes, instead of the certificate in the kubeconfig."""
+        kubectl("create", "serviceaccount", "chaos-admin", "-n", NAMESPACE)
+        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
+        bound = f"--serviceaccount={NAMESPACE}:chaos-admin"
+        kubectl("create", "clusterrolebinding", "chaos-admin", "--clusterrole=cluster-admin", bound)
+        token = kubectl("create", "token", "chaos-admin", "-n", NAMESPACE, "--duration=12h").strip()
+        known = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
+        authority = KUBECONFIG.with_name("authority.crt")
+        authority.write_bytes(b64decode(known["certificate-authority-data"]))
+        return Rest(known["server"], token=token, authority=authority, agent="chaos")
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def create(self, stub: Stub) -> None:
+        template = {
+            "image": f"mptraining/operator:{VERSION}",
+            "env": [{"name": name, "value": value} for name, value in jobs.environment(stub).items()],
+            "volumes": [{"name": "stub", "configMap": {"name": "chaos-stub"}}],
+            "volumeMounts": [{"name": "stub", "mountPath": "/stub"}],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+        }
+        self.rest.post(_JOBS, stub.document(**template))
+
+    def train(self) -> tuple[str, ...]:
+        for document in training.documents():
+            insisted(partial(self.rest.post, _JOBS, document))
+        return training.NAMES
+
+    def digests(self) -> dict[str, tuple[str, str]]:
+        """The undisturbed runs are made now, when all is calm."""
+        self._until(lambda: not self._out, "the end of drains and pauses")
+        return training.compared(self, seconds=600.0)
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def strike(self, stroke: Stroke) -> Struck:
+        """Raises TimeoutError where the cluster does not come back."""
+        began = self._clock()
+        pods: frozenset[str] = frozenset()
+        nodes: frozenset[str] = frozenset()
+        lasting = 0.0
+        done = True
+        if stroke.kind in (Kind.KILL, Kind.SWITCH):
+            self._replicas.end(stroke)
+        elif stroke.kind in (Kind.CUT, Kind.API):
+            if stroke.kind is Kind.API:
+                self._restart_api_server()
+            else:
+                done = self._replicas.cut() > 0
+            self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
+        elif stroke.kind is Kind.DELETE:
+            pods = self._delete(stroke)
+            done = bool(pods)
+        elif stroke.kind in (Kind.DRAIN, Kind.PAUSE):
+            nodes = self._take_out(stroke)
+            lasting = _OUT * stroke.seconds + (_AFTER_PAUSE if stroke.kind is Kind.PAUSE else _AFTER_DRAIN)
+        else:
+            raise ValueError(stroke.kind)
+        return Struck(began, self._clock() + lasting, pods, nodes, done)
+
+    def _restart_api_server(self) -> None:
+        path = f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}"
+        pod = insisted(partial(self.rest.get, path)) or {}
+        kill(self._engine, CONTROL_PLANE, container(pod))
+        # Its kubelet starts it again, and what could not do without it: at once, if it remembers no earlier restarts.
+        self._engine("exec", CONTROL_PLANE, "systemctl", "restart", "kubelet")
+        time.sleep(1)
+        self._until(lambda: self.rest.get("/readyz") == "ok", "an API server")
+
+    def _delete(self, stroke: Stroke) -> frozenset[str]:
+        pods = [pod for pod in listed(partial(self.rest.get, _WORKERS)) if _lives(pod)]
+        if not pods:
+            return frozenset()
+        pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[int(stroke.pick * len(pods))]
+        uid = str(pod["metadata"]["uid"])
+        with suppress(Refused, OSError):
+            self.rest.delete(f"{_WORKERS}/{pod['metadata']['name']}", {"preconditions": {"uid": uid}})
+        return frozenset({uid})
+
+    def _take_out(self, stroke: Stroke) -> frozenset[str]:
+        """One worker node, when the other is there."""
+        self._until(lambda: not self._out, "the end of another node's trouble")
+        node = WORKERS[int(stroke.pick * len(WORKERS))]
+        lasts = _OUT * stroke.seconds
+        if stroke.kind is Kind.PAUSE:
+            # The kernel does not freeze everything in time where there is much to do.
+            self._until(lambda: self._engine.asked("pause", node), f"pause of {node}")
+            self._out[node] = self._clock() + lasts, lambda: self._engine("unpause", node)
+            return frozenset({node})
+        path = f"/api/v1/nodes/{node}"
+        insisted(partial(self.rest.patch, path, {"spec": {"unschedulable": True}}, kind=MERGE))
+        self._out[node] = (
+            self._clock() + lasts,
+            lambda: self.rest.patch(path, {"spec": {"unschedulable": None}}, kind=MERGE),
+        )
+        for collection in (_WORKERS, PODS):
+            for pod in listed(partial(self.rest.get, collection, {"fieldSelector": f"spec.nodeName={node}"})):
+                name = pod["metadata"]["name"]
+                eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+                with suppress(Refused, OSError):  # ended meanwhile, or the last replica of the operator
+                    self.rest.post(f"{collection}/{name}/eviction", eviction)
+        return frozenset({node})
+
+    def _give_back(self, node: str) -> None:
+        until, end = self._out.pop(node)
+        try:
+            end()
+        except (Refused, OSError, Failed):
+            self._out[node] = until, end
+            raise
+
+    def revive(self) -> None:
+        with suppress(Refused, OSError, Failed):
+            for node in [node for node, (until, _) in self._out.items() if self._clock() >= until]:
+                self._give_back(node)
+            self._replicas.ask()
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> Counted:
+        return self._replicas.counted
+
+    @property
+    def offsets(self) -> list[int]:
+        return self._replicas.offsets
+
+    def phases(self) -> dict[str, int]:
+        return self._replicas.phases()
+
+    def restarts(self) -> int:
+        return self._replicas.restarts()
+
+    def logs(self) -> str:
+        """Of the replicas that live."""
+        return kubectl("logs", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={OPERATOR}", "--tail=400", check=False)
+
+    def _until(self, look: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + _PATIENCE
+        while True:
+            with suppress(Refused, OSError):
+                if found := look():
+                    return found
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s")
+            self.revive()
+            time.sleep(0.3)
+
+
+def _lives(pod: Mapping[str, Any]) -> bool:
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return not over and "deletionTimestamp" not in pod["metadata"]

@@ -1,0 +1,68 @@
+"""What chaos did and found, as a table for docs/reliability.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.soak.chaos.record import JobSeen
+from tests.soak.chaos.run import Ran
+from tests.soak.chaos.schedule import Kind
+from tests.soak.chaos.verdict import doubled
+
+BEGIN = "<!-- chaos on {}, made by `make soak` -->"
+END = "<!-- chaos on {} until here -->"
+
+
+def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:
+    """Faults by kind, then what the jobs went through and how they ended, then what was wrong; all rounds together."""
+    done = Counter(stroke.kind for ran in rounds for stroke in ran.strokes)
+    jobs = [job for ran in rounds for job in _last(ran).values()]
+    reasons = Counter(outcome for ran in rounds for outcome in _outcomes(ran).values())
+    offsets = [offset for ran in rounds for offset in ran.offsets]
+    same = sum(one == other != "" for ran in rounds for one, other in ran.evidence.digests.values())
+    trained = sum(len(ran.evidence.trained) for ran in rounds)
+    again = sum(_last(ran)[name].attempt - 1 for ran in rounds for name in ran.evidence.trained if name in _last(ran))
+    complaints = [line for ran in rounds for line in ran.complaints]
+    lines = [
+        f"Seed {seed}, {where}: {len(rounds)} round{'s' if len(rounds) > 1 else ''}, "
+        f"{sum(ran.seconds for ran in rounds):.0f} s.",
+        "",
+        "| fault | times |",
+        "|---|---|",
+        *(f"| {kind} | {done[kind]} |" for kind in Kind if done[kind]),
+        f"| a replica's clock a minute off | {sum(map(bool, offsets))} of {len(offsets)} that were started |",
+        "",
+        "| outcome | |",
+        "|---|---|",
+        f"| jobs | {len(jobs)}: {_listed(Counter(job.phase for job in jobs))} |",
+        f"| attempts | {sum(job.attempt for job in jobs)}: {_listed(reasons)} |",
+        *([f"| jobs that really trained | {trained}, restarted {again} times |"] if trained else []),
+        *([f"| of these with the weights of an undisturbed run | {same} |"] if trained else []),
+        f"| restarts, as the operators' metrics count them | {sum(ran.evidence.counted for ran in rounds)} |",
+        f"| attempts with a worker that Kubernetes made twice | {sum(len(doubled(ran.evidence)) for ran in rounds)} |",
+        f"| times the record had to list again | {sum(ran.gaps for ran in rounds)} |",
+        f"| complaints of the verdict | {len(complaints)} |",
+        *(f"| | {each} |" for each in complaints),
+    ]
+    return "\n".join(lines)
+
+
+def _last(ran: Ran) -> dict[str, JobSeen]:
+    seen = (change.seen for step in ran.evidence.steps for change in step.changes if not change.gone)
+    return {each.name: each for each in seen if isinstance(each, JobSeen)}
+
+
+def _outcomes(ran: Ran) -> dict[tuple[str, int], str]:
+    seen = (change.seen for step in ran.evidence.steps for change in step.changes if not change.gone)
+    return {
+        (each.name, number): outcome
+        for each in seen
+        if isinstance(each, JobSeen)
+        for number, outcome in each.attempts
+        if outcome
+    }
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -1,0 +1,291 @@
+"""What must hold after chaos, asked of the record: pure functions from the evidence to complaints, none if all is well.
+
+No rule asks the operator: what it says of itself, in status and metrics, is held against what the API server told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Budget
+from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.record import ChildSeen, JobSeen, PodSeen, Seen, Step
+
+# What an attempt that was struck may be called instead: which of them depends on who noticed first.
+_STRUCK = frozenset(each.reason for each in (outcomes.PREEMPTED, outcomes.NODE_LOST, outcomes.CHILD_DELETED))
+
+
+@dataclass(frozen=True)
+class Struck:
+    """What a fault may have ended: pods by uid, and every pod that was on one of these nodes between the times.
+
+    Not `done` is a fault that found nothing to strike.
+    """
+
+    at: float
+    until: float
+    pods: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    done: bool = True
+
+
+@dataclass(frozen=True)
+class Left:
+    """An object that is there at the end; `owner` is the uid of what controls it."""
+
+    kind: str
+    name: str
+    uid: str
+    owner: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known when it is over. Times are of one clock, the recorder's.
+
+    `trained`: jobs that really train. `digests`: by job, those of its weights and of an undisturbed run's. `left`: what
+    is in the namespace when all jobs have ended, `remains` what is there when they were deleted. `counted`: restarts
+    that all replicas together had counted when they were last asked; `blind`: times in which a replica may have
+    counted without being asked again, or may not have heard that its write was taken. `phases`: jobs by phase, as the
+    last leader counts them.
+    """
+
+    planned: tuple[Stub, ...]
+    steps: tuple[Step, ...]
+    trained: tuple[str, ...] = ()
+    struck: tuple[Struck, ...] = ()
+    digests: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    left: tuple[Left, ...] = ()
+    remains: tuple[Left, ...] = ()
+    counted: int = 0
+    blind: tuple[tuple[float, float], ...] = ()
+    phases: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def complaints(evidence: Evidence) -> tuple[str, ...]:
+    """Everything that is not as it must be; one line each."""
+    rules = (
+        ends_as_written, training_succeeds, one_child_each, never_two_at_once, counters_fit, final_is_final,
+        nothing_orphaned, same_weights, restarts_counted,
+    )  # fmt: skip
+    return tuple(line for rule in rules for line in rule(evidence))
+
+
+def ends_as_written(evidence: Evidence) -> Iterator[str]:
+    """Every job has ended, and each of its attempts as its workers made it, unless it was struck."""
+    last = _last(evidence)
+    for name in (*(each.name for each in evidence.planned), *evidence.trained):
+        if name not in last:
+            yield f"{name}: nobody saw it"
+        elif not last[name].finished:
+            yield f"{name}: has not ended, {last[name].phase}"
+    struck = _struck_attempts(evidence) | doubled(evidence)
+    for stub in evidence.planned:
+        if stub.name not in last or not last[stub.name].finished:
+            continue
+        seen = last[stub.name]
+        if seen.phase != stub.phase:
+            yield f"{stub.name}: ended as {seen.phase} ({seen.reason}), not as {stub.phase}"
+        for number, outcome in sorted(_outcomes(evidence, stub.name).items()):
+            expected = {each.reason for each in stub.outcomes(number)}
+            if (stub.name, number) in struck:
+                expected |= _STRUCK
+            if outcome not in expected:
+                yield f"{stub.name}: attempt {number} was judged {outcome}, not {' or '.join(sorted(expected))}"
+
+
+def training_succeeds(evidence: Evidence) -> Iterator[str]:
+    """What really trains has no reason of its own to fail."""
+    last = _last(evidence)
+    for name in evidence.trained:
+        if name in last and last[name].finished and last[name].phase != "Succeeded":
+            yield f"{name}: ended as {last[name].phase} ({last[name].reason})"
+        for number, outcome in sorted(_outcomes(evidence, name).items()):
+            if outcome not in (outcomes.SUCCEEDED.reason, *_STRUCK):
+                yield f"{name}: attempt {number} was judged {outcome}, and nothing but chaos could end it"
+
+
+def one_child_each(evidence: Evidence) -> Iterator[str]:
+    """Every attempt up to the current one has exactly one Indexed Job, which its job owns, and there are no others."""
+    children: dict[tuple[str, int], dict[str, ChildSeen]] = defaultdict(dict)
+    for seen in _all(evidence):
+        if isinstance(seen, ChildSeen):
+            children[seen.job, seen.attempt][seen.uid] = seen
+    last = _last(evidence)
+    for (name, attempt), found in sorted(children.items()):
+        if len(found) > 1:
+            yield f"{name}: attempt {attempt} had {len(found)} Indexed Jobs"
+        if name not in last or any(each.owner != last[name].uid for each in found.values()):
+            yield f"{name}: the Indexed Job of attempt {attempt} is not owned by it"
+        elif attempt > last[name].attempt:
+            yield f"{name}: an Indexed Job of attempt {attempt}, and its status knows {last[name].attempt}"
+    for name, job in sorted(last.items()):
+        for attempt in range(1, job.attempt + 1):
+            if (name, attempt) not in children:
+                yield f"{name}: attempt {attempt} had no Indexed Job"
+
+
+def never_two_at_once(evidence: Evidence) -> Iterator[str]:
+    """At no step do pods of two attempts live."""
+    said = set()
+    for job, pods in _alive(evidence):
+        attempts = sorted({pod.attempt for pod in pods})
+        line = f"{job}: attempts {', '.join(map(str, attempts))} lived at once"
+        if len(attempts) > 1 and line not in said:
+            said.add(line)
+            yield line
+
+
+def counters_fit(evidence: Evidence) -> Iterator[str]:
+    """Each outcome is in the counter of its budget, counters never fall, attempts are numbered without a gap."""
+    before: dict[str, JobSeen] = {}
+    for seen in _all(evidence):
+        if not isinstance(seen, JobSeen):
+            continue
+        old = before.get(seen.uid)
+        if old and (seen.failures < old.failures or seen.restarts < old.restarts or seen.attempt < old.attempt):
+            yield f"{seen.name}: a counter of its status fell"
+        before[seen.uid] = seen
+    for name, job in sorted(_last(evidence).items()):
+        judged = _outcomes(evidence, name)
+        budgets = Counter(outcomes.by_reason(each).budget for each in judged.values())
+        if job.finished and sorted(judged) != list(range(1, job.attempt + 1)):
+            yield f"{name}: {job.attempt} attempts, and outcomes of {sorted(judged)}"
+        told = {"applicationFailures": job.failures, "infrastructureRestarts": job.restarts}
+        counted = dict(zip(told, (budgets[Budget.BACKOFF_LIMIT], budgets[Budget.INFRASTRUCTURE_RETRIES]), strict=True))
+        for counter, value in told.items():
+            if value != counted[counter]:
+                yield f"{name}: {counter} is {value}, its attempts make {counted[counter]}"
+        if job.start and job.end and job.end < job.start:
+            yield f"{name}: ended at {job.end}, before its start at {job.start}"
+
+
+def final_is_final(evidence: Evidence) -> Iterator[str]:
+    """Neither the end of a job nor the outcome of an attempt changes afterwards."""
+    ends: dict[str, JobSeen] = {}
+    judged: dict[tuple[str, int], str] = {}
+    for seen in _all(evidence):
+        if not isinstance(seen, JobSeen):
+            continue
+        for number, outcome in seen.attempts:
+            was = judged.get((seen.uid, number), "")
+            if was and was != outcome:
+                yield f"{seen.name}: attempt {number} was {was}, then {outcome or 'open again'}"
+            judged[seen.uid, number] = outcome
+        end = ends.get(seen.uid)
+        if end is not None and end != seen:
+            yield f"{seen.name}: had ended as {end.phase}, and its status changed"
+        if seen.finished:
+            ends[seen.uid] = seen
+
+
+def nothing_orphaned(evidence: Evidence) -> Iterator[str]:
+    """Everything in the namespace belongs to a job, directly or by its Indexed Job; with the jobs it goes."""
+    owners = {job.uid for job in _last(evidence).values()} | {each.uid for each in evidence.left}
+    for each in evidence.left:
+        if each.owner not in owners:
+            yield f"{each.kind} {each.name}: belongs to nothing that is there"
+    for each in evidence.remains:
+        yield f"{each.kind} {each.name}: is still there after all jobs were deleted"
+
+
+def same_weights(evidence: Evidence) -> Iterator[str]:
+    for name in evidence.trained:
+        found, undisturbed = evidence.digests.get(name, ("", ""))
+        if not found or found != undisturbed:
+            yield f"{name}: weights {found or 'none'}, undisturbed {undisturbed or 'none'}"
+
+
+def restarts_counted(evidence: Evidence) -> Iterator[str]:
+    """The operators' metrics know of every restart, and of no other; at the end every job is in the phase it has."""
+    last = _last(evidence)
+    restarts = sum(max(0, job.attempt - 1) for job in last.values())
+    unsure = sum(any(began <= at <= end for began, end in evidence.blind) for at in _restart_times(evidence))
+    if not restarts - unsure <= evidence.counted <= restarts:
+        yield (
+            f"mptraining_restarts_total: the replicas counted {evidence.counted}, "
+            f"the record has {restarts}, {unsure} of them when nobody could ask"
+        )
+    phases = Counter(job.phase for job in last.values())
+    told = {phase: count for phase, count in evidence.phases.items() if count}
+    if told != dict(phases):
+        yield f"mptraining_jobs: the leader tells {told}, the record {dict(phases)}"
+
+
+def doubled(evidence: Evidence) -> frozenset[tuple[str, int]]:
+    """Job and attempt of every worker that had two pods at once.
+
+    That is no gang too many, and not the operator's doing: a Job's controller whose answer was lost creates a pod
+    again, and deletes the younger one when it sees both. The trainer's fence lets one of them write.
+    """
+    found = set()
+    for job, pods in _alive(evidence):
+        workers = Counter((pod.attempt, pod.index) for pod in pods)
+        found |= {(job, attempt) for (attempt, _), times in workers.items() if times > 1}
+    return frozenset(found)
+
+
+def _alive(evidence: Evidence) -> Iterator[tuple[str, Collection[PodSeen]]]:
+    """After each step, of every job that it touched, the pods that live."""
+    alive: dict[str, dict[str, PodSeen]] = defaultdict(dict)
+    for step in evidence.steps:
+        touched = set()
+        for change in step.changes:
+            pod = change.seen
+            if isinstance(pod, PodSeen):
+                touched.add(pod.job)
+                if change.gone or not pod.alive:
+                    alive[pod.job].pop(pod.uid, None)
+                else:
+                    alive[pod.job][pod.uid] = pod
+        for job in sorted(touched):
+            yield job, alive[job].values()
+
+
+def _all(evidence: Evidence) -> Iterator[Seen]:
+    """What was seen, without what was said of an object as it went."""
+    return (change.seen for step in evidence.steps for change in step.changes if not change.gone)
+
+
+def _last(evidence: Evidence) -> dict[str, JobSeen]:
+    return {seen.name: seen for seen in _all(evidence) if isinstance(seen, JobSeen)}
+
+
+def _outcomes(evidence: Evidence, name: str) -> dict[int, str]:
+    """Of all attempts of a job; a status keeps the last ten alone."""
+    found = (seen for seen in _all(evidence) if isinstance(seen, JobSeen) and seen.name == name)
+    return {number: outcome for seen in found for number, outcome in seen.attempts if outcome}
+
+
+def _restart_times(evidence: Evidence) -> Iterator[float]:
+    """When each attempt that is not its job's last was first seen to have ended."""
+    last = _last(evidence)
+    known: set[tuple[str, int]] = set()
+    for step in evidence.steps:
+        for change in step.changes:
+            seen = change.seen
+            if not isinstance(seen, JobSeen):
+                continue
+            for number, outcome in seen.attempts:
+                if outcome and number < last[seen.name].attempt and (seen.uid, number) not in known:
+                    known.add((seen.uid, number))
+                    yield step.at
+
+
+def _struck_attempts(evidence: Evidence) -> set[tuple[str, int]]:
+    """Job and attempt of every pod that a fault may have ended."""
+    found = set()
+    for step in evidence.steps:
+        for change in step.changes:
+            pod = change.seen
+            if isinstance(pod, PodSeen) and any(_hits(each, pod, step.at) for each in evidence.struck):
+                found.add((pod.job, pod.attempt))
+    return found
+
+
+def _hits(struck: Struck, pod: PodSeen, at: float) -> bool:
+    return pod.uid in struck.pods or (pod.node in struck.nodes and struck.at <= at <= struck.until)

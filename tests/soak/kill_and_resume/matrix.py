@@ -1,0 +1,112 @@
+"""Killed anywhere and resumed, a run ends with the bits of one that was never touched: for each kind of run.
+
+python -m tests.soak.kill_and_resume.matrix     # 20 kill points for each configuration: half an hour on two cores
+python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
+python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tests.soak import document_table
+from tests.soak.kill_and_resume.forks import Forks
+from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
+
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+DEVICES = ("one replica", "two replicas", "two workers")
+MATRIX = tuple(Configuration(policy, devices) for policy in POLICIES for devices in DEVICES)
+# Beside it, because TPUs train with tf_keras.
+LEGACY = tuple(Configuration("float32", devices, "Legacy") for devices in ("two replicas", "two workers"))
+# A run is killed at most so often: what is left between two kills would be too short.
+_KILLS_A_RUN = 4
+
+
+def compared(
+    forks: Forks, data: Path, folder: Path, configurations: Sequence[Configuration], kills: int, seed: int
+) -> dict[Configuration, list[tuple[Round, list[str]]]]:
+    """For each configuration its disturbed runs, each with the names of the digests that are others than untouched."""
+    numbers = [min(_KILLS_A_RUN, kills - first) for first in range(0, kills, _KILLS_A_RUN)]
+    # One processor is busy while the other process reads or waits; more than two at once take longer than in turn.
+    with ThreadPoolExecutor(2) as pool:
+        whole, killed = {}, {}
+        for each in configurations:
+            place = folder / f"{each}".replace(", ", "-").replace(" ", "-")
+            whole[each] = pool.submit(run, forks, each, data, place / "whole")
+            killed[each] = [
+                pool.submit(
+                    run, forks, each, data, place / f"killed-{n}", faults(each, seed + n, number), seed=seed + n
+                )
+                for n, number in enumerate(numbers)
+            ]
+        return {
+            each: [(one.result(), different(whole[each].result(), one.result())) for one in killed[each]]
+            for each in configurations
+        }
+
+
+def different(first: Round, second: Round) -> list[str]:
+    """The names of the digests in which two runs differ."""
+    names = first.digests.keys() | second.digests.keys()
+    return sorted(name for name in names if first.digests.get(name) != second.digests.get(name))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak.kill_and_resume.matrix", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--kills", type=int, default=20, help="kill points for each configuration (20)")
+    parser.add_argument("--only", default="", help="configurations with this in their name")
+    parser.add_argument("--seed", type=int, help="another draw of kill points; one is made up and printed")
+    parser.add_argument("--write", type=Path, help="the document that the table goes into")
+    given = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
+    rows: dict[str, tuple[int, int, int]] = {}
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, Forks() as forks:
+        data = Path(folder, "data")
+        data.mkdir()
+        make_data(data)
+        for each in chosen:
+            try:
+                (runs,) = compared(forks, data, Path(folder), [each], given.kills, seed).values()
+            except (AssertionError, TimeoutError):
+                traceback.print_exc()
+                failed = True
+                continue
+            for one, differing in runs:
+                if differing:
+                    print(f"{each}: other {', '.join(differing)} after {'; '.join(one.kills)}", flush=True)
+            other = sum(bool(differing) for _, differing in runs)
+            failed |= other > 0
+            rows[str(each)] = len(runs), given.kills, other
+            if given.write:
+                # After each, because all of them take long.
+                parts = len(runs[0][0].digests)
+                document_table.put(given.write, document_table.table(rows, parts=parts, where=_where(), seed=seed))
+            print(
+                f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
+                flush=True,
+            )
+    return int(failed)
+
+
+def _where() -> str:
+    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

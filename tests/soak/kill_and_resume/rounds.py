@@ -1,0 +1,220 @@
+"""One run of the matrix: from its job to its digest, undisturbed or killed again and again and resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.convert.convert import convert
+from tests.soak.kill_and_resume import program
+from tests.soak.kill_and_resume.faults import Fault, Mutation
+from tests.soak.kill_and_resume.forks import Forks
+from tests.testbed.processes import free_ports
+
+EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
+STEPS = EXAMPLES // BATCH * EPOCHS
+PATIENCE = 600.0
+# Where no kill point lies: one execution may have begun when the signal comes, the next asks, and it must not be the
+# last, after which there is nothing left to leave. A checkpoint ends an execution.
+_LAST_STEPS = 3 * SAVE_EVERY + 1
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One cell of the matrix. `devices` is "one replica", "two replicas" or "two workers"."""
+
+    policy: str
+    devices: str
+    keras: str = "Keras3"
+
+    def __str__(self) -> str:
+        return f"{self.policy}, {self.devices}" + (", tf_keras" if self.keras == "Legacy" else "")
+
+    @property
+    def workers(self) -> int:
+        return 2 if self.devices == "two workers" else 1
+
+    def spec(self) -> dict[str, Any]:
+        accelerator: dict[str, Any] = {"type": "cpu"}
+        if self.devices == "two replicas":
+            accelerator["countPerNode"] = 2
+        # So large that the first steps overflow: the scale and its counters have something to tell.
+        scale = {"lossScale": {"mode": "Dynamic", "value": 2.0**24}} if self.policy == "mixed_float16" else {}
+        return {
+            "accelerator": accelerator,
+            "nodes": self.workers,
+            "keras": self.keras,
+            "precision": {"policy": self.policy, **scale},
+        }
+
+
+@dataclass
+class Round:
+    """What became of one run: exit codes of each attempt's workers, and the digests of what it left."""
+
+    codes: list[list[int]] = field(default_factory=list)
+    kills: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+def make_data(folder: Path) -> None:
+    """Records for all runs, the same every time; and the program's source beside them."""
+    numbers = np.random.default_rng(11)
+    for name, count in (("train", EXAMPLES), ("validation", VALIDATION)):
+        images = numbers.normal(size=(count, 6, 6, 1)).astype(np.float32)
+        labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
+        np.savez(folder / f"{name}.npz", image=images, label=labels)
+        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+    shutil.copy(program.__file__, folder / "matrix_program.py")
+
+
+def faults(configuration: Configuration, seed: int, kills: int) -> list[dict[int, Fault]]:
+    """For each attempt but the last, which worker gets which signal when: a pure function of the seed.
+
+    Of several workers one is lost, or one is told to leave, or all are killed at once.
+    """
+    draw = random.Random(f"{configuration} {seed}")
+    steps = sorted(draw.randint(1, STEPS - _LAST_STEPS) for _ in range(kills))
+    drawn = []
+    for step in steps:
+        kind = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+        delay = draw.choice([0.0, draw.uniform(0, 0.01)])
+        hit: Sequence[int] = range(configuration.workers)
+        if kind is signal.SIGTERM or draw.random() < 0.5:
+            hit = [draw.randrange(configuration.workers)]
+        drawn.append({worker: Fault(kind, step, delay) for worker in hit})
+    return drawn
+
+
+def run(
+    forks: Forks,
+    configuration: Configuration,
+    data: Path,
+    folder: Path,
+    plan: Sequence[dict[int, Fault]] = (),
+    *,
+    seed: int = 0,
+    mutation: Mutation = "",
+) -> Round:
+    """Trains in `folder` through all attempts of the plan and one more, which nobody disturbs."""
+    done = Round()
+    draw = random.Random(f"fused {configuration} {seed}")
+    folder.mkdir(parents=True)
+    for number, hit in enumerate([*plan, {}], start=1):
+        done.codes.append(_attempt(forks, configuration, data, folder, number, hit, draw, mutation))
+        done.kills += [f"{fault} of worker {worker}" for worker, fault in hit.items()]
+        _expect(done.codes[-1], hit, folder, number)
+    done.digests = digests(folder / "run")
+    return done
+
+
+def digests(run: Path) -> dict[str, str]:
+    """What a run left, each part as the SHA-256 of its bits."""
+    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+    parts = {path.stem: _of_arrays(load_file(path)) for path in sorted(newest.glob("*.safetensors"))}
+    state = json.loads((newest / "state.json").read_text())
+    # Who wrote it, and how large its files are, may differ.
+    told = {name: value for name, value in state.items() if name not in ("attempt", "incarnation", "files")}
+    result = json.loads((run / "result.json").read_text())
+    with np.load(run / "model" / "weights.npz") as exported:
+        parts["export"] = _of_arrays(dict(exported))
+    shown = {name: float(value).hex() for name, value in result["metrics"].items()}
+    parts["state"] = _of_text(json.dumps(told, sort_keys=True))
+    parts["shown metrics"] = _of_text(json.dumps([shown, result["step"], result["skippedSteps"]], sort_keys=True))
+    return parts
+
+
+def _attempt(
+    forks: Forks,
+    configuration: Configuration,
+    data: Path,
+    folder: Path,
+    number: int,
+    hit: dict[int, Fault],
+    draw: random.Random,
+    mutation: Mutation,
+) -> list[int]:
+    document = configuration.spec() | {
+        "program": {"function": {"entryPoint": "matrix_program:build"}},
+        "data": {
+            "train": [f"{data}/train-*.tfrecord"],
+            "validation": [f"{data}/validation-*.tfrecord"],
+            "label": "label",
+            "shuffle": {"bufferSize": 100},
+        },
+        "training": {
+            "epochs": EPOCHS,
+            "batchSize": {"global": BATCH},
+            "seed": 7,
+            # However the steps are fused, they are the same steps.
+            "stepsPerExecution": draw.choice([1, 2, 3]),
+        },
+        "checkpoint": {"everySteps": SAVE_EVERY},
+        "output": {"uri": str(folder / "run")},
+    }
+    job = resolve(MPTrainingJob.parse({"metadata": {"name": "matrix"}, "spec": document}), ClusterSettings())
+    job_file = folder / f"{number}.json"
+    launched = launch(job, hosts=free_hosts(job.processes), job_path=str(job_file), attempt=number)
+    job_file.write_text(launched.job_file)
+    environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
+    environment[SOURCE_FOLDER] = str(data)
+    mutated = Fault(mutation=mutation)
+    processes = [
+        forks.start(
+            environment | {INDEX: str(index)},
+            folder / f"{number}-{index}.out",
+            Fault(**{**hit.get(index, mutated).to_document(), "mutation": mutation}),
+        )
+        for index in range(job.processes)
+    ]
+    return [forks.wait(process, PATIENCE) for process in processes]
+
+
+def _expect(codes: list[int], hit: dict[int, Fault], folder: Path, number: int) -> None:
+    """Raises when an attempt ended otherwise than its faults let it."""
+    for worker, code in enumerate(codes):
+        if not hit:
+            allowed = {0}
+        elif worker in hit and hit[worker].signal == signal.SIGKILL:
+            allowed = {-signal.SIGKILL}
+        elif any(fault.signal == signal.SIGTERM for fault in hit.values()):
+            allowed = {75}
+        else:
+            allowed = {76}
+        if code not in allowed:
+            said = (folder / f"{number}-{worker}.err").read_text()[-2000:]
+            last = (folder / f"{number}-{worker}.out").read_text().splitlines()[-3:]
+            raise AssertionError(
+                f"worker {worker} of attempt {number}, {hit}: {code} instead of {allowed}\n{said}\n{last}"
+            )
+
+
+def _of_arrays(arrays: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _of_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def free_hosts(count: int) -> list[str]:
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]

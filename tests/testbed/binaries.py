@@ -1,0 +1,37 @@
+"""Where the servers' programs lie: build/bin, which `make servers` and `make bench-operator` fill.
+
+With MPTRAINING_KUBERNETES=1.29 in the environment the control plane is that of build/kubernetes-1.29, of the oldest
+Kubernetes that is promised: `python kind/binaries.py --kubernetes 1.29` makes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "bin"
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+PEER = "training-operator.v1"
+VERSION_VARIABLE = "MPTRAINING_KUBERNETES"
+
+
+def older() -> str | None:
+    """The release that the control plane is to be of, such as 1.29; None for the one in build/bin."""
+    return os.environ.get(VERSION_VARIABLE) or None
+
+
+def binary(name: str) -> Path:
+    """The program's path, there or not."""
+    version = older() if name in CONTROL_PLANE else None
+    return (FOLDER.parent / f"kubernetes-{version}" if version else FOLDER) / name
+
+
+def missing(names: Iterable[str] = CONTROL_PLANE) -> str | None:
+    """None when all are there; else a sentence that says which is not and what to do."""
+    absent = [binary(name) for name in names if not binary(name).exists()]
+    if not absent:
+        return None
+    make = f"python kind/binaries.py --kubernetes {older()}" if older() else "make servers"
+    return f"no {', '.join(path.name for path in absent)} in build/{absent[0].parent.name}: run `{make}`"

@@ -1,0 +1,1 @@
+"""Object storage: fake-gcs-server, and a proxy in front of it with latency, rates and faults."""

@@ -1,0 +1,119 @@
+"""Google for one machine: `google_server` in a process of its own, before an object server, and what a client needs to
+take it for Google.
+
+    with ObjectServer() as server, Google(server.address, realm, folder) as google:
+        environment = google.environment()        # neither STORAGE_EMULATOR_HOST nor credentials in it
+        google.accounts.write_text(…)            # whose pods ask the metadata server
+
+`service_account_key` and `external_account` make the files that a platform engineer downloads.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.testbed.credentials import create_server_keys
+from tests.testbed.google.identity import JWT, TOKEN_URL, Realm
+from tests.testbed.google.server import HOSTS
+from tests.testbed.processes import Server, free_ports
+
+
+class Google:
+    """Starts with `with`. Keys, realm and log go to `folder`; `authority` is the certificate to trust, `accounts` the
+    file that says, by address, whose pods ask the metadata server.
+    """
+
+    def __init__(self, objects: str, realm: Realm, folder: Path) -> None:
+        self._objects = objects.removeprefix("http://")
+        self._realm = realm
+        self._folder = folder
+        self.accounts = folder / "accounts.json"
+        self._ends = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._ends as starting:
+            keys = create_server_keys(self._folder, *HOSTS)
+            self.authority = keys.authority
+            realm = self._folder / "realm.json"
+            realm.write_text(self._realm.model_dump_json(), encoding="utf-8")
+            self.accounts.write_text("{}", encoding="utf-8")
+            (self._port,) = free_ports(1)
+            command = [
+                sys.executable,
+                "-m",
+                "tests.testbed.google.server",
+                str(realm),
+                f"--http=127.0.0.1:{self._port}",
+            ]
+            command += [f"--objects={self._objects}", f"--keys={self._folder}", f"--accounts={self.accounts}"]
+            root = str(Path(__file__).resolve().parents[3])
+            server = Server(command, log=self._folder / "google.log", environment={"PYTHONPATH": root})
+            starting.enter_context(server)
+            server.wait_until(self._answers, seconds=120)
+            self._ends = starting.pop_all()
+        return self
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection.request("GET", "/")
+        connection.getresponse().read()
+        connection.close()
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.close()
+
+    def environment(self) -> dict[str, str]:
+        """For a process that shall take this for Google."""
+        here = f"127.0.0.1:{self._port}"
+        proxy = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), f"http://{here}")
+        trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(self.authority))
+        return {**proxy, **trusted, "NO_PROXY": "", "no_proxy": "", "GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}
+
+
+def service_account_key(account: str, project: str) -> tuple[dict[str, str], dict[str, str]]:
+    """A key file as Google makes it, and the public half by its id, for `Realm.keys`."""
+    key = rsa.generate_private_key(65537, 2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    name = f"{key.public_key().public_numbers().n & (2**64 - 1):016x}"
+    file = {
+        "type": "service_account",
+        "project_id": project,
+        "private_key_id": name,
+        "private_key": private.decode(),
+        "client_email": account,
+        "client_id": "100000000000000000000",
+        "token_uri": TOKEN_URL,
+        "universe_domain": "googleapis.com",
+    }
+    return file, {name: public.decode()}
+
+
+def external_account(audience: str, token_file: str, account: str | None) -> dict[str, Any]:
+    """A credential configuration as `gcloud iam workload-identity-pools create-cred-config` writes it; with `account`
+    the service account that is to be impersonated.
+    """
+    base = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts"
+    acting = {"service_account_impersonation_url": f"{base}/{account}:generateAccessToken"} if account else {}
+    return {
+        "universe_domain": "googleapis.com",
+        "type": "external_account",
+        "audience": audience,
+        "subject_token_type": JWT,
+        "token_url": "https://sts.googleapis.com/v1/token",
+        "credential_source": {"file": token_file, "format": {"type": "text"}},
+        **acting,
+    }

@@ -1,0 +1,39 @@
+"""The chart, rendered by the real helm for a Kubernetes version of one's choice."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.testbed.binaries import binary
+from tests.testbed.kubernetes.installation import SYSTEM
+
+CHART = Path(__file__).parents[3] / "charts" / "mptraining"
+RELEASE = "mptraining"
+KUBERNETES = "1.34.4"
+
+
+class Refused(Exception):
+    """helm's own words."""
+
+
+def render(
+    values: dict[str, Any] | None = None, *, release: str = RELEASE, kubernetes: str = KUBERNETES, tests: bool = False
+) -> str:
+    """The manifests of an installation in the operator's namespace. Raises Refused for values that helm refuses."""
+    command = [str(binary("helm")), "template", release, str(CHART), "--namespace", SYSTEM, "--values", "-"]
+    command += ["--kube-version", kubernetes, *([] if tests else ["--skip-tests"])]
+    text = yaml.safe_dump(values or {})
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise Refused(done.stderr)
+    return done.stdout
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """The objects of rendered manifests."""
+    # By libyaml: the resource alone takes the other loader a third of a second.
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]

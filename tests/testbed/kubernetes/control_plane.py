@@ -1,0 +1,300 @@
+"""A real Kubernetes control plane without a node: etcd, API server, controller manager, and on demand the scheduler."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.testbed.binaries import binary
+from tests.testbed.credentials import ADMIN_TOKEN, create_keys, write_kubeconfig
+from tests.testbed.faults.proxy import FaultProxy
+from tests.testbed.kubernetes import access, audit
+from tests.testbed.kubernetes.rest import Refused, Rest
+from tests.testbed.nodes.behaviours import Script, keep_running
+from tests.testbed.nodes.kubelet import Kubelet
+from tests.testbed.nodes.nodes import Nodes
+from tests.testbed.nodes.pods import Pods
+from tests.testbed.processes import NotStarted, Server, free_ports
+
+CRD = Path(__file__).resolve().parents[3] / "manifests" / "crd.yaml"
+
+_MANAGER_TOKEN = "testbed-controller-manager"
+_SCHEDULER_TOKEN = "testbed-scheduler"
+_COMPONENTS = {
+    _MANAGER_TOKEN: ("system:kube-controller-manager", "system:masters"),
+    _SCHEDULER_TOKEN: ("system:kube-scheduler", "system:masters"),
+}
+# What jobs, quotas and clean-up need. Without a kubelet's heartbeat the node controllers would take every node for
+# lost; who wants that adds "node-lifecycle-controller" and "taint-eviction-controller".
+CONTROLLERS = (
+    *(
+        "job-controller",
+        "ttl-after-finished-controller",
+        "garbage-collector-controller",
+        "pod-garbage-collector-controller",
+    ),
+    *("namespace-controller", "resourcequota-controller", "endpointslice-controller"),
+    *("serviceaccount-controller", "root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller"),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is started and how. `client_qps` is the controllers' limit of calls a second, by Kubernetes' default 20."""
+
+    controller_manager: bool = True
+    scheduler: bool = False
+    controllers: Sequence[str] = CONTROLLERS
+    client_qps: int = 500
+    concurrent_syncs: int = 10
+    disabled_admission: Sequence[str] = ()
+    audit: bool = False
+    crd: bool = True
+
+
+class ControlPlane:
+    """Starts with `start()` or `with`, in about five seconds; everything it writes is below `folder`."""
+
+    def __init__(self, folder: Path, options: Options = Options()) -> None:
+        self.folder = folder
+        self.options = options
+        self.logs = folder / "logs"
+        self._keys = create_keys(folder / "keys", _COMPONENTS)
+        self._etcd_port, self._peer_port, self._port, *self._others = free_ports(5)
+        self.server = f"https://127.0.0.1:{self._port}"
+        self.admin_kubeconfig = self.kubeconfig("admin", ADMIN_TOKEN)
+        self.rest = self.rest_client(ADMIN_TOKEN)
+        self.pods = Pods(self.rest)
+        self.nodes = Nodes(self.rest)
+        self._running = ExitStack()
+        self._servers: dict[str, Server] = {}
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """All servers ready, the CRD established. Raises NotStarted with the end of the server's log."""
+        try:
+            self._start_etcd()
+            self._start_api_server()
+            if self.options.controller_manager:
+                self._start_controller_manager()
+            if self.options.scheduler:
+                self._start_scheduler()
+            if self.options.crd:
+                self.apply_crd(CRD)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ends what was started, last first. Files stay."""
+        self._running.close()
+        self.rest.close()
+
+    def process(self, name: str) -> Server:
+        """The running server `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`."""
+        return self._servers[name]
+
+    def stop_api_server(self) -> None:
+        """An outage: connections are closed, new ones refused, until `start_api_server`."""
+        self._servers["kube-apiserver"].stop(seconds=0)
+
+    def start_api_server(self) -> None:
+        """Ends the outage: the same port, the same data."""
+        self._start_api_server()
+
+    def freeze_api_server(self) -> None:
+        """An outage of the other kind: connections stay open and nothing answers, until `thaw_api_server`."""
+        self._servers["kube-apiserver"].signal(signal.SIGSTOP)
+
+    def thaw_api_server(self) -> None:
+        self._servers["kube-apiserver"].signal(signal.SIGCONT)
+
+    # -- access -------------------------------------------------------------------------------------------------
+
+    def kubeconfig(self, name: str, token: str, *, server: str | None = None, namespace: str = "default") -> Path:
+        """Writes a kubeconfig for `token`; `server` names another than the API server's own, such as a fault proxy."""
+        return write_kubeconfig(
+            self.folder / f"{name}.kubeconfig",
+            server=server or self.server,
+            token=token,
+            authority=self._keys.authority,
+            namespace=namespace,
+        )
+
+    def rest_client(self, token: str, *, agent: str = "testbed", server: str | None = None) -> Rest:
+        """A raw client that is `token`'s owner; `server` as in `kubeconfig`."""
+        return Rest(server or self.server, token=token, authority=self._keys.authority, agent=agent)
+
+    def client(self, kubeconfig: Path | None = None) -> Any:
+        """The official client's `kubernetes.client.ApiClient`, as admin without `kubeconfig`."""
+        from kubernetes import config
+
+        return config.new_client_from_config(str(kubeconfig or self.admin_kubeconfig))
+
+    def kubectl(
+        self, *arguments: str, text: str | None = None, check: bool = True, kubeconfig: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the real kubectl; `text` is its standard input. With `check` a failure raises RuntimeError."""
+        done = subprocess.run(
+            [binary("kubectl"), f"--kubeconfig={kubeconfig or self.admin_kubeconfig}", *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done
+
+    def service_account(
+        self, namespace: str, name: str, *, rules: Sequence[access.PolicyRule] = (), cluster_wide: bool = False
+    ) -> str:
+        """A service account that may do what `rules` (of a Role or ClusterRole) say; returns a token of it."""
+        return access.service_account(self.rest, namespace, name, rules=rules, cluster_wide=cluster_wide)
+
+    def token(
+        self,
+        namespace: str,
+        service_account: str,
+        *,
+        audiences: Sequence[str] = (),
+        seconds: int = 3600,
+        pod: tuple[str, str] | None = None,
+    ) -> str:
+        """A token as the kubelet projects it; `pod` is the name and uid that it is bound to."""
+        return access.token(self.rest, namespace, service_account, audiences=audiences, seconds=seconds, pod=pod)
+
+    def namespace(self, name: str, *, labels: dict[str, str] | None = None) -> str:
+        """A new namespace in which pods can be made at once; `labels` for pod security levels."""
+        return access.namespace(self.rest, name, labels=labels or {})
+
+    def apply_crd(self, path: Path) -> None:
+        """Applies a CustomResourceDefinition's file and waits until the API server serves it."""
+        access.apply_crd(self.rest, yaml.safe_load(path.read_text(encoding="utf-8")))
+
+    def kubelet(self, script: Script = keep_running, *, bind: bool = True, namespace: str | None = None) -> Kubelet:
+        """A kubelet to start with `with`, whose pods behave as `script` says."""
+        return Kubelet(self.rest, script, bind=bind, namespace=namespace)
+
+    def fault_proxy(self) -> FaultProxy:
+        """A proxy to start with `with`; give clients a `kubeconfig` with its `url` as server."""
+        keys = self._keys
+        return FaultProxy(self.server, authority=keys.authority, certificate=keys.certificate, key=keys.key)
+
+    def requests(self) -> list[audit.Request]:
+        """All requests so far, in the order of their ends; only with `Options(audit=True)`."""
+        return list(audit.read(self.folder / "audit.log"))
+
+    # -- servers ------------------------------------------------------------------------------------------------
+
+    def _start_etcd(self) -> None:
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        # Ready when the API server is, which waits for it.
+        self._run(
+            "etcd",
+            *(f"--data-dir={self.folder / 'etcd'}", "--log-level=warn", "--unsafe-no-fsync"),
+            *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+            *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
+            f"--initial-cluster=default={peer}",
+            "--quota-backend-bytes=8589934592",
+        )
+
+    def _start_api_server(self) -> None:
+        keys, options = self._keys, self.options
+        extra = audit.flags(self.folder) if options.audit else []
+        if options.disabled_admission:
+            extra.append(f"--disable-admission-plugins={','.join(options.disabled_admission)}")
+        server = self._run(
+            "kube-apiserver",
+            *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1"),
+            *(f"--secure-port={self._port}", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged"),
+            *(f"--tls-cert-file={keys.certificate}", f"--tls-private-key-file={keys.key}"),
+            *("--authorization-mode=RBAC", f"--token-auth-file={keys.tokens}"),
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={keys.service_account_key}",
+            f"--service-account-signing-key-file={keys.service_account_key}",
+            "--shutdown-delay-duration=0s",
+            *extra,
+        )
+        server.wait_until(self._ready, seconds=180)
+
+    def _ready(self) -> bool:
+        try:
+            return bool(self.rest.get("/readyz") == "ok")
+        except Refused:
+            return False
+
+    def _start_controller_manager(self) -> None:
+        options, port = self.options, self._others[0]
+        self._run(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig('controller-manager', _MANAGER_TOKEN)}",
+            *("--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={port}"),
+            f"--controllers={','.join(options.controllers)}",
+            f"--root-ca-file={self._keys.authority}",
+            *(f"--kube-api-qps={options.client_qps}", f"--kube-api-burst={2 * options.client_qps}"),
+            f"--concurrent-job-syncs={options.concurrent_syncs}",
+            f"--concurrent-gc-syncs={2 * options.concurrent_syncs}",
+            f"--cert-dir={self.folder / 'keys'}",
+        )
+        # Its own readiness says little; a namespace's service account shows that controllers run.
+        self._wait_for_controllers()
+
+    def _wait_for_controllers(self) -> None:
+        def published() -> bool:
+            try:
+                self.rest.get("/api/v1/namespaces/default/serviceaccounts/default")
+            except Refused:
+                return False
+            return True
+
+        self.process("kube-controller-manager").wait_until(published, seconds=180)
+
+    def _start_scheduler(self) -> None:
+        options, port = self.options, self._others[1]
+        configuration = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {
+                "kubeconfig": str(self.kubeconfig("scheduler", _SCHEDULER_TOKEN)),
+                "qps": options.client_qps,
+                "burst": 2 * options.client_qps,
+            },
+            "leaderElection": {"leaderElect": False},
+        }
+        file = self.folder / "scheduler.yaml"
+        file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+        self._run(
+            "kube-scheduler",
+            *(f"--config={file}", "--bind-address=127.0.0.1", f"--secure-port={port}"),
+            f"--cert-dir={self.folder / 'keys'}",
+        )
+
+    def _run(self, name: str, *arguments: str) -> Server:
+        program = binary(name)
+        if not program.exists():
+            raise NotStarted(f"no {name} in build/bin: run `make servers`")
+        server = Server([program, *arguments], log=self.logs / f"{name}.log")
+        # Nothing here outlives the test: a second for good manners, as the API server would wait for watches to end.
+        self._running.callback(server.stop, seconds=1)
+        self._servers[name] = server
+        return server
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,47 @@
+"""The operator's namespace, account and rights on a control plane, as manifests/install.yaml makes them.
+
+Its Deployment has nowhere to run there: tests start the operator as processes of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.testbed.kubernetes.control_plane import ControlPlane
+from tests.testbed.kubernetes.rest import Refused
+
+MANIFEST = Path(__file__).parents[3] / "manifests" / "install.yaml"
+SYSTEM = "mptraining-system"
+OPERATOR = "mptraining-operator"
+_ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}"
+
+
+def install(control_plane: ControlPlane) -> None:
+    """All of install.yaml but the CustomResourceDefinition, which is there: to change it interrupts its watches."""
+    documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
+    rest = [each for each in documents if each and each["kind"] != "CustomResourceDefinition"]
+    control_plane.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rest))
+
+
+def grant_lease(control_plane: ControlPlane, name: str) -> None:
+    """Lets the operator's account hold a Lease of another name, as the chart does for `settings.lease.name`."""
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name]}
+    role = {"metadata": {"name": f"lease-{name}"}, "rules": [{**rule, "verbs": ["get", "update"]}]}
+    binding = {
+        "metadata": {"name": f"lease-{name}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": f"lease-{name}"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": SYSTEM, "name": OPERATOR}],
+    }
+    for plural, body in (("roles", role), ("rolebindings", binding)):
+        _post(control_plane, f"{_ROLES}/{plural}", body)
+
+
+def _post(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> None:
+    try:
+        control_plane.rest.post(path, body)
+    except Refused as refused:
+        if refused.code != 409:
+            raise

@@ -1,0 +1,110 @@
+"""A queue, by hand: does to the Jobs that are labelled for it what Kueue does to them, in Kueue's order.
+
+Kueue 0.14 (its pkg/controller/jobs/job and pkg/podset) admits a Job by one change of its spec: `suspend` and what the
+flavor of the resources asks of the pods. It takes a Job back by three: `suspend`, then `status.startTime` away, without
+which the API server lets nobody touch the template, then the template as it was. Which Job and when, the test decides.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.testbed.kubernetes.rest import JSON_PATCH, Object, Refused, Rest
+
+QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+_STOPPING = "kueue.x-k8s.io/stopping"
+_PODSET = "kueue.x-k8s.io/podset"
+_WORKLOAD = "kueue.x-k8s.io/workload"
+_CONFLICTS = 100
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """Kueue's ResourceFlavor: the nodes on which a Job may run, and the taints they have."""
+
+    node_labels: Mapping[str, str]
+    tolerations: Sequence[Mapping[str, Any]] = field(default=())
+
+
+class Queue:
+    """The local queue `name` of one namespace."""
+
+    def __init__(self, rest: Rest, namespace: str, name: str) -> None:
+        self._rest = rest
+        self._path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._name = name
+        # Templates as they were before admission, by the Job's uid: what Kueue keeps in a Workload.
+        self._templates: dict[str, Object] = {}
+
+    def pending(self) -> list[str]:
+        """Names of the Jobs that wait, oldest first: suspended, and with no pod at work any more."""
+        listed = self._rest.get(self._path, {"labelSelector": f"{QUEUE_NAME}={self._name}"})["items"]
+        waiting = [each for each in listed if each["spec"].get("suspend") and not each["status"].get("active")]
+        return [each["metadata"]["name"] for each in sorted(waiting, key=_age)]
+
+    def admit(self, job: str, flavor: Flavor) -> None:
+        """Lets it go on, on the nodes of that flavor. Raises Refused for what the API server does not take, ValueError
+        for a node label that the Job wants otherwise, which Kueue would refuse.
+        """
+        _anew_on_conflict(lambda: self._admit(job, flavor))
+
+    def _admit(self, job: str, flavor: Flavor) -> None:
+        found = self._rest.get(f"{self._path}/{job}")
+        template = found["spec"]["template"]
+        self._templates[found["metadata"]["uid"]] = copy.deepcopy(template)
+        wanted = template["spec"].get("nodeSelector", {})
+        conflicts = [key for key, value in flavor.node_labels.items() if wanted.get(key, value) != value]
+        if conflicts:
+            raise ValueError(f"Job {job} wants other nodes than the flavor's: {', '.join(conflicts)}")
+        have = template["spec"].get("tolerations", [])
+        more = [dict(each) for each in flavor.tolerations if each not in have]
+        change = {
+            "metadata": {"labels": {_PODSET: "main"}, "annotations": {_WORKLOAD: f"job-{job}"}},
+            "spec": {"nodeSelector": {**wanted, **flavor.node_labels}, "tolerations": [*have, *more]},
+        }
+        self._patch(found, {"spec": {"suspend": False, "template": change}})
+
+    def take_back(self, job: str) -> None:
+        """Preempts it: its pods are deleted, it is neither failed nor over, and waits again."""
+        found = self._rest.get(f"{self._path}/{job}")
+        before = self._templates[found["metadata"]["uid"]]
+        _anew_on_conflict(lambda: self._stop(job))
+        path = f"{self._path}/{job}"
+        self._rest.patch(f"{path}/status", {"status": {"startTime": None}})
+        done = _STOPPING.replace("/", "~1")
+        restore = [
+            {"op": "replace", "path": "/spec/template", "value": before},
+            {"op": "remove", "path": f"/metadata/annotations/{done}"},
+        ]
+        self._rest.patch(path, restore, kind=JSON_PATCH)
+
+    def _stop(self, job: str) -> None:
+        found = self._rest.get(f"{self._path}/{job}")
+        self._patch(found, {"metadata": {"annotations": {_STOPPING: "true"}}, "spec": {"suspend": True}})
+
+    def _patch(self, found: Object, change: Object) -> None:
+        """Refused with 409 when somebody else has changed the Job since, as Kueue has it."""
+        metadata = {**change.get("metadata", {}), "resourceVersion": found["metadata"]["resourceVersion"]}
+        self._rest.patch(f"{self._path}/{found['metadata']['name']}", {**change, "metadata": metadata})
+
+
+def _anew_on_conflict(change: Callable[[], None]) -> None:
+    """As Kueue does where somebody, often the Job's controller, wrote the Job between its look and its write."""
+
+    for left in reversed(range(_CONFLICTS)):
+        try:
+            change()
+        except Refused as refused:
+            if refused.code != 409 or not left:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _age(job: Object) -> tuple[str, str]:
+    return job["metadata"]["creationTimestamp"], job["metadata"]["name"]
