@@ -24,7 +24,7 @@ from parity.programs.strategies import contains, drawn, simplest
 from parity.results import Result, Results, figures, report, sources_digest
 from parity.training.processes import Child, Pair
 
-# More programs than this are a run by itself, which begins with each choice alone.
+# More programs than this are a separate run, which begins with each choice alone.
 SMALL = 50
 ROOT = Path(__file__).parent.parent
 

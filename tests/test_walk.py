@@ -209,7 +209,7 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
     from mptraining_records.reading.reader import RecordReader
     from mptraining_records.tfrecord import example, framing
     from mptraining_trainer.data.pipeline import decoder
-    from mptraining_trainer.data.schema import decide
+    from mptraining_trainer.data.schema import decide_columns
 
     # Five records in two files, as TensorFlow writes and reads them.
     records = [example.encode({"point": [float(number), 0.5], "label": [number]}) for number in range(5)]
@@ -237,7 +237,7 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
     # The columns, and the tensors of a batch.
     job = resolve(MPTrainingJob.parse_yaml(YAML), ClusterSettings())
     assert job.data is not None
-    columns = decide(job.data, None, records, lambda _text: None)
+    columns = decide_columns(job.data, None, records, lambda _text: None)
     assert set(columns.describe()) == {"point: float32 [2]", "label: int64 [] (label)"}
     inputs, labels, weights = decoder(columns)(tf.constant(payloads))
     assert labels.numpy().tolist() == numbers.tolist()

@@ -1,9 +1,9 @@
 """`make bench-client`: what a notebook waits for, and what it installs.
 
 Every round is a fresh process. The API server is a real one on this machine; the first training step is one on the kind
-cluster of `make cluster images` with the operator installed, and left out, aloud, where there is none. The size needs a
-package index. One JSON line a figure on standard output, rounds on standard error; the exit code is 0 whether goals are
-met or not.
+cluster of `make cluster images` with the operator installed, and skipped with a message where there is none. The size
+needs a package index. One JSON line a figure on standard output, rounds on standard error; the exit code is 0 whether
+goals are met or not.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _size(rounds: int | None) -> None:
 
 
 def _publish(what: str, values: Sequence[float], unit: str, most: float) -> None:
-    """A figure with a goal of its own: its ratio is the share of the goal."""
+    """A figure with its own goal: its ratio is the share of the goal."""
     progress(f"  {what}: {', '.join(f'{value:.3g}' for value in values)} {unit}")
     publish(figure(f"client.{what}", values, [most] * len(values), unit=unit, against="goal", most=1.0))
 

@@ -33,7 +33,7 @@ model.compile("adam", "mse")
 said = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: print("first step done", flush=True))
 model.fit(np.ones((32, 3), "float32"), np.ones((32, 1), "float32"), epochs=1, verbose=0, callbacks=[said])
 """
-# Nobody fetches this model.
+# This model is not fetched.
 _SPEC = {"podTemplate": {"env": [{"name": "MPTRAINING_MODEL_WAIT_SECONDS", "value": "0"}]}}
 _RUN = """
 import sys, time
@@ -82,7 +82,7 @@ def on_control_plane(folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def on_kind(folder: Path) -> Iterator[Place | None]:
-    """A namespace of its own on the cluster of `make cluster`; None without one that knows MPTrainingJobs."""
+    """A separate namespace on the cluster of `make cluster`; None without one that knows MPTrainingJobs."""
     try:
         kubectl("get", "crd/mptrainingjobs.mptraining.dev", "--request-timeout=10s")
     except Failed as failed:

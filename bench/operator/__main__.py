@@ -85,7 +85,7 @@ def _figures(name: str, effort: Effort, *, ours: bool) -> None:
 
 
 def _few(effort: Effort, ours: bool) -> None:
-    """Against what a cluster has that nobody has tuned."""
+    """Against the defaults of a cluster."""
     measured = _interleaved([*([OURS] if ours else []), PEER, PEER_RAISED, BY_HAND], effort.few, effort.rounds)
     if not ours:
         return
@@ -152,7 +152,7 @@ def _publish_times(
 
 
 def _publish_absolute(what: str, jobs: int, values: Sequence[float], unit: str, most: float) -> None:
-    """A figure with a goal of its own: its ratio is the value."""
+    """A figure with its own goal: its ratio is the value."""
     name = f"operator.{what}.{jobs}_jobs"
     publish(figure(name, values, [1.0] * len(values), unit=unit, against=ABSOLUTE, most=most))
 

@@ -225,7 +225,7 @@ def _object_bytes(outcome: Outcome) -> int:
 def _absolute(
     what: str, values: Sequence[float], unit: str, *, least: float | None = None, most: float | None = None
 ) -> None:
-    """A figure with a goal of its own: its ratio is the value."""
+    """A figure with its own goal: its ratio is the value."""
     ones = [1.0] * len(values)
     publish(figure(f"records.{what}", values, ones, unit=unit, against=ABSOLUTE, least=least, most=most))
 

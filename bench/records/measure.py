@@ -95,7 +95,7 @@ class Bench:
         self.proxy.set(shape)
 
     def run(self, task: Task) -> Outcome:
-        """The task in a process of its own. Raises RuntimeError with what it printed when it fails."""
+        """The task in a separate process. Raises RuntimeError with what it printed when it fails."""
         self.proxy.reset()
         done = subprocess.run(
             [sys.executable, "-m", "bench.records.child", json.dumps(asdict(task))],

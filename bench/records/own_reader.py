@@ -67,7 +67,7 @@ def _open(patterns: Sequence[str], cache: str | None, max_skipped: int) -> Recor
     kept = None
     if cache is not None:
         storage.local_folder(cache)
-        kept = DiskCache(Path(cache), full=_full)
+        kept = DiskCache(Path(cache), on_full=_full)
     account = BadRecords("Skip", max_skipped) if max_skipped else BadRecords()
     dataset = dataset_index.build(patterns, bad_records=account, cache=kept)
     return RecordReader(dataset, bad_records=account, cache=kept)

@@ -54,7 +54,7 @@ def run(program: Program, checkout: Path, work: Path, packages: str) -> Outcome:
         if each.suffix in (".py", ".ipynb"):
             _fill_in(each, program.replaced, buckets)
     if program.kind == "notebook":
-        # A notebook stands in its own folder.
+        # A notebook runs in its own folder.
         folder = file.parent
     log = place / "log.txt"
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""One program of tensorflow-cloud's in a process of its own, as its user starts it.
+"""One program of tensorflow-cloud's in a separate process, as its user starts it.
 
 python drive.py script FILE [ARGUMENTS]       python -m mptraining.colab --here FILE [ARGUMENTS]
 python drive.py notebook FILE                 its cells in IPython's shell, after the one line

@@ -17,7 +17,7 @@ from bench.trainer.jobs import trainers_strategy
 from bench.trainer.tasks import Task
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
-from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 
 Kind = Literal["loop", "fit", "bare"]
@@ -108,9 +108,9 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
             masked=False,
             # As for data that is kept in memory.
-            timed=False,
+            measures_waiting=False,
         )
-    return loop, model, optimizer, feed(strategy, lambda: tasks.dataset(task, task.batch, ()))
+    return loop, model, optimizer, make_iterator(strategy, lambda: tasks.dataset(task, task.batch, ()))
 
 
 class LoopContender:
@@ -132,7 +132,7 @@ class LoopContender:
             before = time.perf_counter()
             self._loop.execute(self._iterator, now)
             if now == self._pace.steps:
-                self._pace = self._pace.after((time.perf_counter() - before) / now)
+                self._pace = self._pace.adjust((time.perf_counter() - before) / now)
             left -= now
         return watch.stop(steps)
 

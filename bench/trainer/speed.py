@@ -40,7 +40,7 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
         "loop": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED},
         "bare tf.function": {"kind": "bare", **common, "fused": FUSED},
         "loop, auto": {"kind": "loop", **common, "strategy": "trainer"},
-        # On the other generation of Keras: its layers are other graphs, whoever trains them.
+        # On the other generation of Keras: its layers are other graphs, also under plain Keras.
         "loop, tf_keras": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED, "keras": "Legacy"},
         "fit": {**fit, "jit": False if several else None},
         "tf_keras fit": {**fit, "keras": "Legacy"},

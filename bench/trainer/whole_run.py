@@ -27,12 +27,12 @@ from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
 from mptraining_trainer.numerics.recovery import PrecisionState
 from mptraining_trainer.reporting.telemetry import Telemetry
-from mptraining_trainer.training.fit import FitLoop
+from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling, StepPlan
 from mptraining_trainer.training.hooks import Hooks
 from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.worker import Worker
 
-# The trainer's default: what MPTRAINING_PROGRESS_SECONDS is when nobody sets it.
+# The trainer's default: the value of MPTRAINING_PROGRESS_SECONDS if it is not set.
 _PROGRESS_SECONDS = 10.0
 
 
@@ -61,10 +61,10 @@ class CourseContender:
 
     def train(self, steps: int) -> Measured:
         with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as folder:
-            course, checkpointer = self._course(folder, steps)
+            fit_loop, checkpointer = self._course(folder, steps)
             watch = Stopwatch()
             watch.start()
-            course.run(self._iterator, 0, Position(seed=7, epoch=0, examples=0, fingerprint="bench"))
+            fit_loop.run(self._iterator, 0, Position(seed=7, epoch=0, examples=0, fingerprint="bench"))
             checkpointer.wait()
             return watch.stop(steps)
 
@@ -87,26 +87,23 @@ class CourseContender:
             validation_every=None,
             checkpoint_every=self._setting.epoch,
         )
-        numbers = PrecisionState(asked="float32", policy="float32")
-        course = FitLoop(
+        precision_state = PrecisionState(requested_policy="float32", policy="float32")
+        fit_loop = FitLoop(
             worker,
             self._loop,
             None,
             checkpointer,
-            skipped=SkippedRecords(worker, []),
-            batching=self._batching,
-            boundaries=boundaries,
-            pace=StepsPerExecution.begin(training.steps_per_execution),
-            meter=InputMeter(),
+            plan=StepPlan(self._batching, boundaries, StepsPerExecution.begin(training.steps_per_execution)),
+            non_finite=NonFiniteHandling(precision_state, NonFiniteMonitor(precision_state, (), telemetry.notice)),
             hooks=Hooks(),
-            numbers=numbers,
-            watch=NonFiniteMonitor(numbers, (), telemetry.notice),
+            skipped_records=SkippedRecords(worker, []),
+            meter=InputMeter(),
         )
-        return course, checkpointer
+        return fit_loop, checkpointer
 
 
 class _Silent(Telemetry):
-    def say(self, kind: type[Event], **fields: Any) -> None:
+    def emit(self, kind: type[Event], **fields: Any) -> None:
         """Nothing."""
 
 
@@ -116,4 +113,4 @@ class _Unsaved(Checkpointer):
 
 
 def _stay() -> None:
-    """What to do when a preempted worker does not leave in time; nobody preempts a benchmark."""
+    """The action if a preempted worker does not leave in time: none, since a benchmark is not preempted."""

@@ -75,7 +75,7 @@ _BASES = (
 
 
 def single_choices() -> list[Program]:
-    """Every value of every field by itself, in both generations: what is wrong with one choice is seen here."""
+    """Every value of every field alone, in both generations: what is wrong with one choice is seen here."""
     values: dict[str, tuple[object, ...]] = {
         "form": choices.FORMS,
         "inputs": choices.INPUTS,

@@ -19,7 +19,6 @@ from typing import Any
 
 import tensorflow as tf
 
-import mptraining_trainer.train as trainer_session
 import mptraining_trainer.train as trainer_train
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
@@ -79,7 +78,7 @@ def prepare() -> None:
 def replace_edges() -> None:
     """See the module."""
     vars(trainer_train)["make_strategy"] = _strategy
-    vars(trainer_session)["publish"] = _keep
+    vars(trainer_train)["publish"] = _keep
 
 
 def job_of(

@@ -34,7 +34,7 @@ def test_imports_and_submitting_are_measured() -> None:
     for each in figures.values():
         assert each["value"] > 0
         assert each["met"] == (each["ratio"] <= 1)
-    # What nobody uses is not loaded: less than Kubernetes' client alone would take.
+    # What is not used is not loaded: less than Kubernetes' client alone would take.
     assert figures["client.import_mptraining_cpu_seconds"]["value"] < 0.5
 
 

@@ -1,4 +1,4 @@
-"""The bench on real trainings, in processes of its own."""
+"""The bench on real trainings, in separate processes."""
 
 from __future__ import annotations
 

@@ -147,14 +147,14 @@ def test_a_worker_s_report_becomes_the_job_s_status(world: World, tmp_path: Path
     def notice(topic: str, message: str, *, level: str = "Info") -> None:
         said.append(message)
 
-    reporter = Reporter(world.url, token, world.keeper.current.ca_pem.decode(), notice, every=0.01)
-    reporter.hear(report(1, loss_scale=32768.0))
+    reporter = Reporter(world.url, token, world.keeper.current.ca_pem.decode(), notice, interval=0.01)
+    reporter.on_event(report(1, loss_scale=32768.0))
     wait_until(lambda: world.job()["status"].get("progress", {}).get("step") == 1, "step 1")
-    reporter.hear(report(100))
+    reporter.on_event(report(100))
     finished = events.Finished(
         time=1.0, attempt=1, incarnation="pod", worker=0, reason="Succeeded", exit_code=0, message="", step=100
     )
-    reporter.hear(finished)
+    reporter.on_event(finished)
     reporter.close()
     wait_until(lambda: world.job()["status"]["progress"].get("estimatedRemainingSeconds") == 0, "the end")
     job = world.job()

@@ -17,8 +17,7 @@ from mptraining_records.index.bad_records import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import gcs_clients, storage
-from mptraining_records.storage import ranges as records_fetch
+from mptraining_records.storage import gcs_clients, ranges, storage
 from mptraining_records.storage.ranges import RANGE, STREAMS, Traffic, fetch
 from mptraining_records.tfrecord import framing
 from tests.testbed.gcs.faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
@@ -64,7 +63,7 @@ def records() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def shards(object_server: ObjectServer, records: list[bytes]) -> str:
-    """The URI of a bucket with the records in four objects, which nobody changes."""
+    """The URI of a bucket with the records in four objects, which do not change."""
     uri = object_server.create_bucket(f"shards-{next(_numbers)}")
     for number in range(SHARDS):
         part = records[number * EACH : (number + 1) * EACH]
@@ -120,7 +119,7 @@ class Test_with_some_requests_failing:
             assert reader.figures.retries > 0
         asked = proxy.counters()
         assert sum(asked.faults.values()) > 0
-        assert reader.figures.requests == asked.media_requests, "nobody else asks again, uncounted"
+        assert reader.figures.requests == asked.media_requests, "there are no uncounted retries"
         assert 0 <= asked.media_bytes - reader.figures.bytes <= asked.faults.get("Cut", 0) * LOST
 
     def test_what_arrived_is_not_asked_for_again(
@@ -188,7 +187,7 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
 ) -> None:
     # More than the machine may let an answer wait that is no stall.
     monkeypatch.setattr(gcs_clients, "READING", (4.0, 2.0))
-    gcs_clients.store.cache_clear()
+    gcs_clients.endpoint_of.cache_clear()
     proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
     began = time.monotonic()
     with RecordReader(dataset) as reader:
@@ -196,7 +195,7 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     assert time.monotonic() - began < 28
     assert proxy.counters().faults == {"Stall": 2}
     assert proxy.counters().media_bytes < _size(dataset) + 2 * RANGE
-    gcs_clients.store.cache_clear()
+    gcs_clients.endpoint_of.cache_clear()
 
 
 class Test_an_object_that_changes_in_mid_epoch:
@@ -241,12 +240,12 @@ class Test_an_object_that_changes_in_mid_epoch:
     def test_between_two_requests_of_one_range_too(
         self, long: DatasetIndex, records: list[bytes], proxy: StorageProxy
     ) -> None:
-        """A range that was cut goes on in the same version, or not at all."""
+        """A range that was cut continues in the same version, or not at all."""
         proxy.change(rules=[Rule(fault=Cut(after=300_000), times=3)])
         self._is_refused(long, records, "replaced", "was replaced")
 
 
-class Test_what_does_not_heal:
+class Test_what_does_not_recover:
     @pytest.mark.parametrize(("status", "message"), [(403, "no permission"), (401, "no permission")])
     def test_a_refusal_is_said_at_once(
         self, dataset: DatasetIndex, proxy: StorageProxy, status: int, message: str
@@ -280,13 +279,13 @@ class Test_what_does_not_heal:
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
         proxy.change(refusing=True)
         began: set[str] = set()
-        filled = records_fetch._fill
+        filled = ranges._fill
 
         def filling(uri: str, start: int, *others: Any) -> None:
             began.add(f"{uri} {start}")
             filled(uri, start, *others)
 
-        monkeypatch.setattr(records_fetch, "_fill", filling)
+        monkeypatch.setattr(ranges, "_fill", filling)
         uri = dataset.shards[0].object.uri
         with pytest.raises(StorageUnavailable):
             fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())

@@ -38,7 +38,7 @@ class InProcess(Preemption):
         super().__init__(lambda: None)
         self._after = after
 
-    def spare_children(self) -> None:
+    def unblock_for_children(self) -> None:
         """No signal is sent here."""
 
     def asked(self) -> bool:

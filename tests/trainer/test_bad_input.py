@@ -17,7 +17,6 @@ from mptraining_api import events, outcomes
 from mptraining_api.launch import SECRET_VARIABLES, WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_records.storage.retry import contact
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
 from mptraining_trainer.distribution.preemption import Preemption
@@ -258,8 +257,7 @@ def test_a_checkpoint_of_another_model(
 def test_a_bucket_that_never_answers(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake in the first attempt, which nothing but its author can mend; in a later one it may heal."""
-    monkeypatch.setattr(contact, "answered", False)
+    """A mistake of the user in the first attempt; in a later one the service may recover."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")

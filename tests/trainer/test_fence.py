@@ -56,7 +56,7 @@ def test_of_two_launches_of_one_attempt_the_later_has_it(folder: str) -> None:
     second.check()
 
 
-def test_a_folder_that_was_deleted_is_nobodys(folder: str) -> None:
+def test_a_deleted_folder_has_no_owner(folder: str) -> None:
     mine = fence.claim(folder, identity(1))
     storage.delete(f"{folder}/fence.json")
     with pytest.raises(Superseded):

@@ -266,7 +266,7 @@ def test_a_sigterm_ends_with_a_checkpoint_at_that_step(start: Start) -> None:
     told.processes[0].terminate()
     assert told.wait(60) == [75]
     saved, finished = told.all(events.Saved)[-1], told.finished()
-    assert f"step {saved.step}: this machine is being taken away; saved" in finished.message
+    assert f"step {saved.step}: this machine is being preempted; saved" in finished.message
     assert (finished.reason, finished.exit_code) == ("Preempted", 75)
     assert saved.step >= max(event.step for event in told.all(events.Progress))
     assert Path(saved.uri, "state.json").exists()
@@ -542,7 +542,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(start: Start) -> None:
     assert "spec.program.function.entryPoint: no module 'no_such_module'" in message
     assert "\n" not in message
     assert not (wrong.folder / "model").exists()
-    assert not (wrong.folder / "job.json").exists(), "mended, the job may run in this folder"
+    assert not (wrong.folder / "job.json").exists(), "fixed, the job may run in this folder"
 
 
 def test_without_a_job_the_trainer_says_how_it_is_started() -> None:

@@ -204,7 +204,7 @@ def test_fewer_epochs_than_done_keep_what_there_is(train: RunJob) -> None:
 
 @pytest.mark.parametrize(("size", "last"), [(40, STEPS + 2 * 7), (10, STEPS + 2 * 30)])
 def test_another_batch_size_trains_the_passes_that_are_left(train: RunJob, size: int, last: int) -> None:
-    """Steps count updates, so their number goes on; epochs count passes over the data."""
+    """Steps count updates, so their number continues; epochs count passes over the data."""
     train(epochs=1)
     other = train(epochs=3, batchSize={"global": size}, validate=True)
     assert (other.started.first_step, other.started.total_steps, other.finished.step) == (STEPS, last, last)
@@ -278,10 +278,10 @@ def test_resume_may_be_required_or_forbidden(train: RunJob) -> None:
     assert "no checkpoint" in nothing.finished.message
     first = train()
     assert train(resume="Required", epochs=3).started.first_step == 2 * STEPS
-    anew = train(resume="Never")
-    assert anew.started.first_step == 0
-    assert "CheckpointsDeleted" in anew.topics
-    assert same(first, anew)
+    again = train(resume="Never")
+    assert again.started.first_step == 0
+    assert "CheckpointsDeleted" in again.topics
+    assert same(first, again)
 
 
 def test_the_last_batch_is_dropped_or_padded(train: RunJob) -> None:

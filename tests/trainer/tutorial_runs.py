@@ -19,7 +19,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer import train
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.distribution.strategy import make_strategy
-from mptraining_trainer.reporting.telemetry import of
+from mptraining_trainer.reporting.telemetry import as_whole_lines
 from mptraining_trainer.run import run
 from mptraining_trainer.scripts import run_script
 
@@ -33,7 +33,7 @@ class Taken(Preemption):
         super().__init__(lambda: None)
         self.epochs, self.saved = epochs, 0
 
-    def spare_children(self) -> None:
+    def unblock_for_children(self) -> None:
         """No signal is sent here."""
 
     def asked(self) -> bool:
@@ -43,7 +43,7 @@ class Taken(Preemption):
 def main(setting: dict[str, Any]) -> None:
     folder = Path(setting["folder"])
     # As `__main__` does.
-    sys.stdout = of(sys.stdout)
+    sys.stdout = as_whole_lines(sys.stdout)
     strategies: list[Any] = []
 
     def one_strategy(*arguments: Any) -> Any:

@@ -58,15 +58,15 @@ def _train(environment: MutableMapping[str, str]) -> int:
     with _quiet_start():
         from mptraining_trainer import run
         from mptraining_trainer.export import model_server
-        from mptraining_trainer.reporting.telemetry import of
+        from mptraining_trainer.reporting.telemetry import as_whole_lines
 
     # The stream is wrapped before a script can print.
-    sys.stdout = of(sys.stdout)
+    sys.stdout = as_whole_lines(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, identity, folder, preemption, environment)
-    wait = model_server.seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
+    wait = model_server.keep_seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
-        model_server.keep(folder, wait)
+        model_server.exec_keep(folder, wait)
     _exit_process(outcome, several=job.processes > 1)
     return outcome.exit_code
 
@@ -90,7 +90,7 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
         return _failed(environment, problem).exit_code
     with _quiet_start():
         from mptraining_trainer.model import inspect
-    from mptraining_trainer.reporting.errors import explained
+    from mptraining_trainer.reporting.errors import to_problem
     from mptraining_trainer.reporting.telemetry import Telemetry
 
     telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
@@ -99,17 +99,17 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
     except Exception as error:
         if environment.get(launch.DEBUG):
             raise
-        return _failed(environment, error if isinstance(error, Problem) else explained(error, job)).exit_code
-    telemetry.say(events.Inspected, model=facts)
+        return _failed(environment, error if isinstance(error, Problem) else to_problem(error, job)).exit_code
+    telemetry.emit(events.Inspected, model=facts)
     outcome = outcomes.SUCCEEDED
-    telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message="nothing was trained")
+    telemetry.emit(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message="nothing was trained")
     return outcome.exit_code
 
 
 def _keep(folder: str, seconds: float) -> int:
     from mptraining_trainer.export import model_server
 
-    model_server.wait_here(folder, seconds)
+    model_server.wait_until_fetched(folder, seconds)
     return outcomes.SUCCEEDED.exit_code
 
 
@@ -117,7 +117,7 @@ def _model(_: MutableMapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
 
     try:
-        print(model_server.send(sys.stdout.buffer), file=sys.stderr)
+        print(model_server.write_tar(sys.stdout.buffer), file=sys.stderr)
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code
@@ -128,7 +128,7 @@ def _model_fetched(_: MutableMapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
 
     try:
-        model_server.let_go()
+        model_server.end_keep()
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return outcomes.by_reason(problem.reason).exit_code
@@ -145,14 +145,14 @@ def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
     from mptraining_trainer.reporting.telemetry import Telemetry
 
     secrets = SecretValues.from_environment(environment)
-    print(f"error: {secrets.hide(str(problem))}", file=sys.stderr)
+    print(f"error: {secrets.redact(str(problem))}", file=sys.stderr)
     try:
         identity = launch.WorkerIdentity.from_environment(environment)
     except Problem:
         identity = launch.WorkerIdentity.from_environment({})
     telemetry = Telemetry(identity, None, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets)
     outcome = outcomes.by_reason(problem.reason)
-    telemetry.say(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
+    telemetry.emit(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
     return outcome
 
 

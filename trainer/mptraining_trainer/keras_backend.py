@@ -44,7 +44,12 @@ class Keras:
         """Set the global precision policy; only models built afterwards follow it."""
         self.module.mixed_precision.set_global_policy(policy)
 
-    def forget(self) -> None:
+    @property
+    def policy(self) -> str:
+        """The name of the global precision policy."""
+        return str(self.module.mixed_precision.global_policy().name)
+
+    def clear_session(self) -> None:
         """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
         self.module.backend.clear_session()
 
@@ -89,7 +94,7 @@ class Keras:
         if self.legacy and hasattr(optimizer, "_u_product_counter"):
             _count_by_variable(optimizer)
 
-    def overwriting_average(self, optimizer: Any) -> int | None:
+    def pop_ema_overwrite_frequency(self, optimizer: Any) -> int | None:
         """Remove and return a Keras 3 optimizer's `ema_overwrite_frequency`; None if it has none.
 
         Keras 3 overwrites inside a `tf.cond` on the replicas, which tf.distribute does not support; the loop
@@ -108,7 +113,7 @@ class Keras:
         """Return the TensorFlow variables of Keras variables: Keras 3 wraps each, tf_keras does not."""
         return list(variables) if self.legacy else [variable.value for variable in variables]
 
-    def updated_by_calls(self, model: Any) -> list[Any]:
+    def forward_pass_variables(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass changes: moving statistics, seeds; no frozen weights."""
         found = {
             id(variable): variable

@@ -1,8 +1,8 @@
 """IPython's shell for a notebook's program that runs without IPython: shell commands and a few magics.
 
 The client converts a notebook into a program (`mptraining.packaging.notebooks`), whose magics call `get_ipython()` of
-this module. `pip install` does nothing here: the packages were installed before the program began. `place_of` maps a
-line of such a program to its notebook cell.
+this module. `pip install` does nothing here: the packages were installed before the program began. `source_location`
+maps a line of such a program to its notebook cell.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _report_ignored(magic: str) -> None:
 _CELL = re.compile(r"# %% (.+, cell \d+)")
 
 
-def place_of(file: str, line: int) -> str:
+def source_location(file: str, line: int) -> str:
     """Return `train.ipynb, cell 3, line 2` for a line of a notebook's program, `file:line` for any other."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()[:line]

@@ -13,18 +13,17 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
-from mptraining_records.storage.retry import contact
+from mptraining_records.storage import gcs_clients, storage
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
-from mptraining_trainer.reporting.errors import StorageWatch, explained, judged
+from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.train import train
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 if TYPE_CHECKING:
@@ -48,13 +47,13 @@ def run(
     reporter = _reporter(identity, telemetry, environment)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
-    StorageWatch(telemetry)
-    ends = ExitStack()
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, ends)
+    exit_stack = ExitStack()
+    exit_stack.enter_context(report_storage_retries(telemetry))
+    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
     debug = bool(environment.get(launch.DEBUG))
-    trained: Trained | None = None
+    trained: TrainingResult | None = None
     try:
-        wait = model_server.seconds(job, identity, environment)
+        wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
@@ -64,15 +63,17 @@ def run(
         if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
-        problem = judged(error if isinstance(error, Problem) else explained(error, job), identity)
-        if storage.is_remote(folder) and not contact.answered:
+        has_responded = gcs_clients.endpoint().has_responded
+        problem = error if isinstance(error, Problem) else to_problem(error, job)
+        problem = unreachable_storage_as_invalid_data(problem, identity, has_responded=has_responded)
+        if storage.is_remote(folder) and not has_responded:
             # Storage that never answered cannot take the events either.
-            telemetry.forget_output()
+            telemetry.disable_output()
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
-            sys.stderr.write(telemetry.hide(traceback.format_exc()))
-    telemetry.say(
+            sys.stderr.write(telemetry.redact(traceback.format_exc()))
+    telemetry.emit(
         events.Finished,
         reason=outcome.reason,
         exit_code=outcome.exit_code,
@@ -86,10 +87,10 @@ def run(
         input_bound_percent=trained.input_bound_percent if trained else None,
         peak_memory_bytes=peak_memory_bytes(),
         precision=_policy(trained),
-        recoveries=len(trained.numbers.recoveries) if trained and trained.numbers else None,
+        recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
     )
     telemetry.close()
-    ends.close()
+    exit_stack.close()
     if reporter is not None:
         reporter.close()
     return outcome
@@ -102,7 +103,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
-    telemetry.listener = reporter.hear if reporter is not None else None
+    telemetry.listener = reporter.on_event if reporter is not None else None
     return reporter
 
 
@@ -114,10 +115,10 @@ def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None
         telemetry.notice("NotBest", message, level="Warning")
 
 
-def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message: str) -> None:
+def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, message: str) -> None:
     job = worker.job
     speed = trained.step_seconds
-    numbers = trained.numbers
+    precision_state = trained.precision_state
     figures = trained.input.figures if trained.input else None
     examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
@@ -129,7 +130,7 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         step=trained.step,
         metrics=trained.metrics,
         strategy=job.strategy,
-        precision=numbers.policy if numbers else trained.policy or job.precision.policy,
+        precision=precision_state.policy if precision_state else trained.policy or job.precision.policy,
         keras=job.keras,
         workers=job.processes,
         replicas_in_sync=job.replicas,
@@ -146,11 +147,11 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
         peak_memory_bytes=peak_memory_bytes(),
         skipped_steps=trained.skipped_steps,
         skipped_records=trained.skipped_records,
-        recoveries=len(numbers.recoveries) if numbers else 0,
-        recovered=numbers.recoveries if numbers else (),
+        recoveries=len(precision_state.recoveries) if precision_state else 0,
+        recovered=precision_state.recoveries if precision_state else (),
         loss_scale=trained.loss_scale,
         gradient_norm=trained.gradient_norm,
-        measured=numbers.measured if numbers else (),
+        measured=precision_state.trials if precision_state else (),
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
         model=trained.model,
@@ -159,12 +160,12 @@ def _publish_result(worker: Worker, trained: Trained, outcome: Outcome, message:
     storage.write(storage.join(worker.folder, run_folder.RESULT), result.to_json().encode())
 
 
-def _policy(trained: Trained | None) -> str | None:
+def _policy(trained: TrainingResult | None) -> str | None:
     if trained is None:
         return None
-    return trained.numbers.policy if trained.numbers else trained.policy
+    return trained.precision_state.policy if trained.precision_state else trained.policy
 
 
-def _first_record_seconds(trained: Trained | None) -> float | None:
+def _first_record_seconds(trained: TrainingResult | None) -> float | None:
     seconds = trained.input.first_record_seconds if trained and trained.input else None
     return None if seconds is None else round(seconds, 3)

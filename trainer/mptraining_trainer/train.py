@@ -27,7 +27,7 @@ from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.checkpoints.provenance import origin
-from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, resumed
+from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, precision_from_checkpoint
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import SkippedRecords, open_splits
@@ -45,19 +45,26 @@ from mptraining_trainer.export.export import publish
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
-from mptraining_trainer.loop.train_loop import feed
+from mptraining_trainer.loop.train_loop import make_iterator
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, PrecisionState, Rollback, policies, way_back
+from mptraining_trainer.numerics.recovery import (
+    WEIGHTS_NOT_FINITE,
+    NonFinite,
+    PrecisionState,
+    Rollback,
+    plan_rollback,
+    supported_policies,
+)
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop
-from mptraining_trainer.training.hooks import Hooks, hooks_of
+from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling, StepPlan
+from mptraining_trainer.training.hooks import Hooks, make_hooks
 from mptraining_trainer.training.nan_locator import locate_nan
 from mptraining_trainer.training.non_finite import NonFiniteMonitor
-from mptraining_trainer.training.policy_trials import measured
-from mptraining_trainer.training.profiling import pauses
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training.policy_trials import measure_policies
+from mptraining_trainer.training.profiling import profile_pauses
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 
@@ -65,15 +72,15 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker,
     built: BuildResult,
     hooks: Hooks,
-    numbers: PrecisionState,
+    precision_state: PrecisionState,
     available: Sequence[str],
-    back: Rollback | None,
-    spent: float,
-) -> Trained | Rollback:
+    rollback: Rollback | None,
+    spent_seconds: float,
+) -> TrainingResult | Rollback:
     """Train from the last checkpoint to the last step, or until a value is infinite or NaN.
 
-    `hooks` are those of the built model; their state is restored from the checkpoint. `back` is the rollback that
-    ended the previous session, `spent` the seconds of training before this session.
+    `hooks` are those of the built model; their state is restored from the checkpoint. `rollback` is the one that
+    ended the previous session, `spent_seconds` is the time of training before this session.
     """
     context, loop, scaler = built.context, built.loop, built.scaler
     strategy, keras, datasets = context.strategy, context.keras, context.datasets
@@ -92,8 +99,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             built.program.model,
             built.optimizer,
             loop.metrics,
-            sums=loop.sums,
-            held=hooks.weights,
+            epoch_sums=loop.epoch_sums,
+            extra_arrays=hooks.weights,
             more_optimizers=loop.more_optimizers,
         ),
         max_to_keep=job.checkpoint.max_to_keep,
@@ -104,10 +111,10 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         origin=context.origin,
     )
     first = context.first
-    if back is not None:
+    if rollback is not None:
         # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
         barrier(strategy)
-    state = checkpointer.restore() if back else _resume(worker, checkpointer, data.dataset.fingerprint)
+    state = checkpointer.restore() if rollback else _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
         step = state.step
@@ -115,19 +122,19 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         _warn_about_batch_size(state, built, telemetry.notice)
         if scaler is not None:
             _restore_scaler(scaler, state, job.precision.policy)
-        loop.restored()
+        loop.sync_after_restore()
     boundaries = _boundaries(job, context.training, batching, step, position, with_validation=validation is not None)
 
     if job.processes > 1:
         require_agreement(
             strategy,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
-            checkpoint=f"{step} {position} {numbers}",
+            checkpoint=f"{step} {position} {precision_state}",
             folder=worker.folder,
         )
 
-    if back is None:
-        telemetry.say(
+    if rollback is None:
+        telemetry.emit(
             events.Started,
             **started_fields(job, keras, strategy),
             global_batch_size=job.global_batch_size,
@@ -141,82 +148,83 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             features=data.columns.describe(),
             cache=datasets.meter.cache,
             first_record_seconds=datasets.meter.first_record_seconds,
-            measured=numbers.measured,
+            measured=precision_state.trials,
         )
-    elif back.locate:
-        text = f"step {back.from_step}: {back.message}; running the steps after {step} one by one"
+    elif rollback.locate:
+        text = f"step {rollback.from_step}: {rollback.message}; running the steps after {step} one by one"
         telemetry.notice("LookingForTheCause", text)
     else:
-        numbers = back.recorded(step)
-        telemetry.say(events.Recovered, **dict(numbers.recoveries[-1]))
+        precision_state = rollback.with_recovery(step)
+        telemetry.emit(events.Recovered, **dict(precision_state.recoveries[-1]))
 
     # Training
-    hooks.begin(boundaries, state, checkpointer.held, fence=worker.fence)
+    hooks.begin(boundaries, state, checkpointer.extra_arrays, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    fails = context.training.on_non_finite == "Fail"
-    exclusion = RecordExclusion(built, numbers, skipped, telemetry.notice, fails=fails) if scaler else None
+    fail = context.training.on_non_finite == "Fail"
+    exclusion = (
+        RecordExclusion(built, precision_state, skipped, telemetry.notice, fail_on_non_finite=fail) if scaler else None
+    )
+    monitor = NonFiniteMonitor(
+        precision_state,
+        available,
+        telemetry.notice,
+        skipped=scaler.state().skipped_steps if scaler else 0,
+        dynamic=scaler is None or scaler.dynamic,
+        locate=bool(rollback and rollback.locate),
+    )
     fit_loop = FitLoop(
         worker,
         loop,
         scaler,
         checkpointer,
-        skipped=skipped,
-        batching=batching,
-        boundaries=boundaries,
-        pace=StepsPerExecution.begin(context.training.steps_per_execution),
-        meter=datasets.meter,
+        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(context.training.steps_per_execution)),
+        non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
         hooks=hooks,
-        numbers=numbers,
-        exclusion=exclusion,
-        watch=NonFiniteMonitor(
-            numbers,
-            available,
-            telemetry.notice,
-            skipped=scaler.state().skipped_steps if scaler else 0,
-            dynamic=scaler is None or scaler.dynamic,
-            locate=bool(back and back.locate),
-        ),
+        skipped_records=skipped,
+        meter=datasets.meter,
         validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
     )
     if state is not None:
         fit_loop.resume(state)
-    iterator = built.feed(position, max(0, boundaries.total_steps - step))
+    iterator = built.make_iterator(position, max(0, boundaries.total_steps - step))
     try:
-        with skipped.published(), pipeline.explaining(data, validation):
+        with skipped.publish_at_end(), pipeline.raise_reading_problems(data, validation):
             metrics = fit_loop.run(iterator, step, position)
-        finite = fit_loop.settle()
+        finite = fit_loop.wait_for_save()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
-            raise NonFinite(fit_loop.last_step, BROKEN)
+            raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
     except NonFinite as incident:
         fit_loop.abandon()
         hooks.abandon()
-        spent += fit_loop.training_seconds
+        spent_seconds += fit_loop.training_seconds
         built = exclusion.built if exclusion else built
-        return _rollback(worker.identity, incident, built, fit_loop.numbers, available, checkpointer, spent)
+        return _rollback(
+            worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent_seconds
+        )
 
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
 
     # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
-    chosen = hooks.exported(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
     exit_barrier(worker.identity)
     exported = publish(worker, built.program, keras, context.example, *chosen) if worker.identity.is_chief else None
-    return Trained(
+    return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
         model=exported,
         step_seconds=fit_loop.step_seconds,
-        training_seconds=spent + fit_loop.training_seconds,
+        training_seconds=spent_seconds + fit_loop.training_seconds,
         skipped_steps=fit_loop.skipped_steps,
         loss_scale=fit_loop.loss_scale,
         gradient_norm=fit_loop.gradient_norm,
-        numbers=fit_loop.numbers,
+        precision_state=fit_loop.precision_state,
         input_bound_percent=fit_loop.input_bound_percent,
         input=datasets.meter,
-        skipped_records=len(skipped.all),
-        message=hooks.ended(first_step=step, last_step=fit_loop.last_step),
-        best=hooks.chosen,
+        skipped_records=len(skipped.records),
+        message=hooks.end_message(first_step=step, last_step=fit_loop.last_step),
+        best=hooks.best_to_export,
     )
 
 
@@ -235,20 +243,20 @@ def _rollback(
     identity: WorkerIdentity,
     incident: NonFinite,
     built: BuildResult,
-    numbers: PrecisionState,
+    precision_state: PrecisionState,
     available: Sequence[str],
     checkpointer: Checkpointer,
-    spent: float,
+    spent_seconds: float,
 ) -> Rollback:
     """Return the rollback after the last save has finished. Raise Diverged, with its location, if there is none."""
     with suppress(NonFinite):
         checkpointer.wait()
-    back = way_back(numbers, incident, available, built.context.training.on_non_finite)
+    back = plan_rollback(precision_state, incident, available, built.context.training.on_non_finite)
     if back is None:
         said = locate_nan(built, incident)
         exit_barrier(identity)
         raise said from None
-    return replace(back, seconds=spent)
+    return replace(back, seconds=spent_seconds)
 
 
 def _boundaries(
@@ -279,7 +287,7 @@ def _boundaries(
         validates_at_end=training.validation_freq == 1,
         checkpoint_every=job.checkpoint.every_steps or per_epoch,
         offset=offset,
-        pauses=pauses(job.profile),
+        pauses=profile_pauses(job.profile),
     )
 
 
@@ -289,7 +297,7 @@ def _validation_iterator(
     """Return an endless iterator over masked batches, and the number of steps that covers every example once."""
     assert job.global_batch_size is not None
     size = job.global_batch_size
-    iterator = feed(
+    iterator = make_iterator(
         strategy,
         lambda: validation.validation(
             examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
@@ -331,7 +339,7 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
         scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
-def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
+def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
 
@@ -374,32 +382,34 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> Trained:
     context = RunContext(job, strategy, keras, datasets, share, batching, provenance, telemetry.notice)
 
     # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
-    available = policies(job, native_bfloat16=native_bfloat16())
+    available = supported_policies(job, native_bfloat16=native_bfloat16())
     checkpoints = storage.join(worker.folder, run_folder.CHECKPOINTS)
     kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
-    numbers = resumed(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
-    if numbers is None and job.precision.policy == "Measure":
-        numbers = measured(context, available, telemetry)
-    numbers = numbers or PrecisionState(asked=job.precision.policy, policy=job.precision.policy)
-    built, numbers = _built(context, numbers)
-    hooks = hooks_of(worker, built)
+    precision_state = precision_from_checkpoint(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
+    if precision_state is None and job.precision.policy == "Measure":
+        precision_state = measure_policies(context, available, telemetry)
+    precision_state = precision_state or PrecisionState(
+        requested_policy=job.precision.policy, policy=job.precision.policy
+    )
+    built, precision_state = _build(context, precision_state)
+    hooks = make_hooks(worker, built)
     # The claim comes last, so that a refused job can be fixed and started again in the same folder.
     worker = claim_folder(worker)
 
     # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
-    rollback, spent = None, 0.0
+    rollback, spent_seconds = None, 0.0
     while True:
-        ended = run_session(worker, built, hooks, numbers, available, rollback, spent)
-        if isinstance(ended, Trained):
+        ended = run_session(worker, built, hooks, precision_state, available, rollback, spent_seconds)
+        if isinstance(ended, TrainingResult):
             return ended
         del built, hooks
-        numbers, rollback, spent = ended.numbers, ended, ended.seconds
-        built, numbers = _built(context, numbers)
-        hooks = hooks_of(worker, built)
+        precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
+        built, precision_state = _build(context, precision_state)
+        hooks = make_hooks(worker, built)
 
 
-def _built(context: RunContext, numbers: PrecisionState) -> tuple[BuildResult, PrecisionState]:
+def _build(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Build under this precision state; return the result, and the state with the policy that it was built under."""
-    excluded = frozenset(each.record for each in numbers.excluded)
-    built = assemble(replace(context, excluded=excluded), numbers.policy, checked=numbers.checked)
-    return built, replace(numbers, policy=built.job.precision.policy)
+    excluded = frozenset(each.record for each in precision_state.excluded)
+    built = assemble(replace(context, excluded=excluded), precision_state.policy, checked=precision_state.checked)
+    return built, replace(precision_state, policy=built.job.precision.policy)

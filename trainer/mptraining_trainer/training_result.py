@@ -10,7 +10,7 @@ from mptraining_trainer.numerics.recovery import PrecisionState
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Figures and message of a finished training."""
 
     step: int | None
@@ -22,7 +22,7 @@ class Trained:
     skipped_records: int
     message: str
     # None for a script, which has its own loop and reads its own data.
-    numbers: PrecisionState | None = None
+    precision_state: PrecisionState | None = None
     loss_scale: float | None = None
     gradient_norm: float | None = None
     input_bound_percent: float | None = None

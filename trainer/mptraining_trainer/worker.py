@@ -26,5 +26,5 @@ class Worker:
     folder: str
     progress_seconds: float
     # Closed when the run ends, after success and failure alike.
-    ends: ExitStack
+    exit_stack: ExitStack
     fence: Fence | None = None

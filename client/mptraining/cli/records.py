@@ -147,7 +147,7 @@ class _Meter:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        from mptraining_records.storage.retry import contact
+        from mptraining_records.storage import gcs_clients
 
         console = Console(stderr=True)
         if console.is_terminal:
@@ -156,13 +156,13 @@ class _Meter:
             self._bar.add_task(self._unit, total=None)
             self._shown = self._bar
         self._shown.__enter__()
-        contact.on_retry = self.retried
+        gcs_clients.endpoint().on_retry = self.retried
         return self
 
     def __exit__(self, *error: object) -> None:
-        from mptraining_records.storage.retry import contact
+        from mptraining_records.storage import gcs_clients
 
-        contact.on_retry = None
+        gcs_clients.endpoint().on_retry = None
         self._shown.__exit__(None, None, None)
 
     def at(self, done: int, total: int | None) -> None:

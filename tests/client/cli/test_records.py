@@ -12,8 +12,7 @@ import pytest
 from mptraining.cli import records
 from mptraining.cli.records import parse_size
 from mptraining_api.problems import InvalidSpec
-from mptraining_records.storage import storage
-from mptraining_records.storage.retry import contact
+from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.tfrecord import framing
 
 Environment = Callable[..., dict[str, str]]
@@ -101,7 +100,7 @@ def test_what_is_asked_again_is_a_line_in_ten_seconds(capsys: pytest.CaptureFixt
     seconds = iter([0.0, 1.0, 2.0, 3.0, 11.0])
     with records._Meter("bytes", lambda: next(seconds)):
         for _ in range(4):
-            contact.retrying("gs://b/a", "the bucket answered HTTP 503")
-    contact.retrying("gs://b/a", "nobody listens any more")
+            gcs_clients.endpoint().report_retry("gs://b/a", "the bucket answered HTTP 503")
+    gcs_clients.endpoint().report_retry("gs://b/a", "after the command")
     line = "note: gs://b/a: the bucket answered HTTP 503; trying again"
     assert capsys.readouterr().err.splitlines() == [line, f"{line} (2 new tries since the last line)"]

@@ -21,7 +21,7 @@ from mptraining.packaging.notebooks import (
 )
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer import notebook_shell
-from mptraining_trainer.notebook_shell import place_of
+from mptraining_trainer.notebook_shell import source_location
 
 
 def made(*sources: str) -> NotebookProgram:
@@ -171,9 +171,9 @@ def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
     text = made("x = 1\n", "!true", "\n\nx = 2\nprint(1 / 0)").text
     done = run(text, tmp_path)
     line = int(done.stderr.partition('program.py", line ')[2].partition(",")[0])
-    assert place_of(str(tmp_path / "program.py"), line) == "train.ipynb, cell 3, line 4"
-    assert place_of(str(tmp_path / "program.py"), 1) == f"{tmp_path / 'program.py'}:1"
-    assert place_of(str(tmp_path / "nowhere.py"), 3) == f"{tmp_path / 'nowhere.py'}:3"
+    assert source_location(str(tmp_path / "program.py"), line) == "train.ipynb, cell 3, line 4"
+    assert source_location(str(tmp_path / "program.py"), 1) == f"{tmp_path / 'program.py'}:1"
+    assert source_location(str(tmp_path / "nowhere.py"), 3) == f"{tmp_path / 'nowhere.py'}:3"
 
 
 def test_future_imports_stand_first(tmp_path: Path) -> None:

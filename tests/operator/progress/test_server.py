@@ -584,7 +584,7 @@ def reporting(endpoint: Endpoint, tmp_path: Path) -> Callable[[str], tuple[Repor
         notices, file = Notices(), tmp_path / "token"
         file.write_text(token + "\n")
         url = f"{endpoint.address}{report_path(KEY)}"
-        return Reporter(url, file, CERTIFICATE.ca_pem.decode(), notices, every=0.01), notices
+        return Reporter(url, file, CERTIFICATE.ca_pem.decode(), notices, interval=0.01), notices
 
     return start
 
@@ -606,11 +606,11 @@ def test_from_the_trainer_s_reporter_to_the_status(tmp_path: Path) -> None:
         token.write_text(endpoint.api.token())
         notices = Notices()
         url = f"{endpoint.address}{report_path(KEY)}"
-        reporter = Reporter(url, token, CERTIFICATE.ca_pem.decode(), notices, every=0.01)
-        reporter.hear(report(5))
+        reporter = Reporter(url, token, CERTIFICATE.ca_pem.decode(), notices, interval=0.01)
+        reporter.on_event(report(5))
         assert heard.wait(60)
-        reporter.hear(report(50))
-        reporter.hear(finished())
+        reporter.on_event(report(50))
+        reporter.on_event(finished())
         reporter.close(60)
     writer.stop(60)
     assert notices.said == []
@@ -623,12 +623,12 @@ def test_the_reporter_stops_where_it_is_refused(
     endpoint: Endpoint, reporting: Callable[[str], tuple[Reporter, Notices]]
 ) -> None:
     reporter, notices = reporting(endpoint.api.token(uid="uid-2"))
-    reporter.hear(report())
+    reporter.on_event(report())
     deadline = time.monotonic() + 60
     while not notices.said:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    reporter.hear(finished())
+    reporter.on_event(finished())
     reporter.close(60)
     assert "403: the token is of another job than team-a/flowers" in notices.said[0]
     assert endpoint.api.asked == 1
@@ -642,12 +642,12 @@ def test_the_reporter_comes_back_to_a_replica_that_has_just_started(
     endpoint.problem = NotReady()
     reporter, notices = reporting(endpoint.api.token())
     deadline = time.monotonic() + 60
-    reporter.hear(report(1))
+    reporter.on_event(report(1))
     while not notices.said:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     endpoint.problem = None
-    reporter.hear(report(2))
+    reporter.on_event(report(2))
     endpoint.writer.wait(1)
     reporter.close(60)
     assert "503: the operator has just started: report again later" in notices.said[0]

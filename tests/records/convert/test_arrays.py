@@ -93,7 +93,7 @@ def test_narrowing_is_said(tmp_path: Path) -> None:
 def test_arrays_that_cannot_be_records_are_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], said: str) -> None:
     with pytest.raises(InvalidData, match=said):
         _convert(tmp_path, **arrays)
-    assert not storage.matching(f"{tmp_path}/out/*")
+    assert not storage.glob_or_empty(f"{tmp_path}/out/*")
 
 
 def test_a_missing_label_names_the_nearest(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class Test_a_conversion_to_a_bucket:
 
         with pytest.raises(Killed):
             convert(rows, out, progress=kill, **self.ARGUMENTS)
-        assert storage.matching(f"{out}/*") == []
+        assert storage.glob_or_empty(f"{out}/*") == []
         before = set(uploads)
         uploads.clear()
         train, validation = convert(rows, out, **self.ARGUMENTS)
@@ -208,7 +208,7 @@ class Test_a_conversion_to_a_bucket:
         for stored in storage.glob(f"{out}/*.tfrecord"):
             assert sidecar.load(stored) is not None
 
-    def test_with_other_arguments_begins_anew(self, rows: str, bucket: str) -> None:
+    def test_with_other_arguments_starts_again(self, rows: str, bucket: str) -> None:
         out = f"{bucket}/out"
 
         def kill(done: int, _: int | None) -> None:
@@ -239,7 +239,7 @@ class Test_a_conversion_to_a_bucket:
 
         (made,) = convert(rows, f"{bucket}/out", shard_bytes=1_000, progress=count)
         assert len(made.files) > 20
-        assert most[0] <= shards.WAITING + 1
+        assert most[0] <= shards.MAX_PENDING_SHARDS + 1
 
     def test_says_what_an_upload_met(self, rows: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def refused(source: Path | str, uri: str, **_: object) -> None:

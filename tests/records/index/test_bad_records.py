@@ -15,31 +15,31 @@ def _bad(number: int, uri: str = "a.tfrecord") -> BadRecord:
 
 def test_the_first_is_an_error_by_default() -> None:
     with pytest.raises(InvalidData, match=r"a\.tfrecord: record 3 at byte 300 is damaged: the payload's checksum"):
-        BadRecords().met(_bad(3))
+        BadRecords().add(_bad(3))
 
 
 def test_skipped_ones_are_listed_once_in_the_order_of_their_discovery() -> None:
     account = BadRecords("Skip", 3)
     for bad in (_bad(7), _bad(2), _bad(7), _bad(2, "b.tfrecord"), _bad(2)):
-        account.met(bad)
+        account.add(bad)
     assert account.skipped == (_bad(7), _bad(2), _bad(2, "b.tfrecord"))
 
 
 def test_one_too_many_is_an_error_and_listed() -> None:
     account = BadRecords("Skip", 1)
-    account.met(_bad(0))
+    account.add(_bad(0))
     with pytest.raises(InvalidData, match=r"2 damaged records, the last is record 1 at byte 100.*maxSkipped = 1"):
-        account.met(_bad(1))
+        account.add(_bad(1))
     assert account.skipped == (_bad(0), _bad(1))
 
 
 def test_none_may_be_skipped_beyond_zero() -> None:
     with pytest.raises(InvalidData, match="maxSkipped = 0"):
-        BadRecords("Skip").met(_bad(0))
+        BadRecords("Skip").add(_bad(0))
 
 
 def test_several_threads_may_meet_the_same() -> None:
     account = BadRecords("Skip", 50)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: account.met(_bad(number % 50)), range(2000)))
+        list(pool.map(lambda number: account.add(_bad(number % 50)), range(2000)))
     assert sorted(bad.record for bad in account.skipped) == list(range(50))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_records.index import shard_index
-from mptraining_records.index.read_plan import Limits, cut_by_bytes, range_reads
+from mptraining_records.index.read_plan import Limits, range_reads, split_by_bytes
 from mptraining_records.storage import storage
 
 LIMITS = Limits(gap=30, range=100)
@@ -46,7 +46,7 @@ def test_every_record_is_in_one_range_and_every_range_within_the_limits(
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=50), st.integers(1, 100))
 def test_pieces_cover_everything_and_hold_what_they_may(sizes: list[int], most: int) -> None:
-    pieces = list(cut_by_bytes(np.array(sizes), most))
+    pieces = list(split_by_bytes(np.array(sizes), most))
     assert [piece[0] for piece in pieces] + [len(sizes)] == [0] + [piece[1] for piece in pieces]
     for (begin, end), following in itertools.pairwise([*pieces, (len(sizes), len(sizes))]):
         assert sum(sizes[begin:end]) <= most or end == begin + 1

@@ -39,7 +39,7 @@ def _records(dataset: DatasetIndex, cache: DiskCache | None = None) -> tuple[lis
 def test_what_was_read_for_the_index_is_not_fetched_again(bucket: str, tmp_path: Path) -> None:
     patterns = _write(bucket)
     traffic = Traffic()
-    cache = DiskCache(tmp_path, full=pytest.fail)
+    cache = DiskCache(tmp_path, on_full=pytest.fail)
     dataset = dataset_index.build(patterns, cache=cache, traffic=traffic)
     assert traffic.figures.bytes == sum(shard.object.size for shard in dataset.shards)
     records, requests = _records(dataset, cache)
@@ -76,7 +76,9 @@ class Test_workers:
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)
         objects = storage.glob(f"{bucket}/*.tfrecord")
-        found = remote_scan.scan_shared(objects, {each.uri for each in objects}, worker=1, workers=2, patience=0.0)
+        found = remote_scan.scan_shared(
+            objects, {each.uri for each in objects}, worker=1, workers=2, timeout_seconds=0.0
+        )
         assert sum(shard.count for shard in found.values()) == len(RECORDS)
 
     def test_expand_what_is_compressed_each_for_itself(self, bucket: str) -> None:
@@ -87,7 +89,7 @@ class Test_workers:
             built = list(pool.map(lambda worker: dataset_index.build(patterns, worker=worker, workers=2), range(2)))
         assert [dataset.count for dataset in built] == [2 * len(RECORDS)] * 2
 
-    def test_find_all_by_themselves_where_nobody_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_scans_everything_where_none_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         patterns = _write(bucket)
 
         def refused(shard: object) -> None:

@@ -254,7 +254,7 @@ def test_a_flipped_byte_in_some_of_240_records(count: int, part: str) -> None:
 
 @pytest.mark.parametrize("length", [2**31, 2**62, 2**63, 2**64 - 1])
 def test_a_length_that_is_a_lie_takes_no_memory(length: int) -> None:
-    """Its checksum is right: whoever makes a file can make that, too."""
+    """Its checksum is right, as in a file that was made on purpose."""
     header = struct.pack("<Q", length)
     content = header + struct.pack("<I", framing.masked_crc(header)) + b"payload" + _frames([b"behind"])
     tracemalloc.start()

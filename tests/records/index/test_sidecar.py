@@ -65,7 +65,7 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
 
 @pytest.mark.parametrize("lengths", [[2**62, 3 - 2**62, 5], [2**62, 2**62, 2**62, 2**62 - 24], [-16, 24, 16]])
 def test_one_whose_lengths_lie_and_yet_add_up_is_not_used(shard: ShardIndex, lengths: list[int]) -> None:
-    """By whoever may write beside the shards: it would have memory made for what is not there."""
+    """A sidecar with sizes that are not those of the object, which would allocate too much memory."""
     forged = shard_index.from_lengths(shard.object, np.array(lengths, np.int64), shard.checksum, [])
     sidecar.save(forged)
     with np.errstate(over="ignore"):

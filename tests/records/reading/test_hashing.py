@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_records.reading.order import hashed, key
+from mptraining_records.reading.order import key, splitmix64
 
 
 def test_numbers_are_those_of_splitmix64() -> None:
     # The first outputs of Vigna's splitmix64.c for the seed 1234567.
-    drawn = hashed(np.array([1234567], np.uint64), np.arange(5, dtype=np.uint64))
+    drawn = splitmix64(np.array([1234567], np.uint64), np.arange(5, dtype=np.uint64))
     assert drawn.tolist() == [
         6457827717110365317,
         3203168211198807973,
@@ -29,5 +29,5 @@ def test_keys_depend_on_every_number_and_their_order() -> None:
 def test_a_key_is_what_is_hashed_one_number_after_the_other(numbers: list[int]) -> None:
     expected = np.zeros(1, np.uint64)
     for number in numbers:
-        expected = hashed(expected, np.array([number % 2**64], np.uint64))
+        expected = splitmix64(expected, np.array([number % 2**64], np.uint64))
     assert key(*numbers).tolist() == expected.tolist()

@@ -77,7 +77,7 @@ def test_no_more_than_the_read_ahead_is_under_way(tmp_path: Path) -> None:
         stream = RecordStream(reader, [np.arange(500)], read_ahead=50_000, first=1)
         for _ in range(500):
             stream.take(1)
-            assert stream.bytes_under_way <= 50_000
+            assert stream.bytes_in_flight <= 50_000
 
 
 def test_a_record_longer_than_the_read_ahead_comes_alone(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ class Test_a_damaged_record:
 class Test_with_a_disk_cache:
     def test_the_second_pass_asks_the_bucket_for_nothing(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS)
-        cache = DiskCache(tmp_path, full=pytest.fail)
-        cache.serve(dataset)
+        cache = DiskCache(tmp_path, on_full=pytest.fail)
+        cache.set_dataset(dataset)
         with RecordReader(dataset, cache=cache) as reader:
             assert list(_all(RecordStream(reader, [np.arange(300)]), 50)) == RECORDS
             asked = reader.figures.requests
@@ -156,8 +156,8 @@ class Test_with_a_disk_cache:
 
     def test_what_the_disk_spoilt_is_fetched_again(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
-        cache = DiskCache(tmp_path, full=pytest.fail)
-        cache.serve(dataset)
+        cache = DiskCache(tmp_path, on_full=pytest.fail)
+        cache.set_dataset(dataset)
         with RecordReader(dataset, cache=cache) as reader:
             reader.read(np.arange(300))
             [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -170,8 +170,8 @@ class Test_with_a_disk_cache:
     def test_a_full_disk_ends_the_keeping_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
         said: list[str] = []
-        cache = DiskCache(tmp_path, full=said.append)
-        cache.serve(dataset)
+        cache = DiskCache(tmp_path, on_full=said.append)
+        cache.set_dataset(dataset)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         with RecordReader(dataset, cache=cache) as reader:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))

@@ -128,7 +128,7 @@ def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex,
             records.read(np.array([25]))
 
 
-def test_a_bucket_that_stops_answering_may_heal(
+def test_a_bucket_that_stops_answering_may_recover(
     bucket: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_shard(f"{bucket}/a.tfrecord", RECORDS)

@@ -38,7 +38,7 @@ DIRECT = f"principal://{POOLS}/{PROJECT}.svc.id.goog/subject/ns/team-a/sa"
 ASK = """
 import json, os, pathlib, sys
 from mptraining_api.problems import Problem
-from mptraining_records.storage import gcs_clients as connections, ranges as fetch, storage
+from mptraining_records.storage import gcs_clients, ranges, storage
 
 def said(ask):
     try:
@@ -50,11 +50,10 @@ answers = {}
 for name, (file, accounts) in json.load(sys.stdin).items():
     os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = file
     pathlib.Path(sys.argv[1]).write_text(json.dumps(accounts))
-    for each in (connections.default_credentials, connections.client, connections.store):
-        each.cache_clear()
+    gcs_clients.endpoint_of.cache_clear()
     object = "gs://private/object"
     answers[name] = [
-        said(lambda: bytes(fetch.fetch(object, 0, 4, version=None, traffic=fetch.Traffic())).decode()),
+        said(lambda: bytes(ranges.fetch(object, 0, 4, version=None, traffic=ranges.Traffic())).decode()),
         said(lambda: storage.stat(object).size),
         said(lambda: storage.write("gs://private/written", b"12").size),
     ]
@@ -168,7 +167,7 @@ def test_each_way_of_credentials_works_and_says_what_is_missing(
             ),
         ),
         "external account, as the service account": (external("acting", kubernetes.token(ours), TRAINER), {}, WORKS),
-        "external account, by itself": (external("itself", kubernetes.token(ours), None), {}, WORKS),
+        "external account alone": (external("itself", kubernetes.token(ours), None), {}, WORKS),
         "external account without a role": (external("no-role", kubernetes.token(theirs), None), {}, no_role(STRANGER)),
         "external account that may not act": (
             external("not-acting", kubernetes.token(theirs), TRAINER),

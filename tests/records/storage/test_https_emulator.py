@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import storage
 
-# Certificates are read when a process first asks; so each way of asking has a process of its own.
+# Certificates are read when a process first asks; so each client has a separate process.
 ASK = """
 from mptraining_records.storage import storage
 print(storage.read_range("gs://bucket/object", 0, 4), storage.stat("gs://bucket/object").version)

@@ -1,4 +1,4 @@
-"""A refusal is told from what may heal: the first ends a job for good, the second is asked again."""
+"""A refusal ends a job for good; an error that may be temporary is retried."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def exchange(error: str) -> OAuthError:
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(TransportError("Connection refused"), id="nobody answers"),
+        pytest.param(TransportError("Connection refused"), id="no answer"),
         pytest.param(unanswered(), id="no metadata server"),
         pytest.param(metadata(500), id="metadata server 500"),
         pytest.param(metadata(429), id="metadata server 429"),
@@ -48,7 +48,7 @@ def exchange(error: str) -> OAuthError:
         pytest.param(RefreshError("internal_failure: None", {"error": "internal_failure"}, retryable=True), id="OAuth"),
     ],
 )
-def test_what_may_heal_is_no_refusal(error: GoogleAuthError) -> None:
+def test_a_temporary_error_is_no_refusal(error: GoogleAuthError) -> None:
     assert sign_in.refusal(error) is None
 
 
@@ -81,8 +81,8 @@ def test_a_refusal_outlives_another_languages_wrapping() -> None:
     refusal = Refusal('it said "no": {never}', "Ask again.\nOr not.")
     error = Refused(refusal)
     text = f"Generic GCS error: credential provider: {type(error).__name__}: {error}\n\nDebug source: {{…}}"
-    assert sign_in.refused_in(text) == refusal
-    assert sign_in.refused_in("Generic GCS error: error decoding response body") is None
+    assert sign_in.find_refusal(text) == refusal
+    assert sign_in.find_refusal("Generic GCS error: error decoding response body") is None
 
 
 def test_a_file_that_is_named_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:
         *([f"| of these with the weights of an undisturbed run | {same} |"] if trained else []),
         f"| restarts, as the operators' metrics count them | {sum(ran.evidence.counted for ran in rounds)} |",
         f"| attempts with a worker that Kubernetes made twice | {sum(len(doubled(ran.evidence)) for ran in rounds)} |",
-        f"| times the record had to list anew | {sum(ran.gaps for ran in rounds)} |",
+        f"| times the record had to list again | {sum(ran.gaps for ran in rounds)} |",
         f"| complaints of the verdict | {len(complaints)} |",
         *(f"| | {each} |" for each in complaints),
     ]

@@ -49,24 +49,24 @@ def _signal_at(fault: Fault) -> None:
     from mptraining_api import events
     from mptraining_trainer.reporting.telemetry import Telemetry
 
-    say = Telemetry.say
+    emit = Telemetry.emit
     sent = threading.Event()
 
     def send() -> None:
         os.kill(os.getpid(), fault.signal)
 
     def watched(self: Any, kind: Any, **fields: Any) -> None:
-        say(self, kind, **fields)
+        emit(self, kind, **fields)
         if kind is events.Progress and fields["step"] >= fault.step and not sent.is_set():
             sent.set()
             threading.Timer(fault.delay, send).start()
 
-    Telemetry.say = watched  # type: ignore[method-assign]
+    Telemetry.emit = watched  # type: ignore[method-assign]
 
 
 def _leave_out(what: Mutation) -> None:
     from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
-    from mptraining_trainer.distribution.replica_variables import ReplicaValues, kept_apart
+    from mptraining_trainer.distribution.replica_variables import ReplicaValues, is_per_replica
 
     if what == "position":
         save = Checkpointer.save
@@ -90,7 +90,7 @@ def _leave_out(what: Mutation) -> None:
         def together(self: Any, variables: Any, arrays: Any) -> None:
             # As one sum, which `variable.assign` deals out to the replicas equally.
             summed = [
-                array.sum(axis=0) if kept_apart(variable) else array
+                array.sum(axis=0) if is_per_replica(variable) else array
                 for variable, array in zip(variables, arrays, strict=True)
             ]
             assign(self, variables, summed)

@@ -42,7 +42,7 @@ Seed 7, here: 2 rounds, 25 s.
 | attempts | 6: 2 Diverged, 2 Preempted, 2 Succeeded |
 | restarts, as the operators' metrics count them | 2 |
 | attempts with a worker that Kubernetes made twice | 0 |
-| times the record had to list anew | 2 |
+| times the record had to list again | 2 |
 | complaints of the verdict | 1 |
 | | two: has not ended |"""
     )

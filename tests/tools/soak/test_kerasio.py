@@ -21,7 +21,7 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_records.index.dataset_index import of_local
+from mptraining_records.index.dataset_index import index_local_file
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example
 from tests.soak.keras_io import arrays, capture, files, functions, outcomes, table, variants
@@ -127,7 +127,7 @@ def test_captured_data_become_records_and_a_job_that_can_work(tmp_path: Path) ->
     assert sections["data"]["sampleWeight"] == "weight"
     path = tmp_path / "train-00000-of-00001.tfrecord"
     content = path.read_bytes()
-    assert of_local(storage.stat(str(path))).count == 4
+    assert index_local_file(storage.stat(str(path))).count == 4
     first = example.parse(content[12 : 12 + int.from_bytes(content[:8], "little")])
     assert first["x"][1].tolist() == [0, 1, 2, 3, 4, 5]
     assert first["y"][1].tolist() == [0.5]
@@ -179,7 +179,7 @@ def bench(folder: Path, *ends: tuple[int, str, str]) -> tuple[Bench, Answers]:
 
 
 def test_a_refusal_that_names_a_field_is_followed(tmp_path: Path) -> None:
-    refused = 2, "InvalidProgram", "spec.strategy: the script opens a strategy of its own. Set strategy: None."
+    refused = 2, "InvalidProgram", "spec.strategy: the script opens its own strategy. Set strategy: None."
     here, answers = bench(tmp_path, refused, (0, "Succeeded", "the script ran to its end"))
     (script,) = scripts(tmp_path / "scripts")
     run = here.run(script, Variant("script", 2))

@@ -430,7 +430,7 @@ def test_large_files_go_in_parts_and_come_back_as_one(
 
 def test_parts_are_no_larger_than_they_may_be() -> None:
     arrays = {"model": {f"{number:05d}": np.zeros(size, np.uint8) for number, size in enumerate((3, 9, 4, 4, 3, 24))}}
-    parts = files.in_parts(arrays | {"random": {}}, limit=10)
+    parts = files.split_into_parts(arrays | {"random": {}}, limit=10)
     sizes = {name: [array.nbytes for array in part.values()] for name, part in parts.items()}
     assert sizes == {
         "model": [3],
@@ -448,9 +448,9 @@ def test_parts_are_no_larger_than_they_may_be() -> None:
 def test_a_tensor_that_was_cut_is_whole_again(shape: tuple[int, ...]) -> None:
     numbers = np.random.default_rng(1)
     arrays = [numbers.normal(size=each).astype(np.float32) for each in ((3,), shape, (2, 2))]
-    parts = files.in_parts({"model": {f"{number:05d} x": each for number, each in enumerate(arrays)}}, 20)
+    parts = files.split_into_parts({"model": {f"{number:05d} x": each for number, each in enumerate(arrays)}}, 20)
     tensors = {key: array for part in parts.values() for key, array in part.items()}
-    assert all(np.array_equal(*pair) for pair in zip(arrays, files.joined(tensors), strict=True))
+    assert all(np.array_equal(*pair) for pair in zip(arrays, files.join_parts(tensors), strict=True))
     assert all(each.nbytes <= 20 or len(each) == 1 for part in parts.values() for each in part.values())
 
 

@@ -10,7 +10,7 @@ import pytest
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.checkpoints.provenance import Origin, changes, code, origin, settings
+from mptraining_trainer.checkpoints.provenance import Origin, changes, code_digest, origin, settings
 
 
 def job(**changed: Any) -> ResolvedJob:
@@ -75,17 +75,17 @@ def test_code_is_what_the_python_files_say(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "train.py").write_text("a = 1")
     (tmp_path / "package" / "model.py").write_text("b = 2")
-    first = code(tmp_path)
+    first = code_digest(tmp_path)
     (tmp_path / "notes.txt").write_text("no code")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "other.py").write_text("not ours")
     (tmp_path / "nowhere.txt").symlink_to(tmp_path / "gone")
-    assert code(tmp_path) == first
+    assert code_digest(tmp_path) == first
     (tmp_path / "package" / "model.py").write_text("b = 3")
-    second = code(tmp_path)
+    second = code_digest(tmp_path)
     assert second != first
     (tmp_path / "package" / "model.py").rename(tmp_path / "package" / "moved.py")
-    assert code(tmp_path) != second
+    assert code_digest(tmp_path) != second
 
 
 def test_settings_are_leaves_by_their_path() -> None:

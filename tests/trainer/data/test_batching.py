@@ -1,4 +1,4 @@
-"""Which record stands in which step: for any number of records, batch size and workers."""
+"""The records of each step: for any number of records, batch size and workers."""
 
 from __future__ import annotations
 

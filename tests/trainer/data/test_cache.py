@@ -18,7 +18,7 @@ from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
 from mptraining_trainer.data import cache as data_cache
-from mptraining_trainer.data.batching import ALONE, Batching
+from mptraining_trainer.data.batching import SINGLE_WORKER, Batching
 from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
@@ -44,7 +44,7 @@ class Rig:
         cache, _ = data_cache.disk_cache(dataset_index.find(data.train), mode, self.notice, reserved=reserved)
         if cache is not None:
             self._ends.callback(cache.close)
-        split = open_data(data.train, data, like=None, notice=self.notice, now=lambda: 0.0, cache=cache)
+        split = open_data(data.train, data, training_columns=None, notice=self.notice, now=lambda: 0.0, cache=cache)
         cached, name, _ = data_cache.with_cache(split, mode, cache)
         self._ends.callback(cached.reader.close)
         return cached, name
@@ -71,7 +71,7 @@ def epochs(split: Split, count: int) -> list[list[int]]:
         order=Order(count=COUNT, seed=5, buffer_size=16, streams=4),
         batching=Batching(COUNT, BATCH, "Drop"),
         position=Position(seed=5, epoch=0, examples=0, fingerprint=""),
-        share=ALONE,
+        share=SINGLE_WORKER,
         batch=BATCH,
         masked=True,
         preprocess=Preprocess(),

@@ -67,7 +67,7 @@ def test_elements_come_as_from_tensorflow_s_own_generator() -> None:
     assert ours.element_spec == own.element_spec
     for one, other in zip(ours.as_numpy_iterator(), own.as_numpy_iterator(), strict=True):
         assert [each.tolist() for each in one] == [each.tolist() for each in other]
-    # Each iterator has a generator of its own, also while another one is under way.
+    # Each iterator has its own generator, also while another one is under way.
     assert numbers(tf.data.Dataset.zip(ours, ours).map(lambda a, b: a)) == list(range(COUNT))
 
 

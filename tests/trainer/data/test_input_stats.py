@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.data.input_stats import InputMeter, InputSince, advice
+from mptraining_trainer.data.input_stats import InputInterval, InputMeter, advice
 
 times = st.lists(st.tuples(st.floats(0.001, 100), st.none() | st.floats(0, 200)), max_size=20)
 
 
 @given(times)
 def test_the_share_lies_between_none_and_all_of_the_time(executions: list[tuple[float, float | None]]) -> None:
-    since = InputSince()
+    since = InputInterval()
     for seconds, waited in executions:
         since.add(seconds, waited)
     measured = any(waited is not None for _, waited in executions)
@@ -22,7 +22,7 @@ def test_the_share_lies_between_none_and_all_of_the_time(executions: list[tuple[
 
 
 def test_the_share_is_that_of_all_executions_together() -> None:
-    since = InputSince()
+    since = InputInterval()
     since.add(3.0, 0.0)
     since.add(1.0, 1.0)
     assert since.bound_percent == 25.0
@@ -31,7 +31,7 @@ def test_the_share_is_that_of_all_executions_together() -> None:
 def test_only_what_came_since_counts_as_speed() -> None:
     meter = InputMeter()
     meter.traffic.add(bytes=10_000_000)
-    since = InputSince.begin(meter)
+    since = InputInterval.begin(meter)
     since.add(2.0, 0.0)
     assert since.bytes_per_second(meter.figures.bytes) is None
     meter.traffic.add(bytes=6_000_000)
@@ -59,7 +59,7 @@ def test_advice(remote: bool, cache: str, for_bytes: float, said: str, before: f
     """8 of 20 seconds waited; what was read `before`, for the index or into the memory, changes nothing."""
     meter = InputMeter(remote=remote, cache=cache, waited_for_bytes=before)
     meter.traffic.add(bytes=int(before * 1e9))
-    since = InputSince.begin(meter)
+    since = InputInterval.begin(meter)
     since.add(20.0, 8.0)
     meter.waited_for_bytes += for_bytes
     meter.traffic.add(bytes=500_000_000 if remote else 0)
@@ -72,7 +72,7 @@ def test_advice(remote: bool, cache: str, for_bytes: float, said: str, before: f
 
 def test_a_full_cache_that_is_too_slow_is_a_slow_disk() -> None:
     meter = InputMeter(remote=True, cache="Disk")
-    since = InputSince.begin(meter)
+    since = InputInterval.begin(meter)
     since.add(20.0, 8.0)
     meter.waited_for_bytes += 8.0
     assert "the disk is what it waits for" in advice(since, meter)

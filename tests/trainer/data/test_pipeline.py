@@ -23,7 +23,7 @@ from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.cache import with_cache
 from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
-from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
 COUNT, BATCH = 43, 8
@@ -54,7 +54,7 @@ def damage(file: Path, record: int) -> None:
 def split(folder: Path, cache: str = "None", **fields: Any) -> Split:
     program = Program.parse({"function": {"entryPoint": "model:build"}})
     data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"], **fields}), program)[0]
-    datasets = open_data(data.train, data, like=None, notice=lambda topic, text: None, now=lambda: 0.0)
+    datasets = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
     return with_cache(datasets, cache, None)[0]  # type: ignore[arg-type]
 
 
@@ -141,13 +141,13 @@ def test_a_damaged_record_is_named_even_from_inside_tf_data(files: Path, cache: 
     damage(files / "1.tfrecord", 3)
     with pytest.raises(InvalidData, match=r"1\.tfrecord: record 3 at byte .*badRecords.action: Skip"):  # noqa: PT012
         data = split(files, cache)
-        with trainer_input.explaining(data):
+        with trainer_input.raise_reading_problems(data):
             training(data, 6)
 
 
 def test_an_error_of_another_kind_stays_what_it_is(files: Path) -> None:
     data = split(files)
-    with pytest.raises(tf.errors.CancelledError), trainer_input.explaining(data, None):
+    with pytest.raises(tf.errors.CancelledError), trainer_input.raise_reading_problems(data, None):
         raise tf.errors.CancelledError(None, None, "stopped")
 
 
@@ -197,7 +197,7 @@ def test_augmentation_is_the_same_for_two_workers(files: Path) -> None:
             assert np.array_equal(apart[worker][step][1], labels[worker::2])
 
 
-def test_every_pass_and_every_seed_augments_anew(files: Path) -> None:
+def test_every_pass_and_every_seed_augments_differently(files: Path) -> None:
     data, augment = split(files, "Memory"), Preprocess(noisy)
 
     def noise(batches: list[Batch]) -> dict[int, tuple[float, ...]]:
@@ -250,7 +250,7 @@ def plain(inputs: Any, labels: Any) -> Any:
     ],
 )
 def test_functions_that_may_preprocess(function: Callable[..., Any]) -> None:
-    assert check(function) is function
+    assert check_signature(function) is function
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_functions_that_may_preprocess(function: Callable[..., Any]) -> None:
 )
 def test_a_function_that_cannot_be_called_so_is_refused_with_its_signature(function: Callable[..., Any]) -> None:
     with pytest.raises(InvalidProgram, match=r"<lambda>\(.*expected \(inputs, labels\[, seed\]\[, training\]\)"):
-        check(function)
+        check_signature(function)
 
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "uint8", (4,)),), (TensorSpec("label", "int64", ()),))

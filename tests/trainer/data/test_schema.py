@@ -1,4 +1,4 @@
-"""Which tensors the records hold, and what is said when they do not hold what the job says."""
+"""Which tensors the records hold, and the errors if they do not match the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptraining_api.spec import Data, Program
 from mptraining_records.tfrecord.example import encode
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
-from mptraining_trainer.data.schema import Columns, decide
+from mptraining_trainer.data.schema import Columns, decide_columns
 
 
 def png(height: int, width: int) -> bytes:
@@ -34,7 +34,7 @@ def columns(
     records: list[dict[str, Any]], manifest: Manifest | None = None, **fields: Any
 ) -> tuple[Columns, list[str]]:
     said: list[str] = []
-    return decide(data(**fields), manifest, [encode(record) for record in records], said.append), said
+    return decide_columns(data(**fields), manifest, [encode(record) for record in records], said.append), said
 
 
 def manifest(*features: Feature, label: str | None = "label", classes: tuple[str, ...] | None = None) -> Manifest:

@@ -13,7 +13,7 @@ import pytest
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import PEER_LOST, by_reason
 from mptraining_api.problems import PeerLost, Preempted
-from mptraining_trainer.distribution.coordination import absent, trouble, wait_for_peers
+from mptraining_trainer.distribution.coordination import connection_error, describe_missing, wait_for_peers
 from tests.testbed.processes import free_ports
 
 
@@ -47,7 +47,7 @@ class Told:
 
 
 @pytest.mark.parametrize("own_strategy", [False, True])
-def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...], own_strategy: bool) -> None:
+def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_strategy: bool) -> None:
     """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
 
     A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
@@ -91,7 +91,7 @@ def test_three_workers_find_each_other_whoever_comes_last(hosts: tuple[str, ...]
     assert len(held) == (0 if own_strategy else 3)
 
 
-def test_a_worker_that_nobody_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
+def test_a_worker_that_no_other_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
     told = Told(leave=3.0)
     with pytest.raises(Preempted, match="has not reached this worker yet"):
         wait_for_peers(
@@ -99,7 +99,7 @@ def test_a_worker_that_nobody_has_reached_yet_stays(hosts: tuple[str, ...]) -> N
             now=told.now,
             wait=told.wait,
             notice=told.notice,
-            look=lambda address: None,
+            probe=lambda address: None,
             until_reached=True,
         )
 
@@ -114,7 +114,7 @@ def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[st
             wait=told.wait,
             notice=told.notice,
             deadline=100,
-            look=lambda address: None if "1-1" in address else "its name is not known to DNS",
+            probe=lambda address: None if "1-1" in address else "its name is not known to DNS",
         )
     missing = "worker 2 (flowers-1-2.flowers:2222): its name is not known to DNS"
     assert missing in str(raised.value)
@@ -128,7 +128,7 @@ def test_a_worker_that_is_told_to_leave_does(hosts: tuple[str, ...]) -> None:
     told = Told(leave=3.0)
     with pytest.raises(Preempted, match=r"worker 1 \(127.0.0.1"):
         wait_for_peers(
-            identity(0, hosts[:2]), now=told.now, wait=told.wait, notice=told.notice, look=lambda address: "away"
+            identity(0, hosts[:2]), now=told.now, wait=told.wait, notice=told.notice, probe=lambda address: "away"
         )
     assert told.seconds == 3.0
 
@@ -144,7 +144,7 @@ def test_a_taken_port_is_said_at_once(hosts: tuple[str, ...]) -> None:
 
 def test_only_the_first_of_many_are_named() -> None:
     hosts = tuple(f"h{index}:1" for index in range(12))
-    line = absent(dict.fromkeys(range(3, 12), "away"), hosts)
+    line = describe_missing(dict.fromkeys(range(3, 12), "away"), hosts)
     assert line.startswith("worker 3 (h3:1): away; worker 4 ")
     assert line.endswith("; and 4 more")
 
@@ -155,9 +155,9 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_why_nobody_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trouble(f"127.0.0.1:{listening}") is None
-    assert trouble(hosts[0]) == "its machine answers, the worker does not listen yet"
+def test_why_no_worker_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connection_error(f"127.0.0.1:{listening}") is None
+    assert connection_error(hosts[0]) == "its machine answers, the worker does not listen yet"
     for error, said in (
         (socket.gaierror(-2, "Name or service not known"), "its name is not known to DNS"),
         (TimeoutError(), "no answer within 5 s"),
@@ -168,4 +168,4 @@ def test_why_nobody_is_reached(listening: int, hosts: tuple[str, ...], monkeypat
             raise error
 
         monkeypatch.setattr(socket, "create_connection", fail)
-        assert trouble("flowers-1-2.flowers:2222") == said
+        assert connection_error("flowers-1-2.flowers:2222") == said

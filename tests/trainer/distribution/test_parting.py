@@ -1,4 +1,4 @@
-"""Nobody leaves before the chief is through with what all of them brought."""
+"""No worker exits before the chief has finished."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WORKER = """
 import sys, time
 import tensorflow as tf
 from mptraining_api.launch import WorkerIdentity
-from mptraining_trainer.distribution import coordination as parting
+from mptraining_trainer.distribution import coordination
 from mptraining_trainer.distribution.coordination import exit_barrier
 
-parting._SECONDS = 100.0
+coordination._EXIT_TIMEOUT = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 identity = WorkerIdentity(index=int(sys.argv[1]), hosts=("a:1", "b:1"), attempt=1, incarnation="a")
 time.sleep(2.0 if identity.is_chief else 0.0)
@@ -46,5 +46,5 @@ def test_the_others_wait_for_the_chief() -> None:
     assert chief_parts <= other_left < chief_parts + 50.0, "neither before nor by the timeout"
 
 
-def test_one_worker_has_nobody_to_wait_for() -> None:
+def test_one_worker_does_not_wait() -> None:
     exit_barrier(WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="a"))

@@ -19,7 +19,7 @@ preemption.watch()
 print("ready", flush=True)
 """
 ASKS = """
-while not preemption.asked():
+while not preemption.stop_requested():
     threading.Event().wait(0.01)
 print("asked", flush=True)
 os._exit(9)
@@ -33,7 +33,7 @@ while True:
 """
 CHILD = """
 import subprocess
-preemption.spare_children()
+preemption.unblock_for_children()
 child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"],
                          stdout=subprocess.PIPE)
 child.stdout.readline()
@@ -62,15 +62,15 @@ def test_the_loop_hears_of_a_sigterm_and_leaves_by_itself() -> None:
         assert process.wait(240) == 9
 
 
-def test_without_a_sigterm_nobody_is_asked() -> None:
-    with watching("print(preemption.asked(), flush=True)", grace=60) as process:
+def test_without_a_sigterm_no_stop_is_requested() -> None:
+    with watching("print(preemption.stop_requested(), flush=True)", grace=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "False\n"
         assert process.wait(60) == 0, "the watching thread keeps no process alive"
 
 
 SCRIPT = """
-preemption.spare_children()
+preemption.unblock_for_children()
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("the script's own handler", flush=True))
 print("up", flush=True)

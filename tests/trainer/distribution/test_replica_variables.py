@@ -1,4 +1,4 @@
-"""Values that every replica keeps apart: saved apart, restored apart, shared anew among another number of replicas."""
+"""Values that differ between replicas: saved and restored per replica, redistributed over other numbers of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits, kept_apart
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, is_per_replica, shape_matches
 from mptraining_trainer.loop.step import RunningSum
 
 pytestmark = pytest.mark.training
@@ -61,7 +61,7 @@ def test_an_ordinary_variable_is_read_as_it_is() -> None:
     strategy = mirrored(2)
     with strategy.scope():
         plain = tf.Variable([1.0, 2.0])
-    assert not kept_apart(plain)
+    assert not is_per_replica(plain)
     (array,) = ReplicaValues(strategy).read([plain])
     assert array.tolist() == [1.0, 2.0]
     plain.assign([3.0, 4.0])
@@ -87,8 +87,8 @@ def test_another_number_of_replicas_shares_what_there_was(
 def test_what_fits() -> None:
     apart = variable(mirrored(2), SUM)
     plain = tf.Variable([1.0, 2.0])
-    assert [fits(apart, shape) for shape in ([2], [5, 2], [2, 3], [3])] == [True, True, False, False]
-    assert [fits(plain, shape) for shape in ([2], [5, 2])] == [True, False]
+    assert [shape_matches(apart, shape) for shape in ([2], [5, 2], [2, 3], [3])] == [True, True, False, False]
+    assert [shape_matches(plain, shape) for shape in ([2], [5, 2])] == [True, False]
 
 
 def test_a_running_sum_is_exact_and_the_same_however_it_is_cut() -> None:

@@ -102,7 +102,7 @@ def test_the_trainer_reads_ahead_while_a_step_is_under_way(
     monkeypatch.setattr(Split, "take", counted)
     import mptraining_trainer.loop.train_loop as loop
 
-    norm_of = loop.norm_of
-    monkeypatch.setattr(loop, "norm_of", lambda gradients: Step()(norm_of(gradients)))
+    global_norm = loop.global_norm
+    monkeypatch.setattr(loop, "global_norm", lambda gradients: Step()(global_norm(gradients)))
     trained(data, tmp_path / "run", cache="None", deterministic=deterministic)
     assert ahead == [True]

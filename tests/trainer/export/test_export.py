@@ -19,7 +19,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.export.export import export, load, without_mixed
+from mptraining_trainer.export.export import export, load, replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 
@@ -122,7 +122,7 @@ def run_plainly(python: Path | str, folder: Path, code: str) -> str:
 
 
 def answers(python: Path | str, folder: Path, load_code: str) -> Any:
-    """What the model, loaded by that code in a process of its own, answers to the inputs that `expected` kept."""
+    """What the model, loaded by that code in a separate process, answers to the inputs that `expected` kept."""
     return pytest.approx(json.loads(run_plainly(python, folder, ANSWER.format(load=load_code))), rel=1e-4)
 
 
@@ -269,4 +269,4 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_every_mixed_policy_of_a_configuration_becomes_float32(before: Any, after: Mapping[str, Any]) -> None:
-    assert without_mixed(before) == after
+    assert replace_mixed_policies(before) == after

@@ -94,12 +94,12 @@ def test_told_to_leave_it_leaves_with_success(pod: Pod) -> None:
 def test_only_worker_0_without_output_waits(index: int, output: str | None, setting: str, expected: float) -> None:
     job: Any = type("Job", (), {"output": output})
     identity = WorkerIdentity(index=index, hosts=("a:1", "b:1"), attempt=1, incarnation="i")
-    assert model_server.seconds(job, identity, {MODEL_WAIT_SECONDS: setting}) == expected
+    assert model_server.keep_seconds(job, identity, {MODEL_WAIT_SECONDS: setting}) == expected
 
 
 def test_a_setting_that_is_no_number_is_refused() -> None:
     job: Any = type("Job", (), {"output": None})
     with pytest.raises(InvalidSpec, match=r"MPTRAINING_MODEL_WAIT_SECONDS: 'soon'; expected a number of seconds"):
-        model_server.seconds(
+        model_server.keep_seconds(
             job, WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="i"), {MODEL_WAIT_SECONDS: "soon"}
         )

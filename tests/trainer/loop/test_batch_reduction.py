@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.batch_reduction import Part, current, part_of, wrap_reductions
+from mptraining_trainer.loop.batch_reduction import Part, current_part, reduce_as_part, wrap_reductions
 
 ROWS, TOKENS = 8, 5
 _NUMBERS = np.random.default_rng(3)
@@ -27,7 +27,7 @@ REAL = np.array([1, 1, 1, 1, 1, 1, 0, 0], np.float32)
 def replicas(keras: Keras) -> Iterator[Any]:
     wrap_reductions(legacy=keras.legacy)
     yield tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    assert current() is None
+    assert current_part() is None
 
 
 def loss_of(keras: Keras, reduction: str) -> Any:
@@ -65,7 +65,7 @@ def over_replicas(
         if rows is not None:
             part.rows, part.mean_rows = own(rows), tf.constant(rows.sum() / 2)
             part.mean_rows_now = part.mean_rows
-        with part_of(part):
+        with reduce_as_part(part):
             return computed(loss, own(OUTPUTS), own(labels), own(weights), own(mask))
 
     losses = tf.function(lambda: strategy.run(on_replica))()
@@ -106,7 +106,7 @@ def test_padded_rows_do_not_count_whatever_they_hold(keras: Keras, replicas: Any
 
 def test_what_no_number_follows_from_is_refused(keras: Keras) -> None:
     wrap_reductions(legacy=keras.legacy)
-    with pytest.raises(InvalidProgram, match="over a batch in 2 parts"), part_of(Part(2, tf.identity)):
+    with pytest.raises(InvalidProgram, match="over a batch in 2 parts"), reduce_as_part(Part(2, tf.identity)):
         computed(loss_of(keras, "none"), OUTPUTS, LABELS, None, None)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.data.input_stats import InputSince
+from mptraining_trainer.data.input_stats import InputInterval
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
 
@@ -88,12 +88,12 @@ class Rig:
                 scaler=self.scaler,
                 jit=jit,
             )
-        self.batches = self.feed(data or examples(BATCH * 8), BATCH // replicas)
+        self.batches = self.batches_of(data or examples(BATCH * 8), BATCH // replicas)
 
-    def feed(self, arrays: Sequence[np.ndarray], batch: int) -> Any:
+    def batches_of(self, arrays: Sequence[np.ndarray], batch: int) -> Any:
         inputs, labels, *rows = arrays
         slices = (inputs, labels, (), *rows)
-        return feed(self.strategy, lambda: tf.data.Dataset.from_tensor_slices(slices).repeat().batch(batch))
+        return make_iterator(self.strategy, lambda: tf.data.Dataset.from_tensor_slices(slices).repeat().batch(batch))
 
     def weights(self) -> list[np.ndarray]:
         return [np.array(array) for array in self.model.get_weights()]
@@ -217,7 +217,7 @@ def test_the_gradient_norm_is_that_of_the_whole_batch(
 
 
 def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
-    """Keras 3 by itself clips the share of each replica and sums afterwards."""
+    """Keras 3 clips the share of each replica and sums afterwards."""
     one, many = (Rig(keras, replicas=replicas, clipnorm=0.05) for replicas in (1, 4))
     for rig in (one, many):
         rig.loop.execute(rig.batches, 4)
@@ -321,7 +321,7 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
     rows = np.arange(padded) % count
     mask = (np.arange(padded) < count).astype(np.float32)
     rig = Rig(keras, replicas=replicas, normalized=True)
-    feed = rig.feed((inputs[rows], labels[rows], mask), BATCH // replicas)
+    feed = rig.batches_of((inputs[rows], labels[rows], mask), BATCH // replicas)
 
     logits = np.asarray(rig.model(inputs, training=False))
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -333,14 +333,14 @@ def test_evaluation_counts_every_example_once(keras: Keras, replicas: int) -> No
         assert result["accuracy"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
 
 
-def test_evaluation_is_left_between_two_calls_and_begun_anew(keras: Keras) -> None:
+def test_evaluation_stops_between_two_calls_and_starts_again(keras: Keras) -> None:
     inputs, labels = examples(BATCH * 8)
     rig = Rig(keras, replicas=2)
-    feed = rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2)
+    feed = rig.batches_of((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2)
     told = iter([False, True])
     evaluation, clock = rig.loop.evaluation, iter(np.arange(0, 1, 1 / 64)).__next__
     assert evaluation.run(feed, 8, now=clock, stop=lambda: next(told)) is None
-    again = evaluation.run(rig.feed((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2), 8, now=clock)
+    again = evaluation.run(rig.batches_of((inputs, labels, np.ones(len(labels), np.float32)), BATCH // 2), 8, now=clock)
     assert again is not None
     assert again["accuracy"] == pytest.approx(
         (rig.model(inputs, training=False).numpy().argmax(axis=1) == labels).mean()
@@ -369,7 +369,7 @@ def test_a_compiled_step_is_the_same_step(keras: Keras, replicas: int) -> None:
     assert same(plain.weights(), compiled.weights(), 1e-5)
 
 
-def test_metrics_begin_anew_with_an_epoch(keras3: Keras) -> None:
+def test_metrics_are_reset_at_an_epoch(keras3: Keras) -> None:
     rig = Rig(keras3, replicas=2)
     rig.loop.execute(rig.batches, 8)
     rig.loop.reset_metrics()
@@ -415,9 +415,9 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
 
         rig.loop._step = slow_step  # type: ignore[method-assign]
         dataset = dataset.prefetch(4)
-    batches = feed(rig.strategy, lambda: dataset.map(lambda inputs, labels: (inputs, labels, ())))
+    batches = make_iterator(rig.strategy, lambda: dataset.map(lambda inputs, labels: (inputs, labels, ())))
     rig.loop.execute(batches, 1)
-    since = InputSince()
+    since = InputInterval()
     before = time.monotonic()
     execution = rig.loop.execute(batches, 5)
     since.add(time.monotonic() - before, execution.waited_seconds)
@@ -436,7 +436,7 @@ def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, repli
 
     few = (*(tf.constant(array[:4]) for array in examples(BATCH)), ())
     fine, outside = (Rig(keras, replicas=replicas, jit=True, first=first) for first in (None, Outside))
-    assert fine.loop.not_compilable(few) is None
-    assert "EagerPyFunc" in str(outside.loop.not_compilable(few))
-    outside.loop.interpret()
+    assert fine.loop.xla_error(few) is None
+    assert "EagerPyFunc" in str(outside.loop.xla_error(few))
+    outside.loop.disable_xla()
     assert outside.loop.execute(outside.batches, 1).applied_steps == 1

@@ -18,7 +18,7 @@ from mptraining_records.storage import storage
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
-from mptraining_trainer.model.applications import Built
+from mptraining_trainer.model.applications import BuiltApplication
 from tests.fakes import Notices
 
 LABEL = TensorSpec("label", "int64", ())
@@ -47,7 +47,7 @@ def job(application: dict[str, Any], **changed: Any) -> ResolvedJob:
     return resolve(parsed, ClusterSettings()).model_copy(update=changed)
 
 
-def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> Built:
+def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> BuiltApplication:
     return applications.build(job(application, **changed), keras, examples, Notices())
 
 

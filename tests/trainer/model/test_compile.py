@@ -1,4 +1,4 @@
-"""Optimizer, loss and metrics: who names them, who may not contradict whom, and what nobody named."""
+"""Optimizer, loss and metrics: the sources that name them, contradictions, and defaults."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_compile_of_its_own_and_more_from_the_job_are_refused(keras: Keras) ->
 
     model = Own([keras.module.Input((4,)), keras.module.layers.Dense(3, activation="softmax")])
     model.compile(loss="sparse_categorical_crossentropy")
-    with pytest.raises(InvalidProgram, match="`compile` of its own"):
+    with pytest.raises(InvalidProgram, match="its own `compile`"):
         settle(keras, {"metrics": [{"className": "accuracy"}]}, model=model)
 
 

@@ -13,7 +13,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.first_look import gather
+from mptraining_trainer.model.first_look import gather_facts
 from mptraining_trainer.model.preflight import InputFacts, LabelFacts, OutputFacts, warnings
 
 SPARSE = "SparseCategoricalCrossentropy"
@@ -51,7 +51,7 @@ def test_one_forward_pass_tells_probabilities_from_logits(
     keras: Keras, job: ResolvedJob, activation: str | None, probabilities: bool
 ) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    facts = gather(compiled(model(keras, activation), loss, keras), BATCH, keras, job)
+    facts = gather_facts(compiled(model(keras, activation), loss, keras), BATCH, keras, job)
     expected = OutputFacts("head", "float32", (3,), activation or "linear", probabilities=probabilities, finite=True)
     assert facts.output == expected
     assert (facts.loss, facts.from_logits) == (SPARSE, True)
@@ -63,14 +63,14 @@ def test_one_forward_pass_tells_probabilities_from_logits(
 
 def test_a_loss_by_function_is_known_by_its_class(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.get("sparse_categorical_crossentropy")
-    facts = gather(compiled(model(keras, "softmax"), loss, keras), BATCH, keras, job)
+    facts = gather_facts(compiled(model(keras, "softmax"), loss, keras), BATCH, keras, job)
     assert (facts.loss, facts.from_logits) == (SPARSE, False)
     assert warnings(facts) == []
 
 
 def test_a_half_precision_output_is_seen(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = warnings(gather(compiled(model(keras, None, "mixed_bfloat16"), loss, keras), BATCH, keras, job))
+    found = warnings(gather_facts(compiled(model(keras, None, "mixed_bfloat16"), loss, keras), BATCH, keras, job))
     assert [finding.topic for finding in found] == ["OutputPrecision"]
 
 
@@ -79,7 +79,7 @@ def test_nan_in_the_first_batch_is_the_datas_fault(keras: Keras, job: ResolvedJo
     inputs[-1, 0] = np.nan
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidData, match="NaN or Inf in the first batch"):
-        warnings(gather(compiled(model(keras, None), loss, keras), (inputs, BATCH[1]), keras, job))
+        warnings(gather_facts(compiled(model(keras, None), loss, keras), (inputs, BATCH[1]), keras, job))
 
 
 def test_a_model_that_overflows_on_good_inputs_is_the_programs_fault(keras: Keras, job: ResolvedJob) -> None:
@@ -87,11 +87,11 @@ def test_a_model_that_overflows_on_good_inputs_is_the_programs_fault(keras: Kera
     overflowing.layers[-1].set_weights([np.full((8, 3), 1e38, "float32"), np.full(3, np.inf, "float32")])
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidProgram, match="NaN or Inf"):
-        warnings(gather(compiled(overflowing, loss, keras), BATCH, keras, job))
+        warnings(gather_facts(compiled(overflowing, loss, keras), BATCH, keras, job))
 
 
 def test_a_model_that_cannot_take_the_batch_says_so_in_one_line(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidProgram, match="fails on the first batch") as raised:
-        gather(compiled(model(keras, None), loss, keras), (np.zeros((16, 4), "float32"), BATCH[1]), keras, job)
+        gather_facts(compiled(model(keras, None), loss, keras), (np.zeros((16, 4), "float32"), BATCH[1]), keras, job)
     assert "\n" not in str(raised.value)

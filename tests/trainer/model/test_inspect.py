@@ -159,7 +159,7 @@ def test_any_application_is_built_without_its_weights(look: Any) -> None:
     assert found.gradients == 4 * found.trainable
     assert found.weights > 4 * 3_000_000
     by_name = {layer.name: layer for layer in found.policies[1].layers}
-    # Each channel by itself: no matrix unit, no padding.
+    # Each channel separately: no matrix unit, no padding.
     assert by_name["conv_dw_1"].inputs is None
     pointwise = by_name["conv_pw_1"]
     assert (pointwise.inputs, pointwise.outputs, pointwise.output_shape) == (32, 64, (16, 16, 64))

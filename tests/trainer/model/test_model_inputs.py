@@ -11,8 +11,8 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, feed
-from mptraining_trainer.model.compiled import CompiledModel, in_order
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.model.compiled import CompiledModel, input_order
 
 pytestmark = pytest.mark.training
 
@@ -70,7 +70,7 @@ def test_a_list_of_inputs_trains_as_in_plain_fit(
         scaler=None,
         jit=False,
     )
-    loop.execute(feed(strategy, lambda: tf.data.Dataset.from_tensors(batch).repeat()), 2)
+    loop.execute(make_iterator(strategy, lambda: tf.data.Dataset.from_tensors(batch).repeat()), 2)
     for found, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -78,7 +78,7 @@ def test_a_list_of_inputs_trains_as_in_plain_fit(
 def test_a_train_step_of_its_own_gets_what_fit_passes(keras: Keras) -> None:
     inputs = entries(keras, (None, None), (4, 3))
     compiled = CompiledModel(keras, model(keras, inputs, *inputs), features=specs(left=(4,), right=(3,)))
-    passed, _, _ = compiled.for_keras((ROWS, LABELS, ()))
+    passed, _, _ = compiled.keras_arguments((ROWS, LABELS, ()))
     assert isinstance(passed, tuple)
     assert [rows.shape[1] for rows in passed] == [4, 3]
 
@@ -86,7 +86,7 @@ def test_a_train_step_of_its_own_gets_what_fit_passes(keras: Keras) -> None:
 def test_a_dict_of_inputs_stays_a_dict(keras: Keras) -> None:
     first, second = entries(keras, ("left", "right"), (4, 3))
     built = model(keras, {"left": first, "right": second}, first, second)
-    assert in_order(keras, built, specs(right=(3,), left=(4,))) is None
+    assert input_order(keras, built, specs(right=(3,), left=(4,))) is None
     with pytest.raises(InvalidProgram, match="expected 2 features, left, right") as raised:
         CompiledModel(keras, built, features=specs(left=(4,), wrong=(3,)))
     assert raised.value.where == "spec.data.features"
@@ -95,10 +95,10 @@ def test_a_dict_of_inputs_stays_a_dict(keras: Keras) -> None:
 def test_one_input_and_more_features_than_inputs(keras: Keras) -> None:
     first, second = entries(keras, ("left", "right"), (4, 3))
     several = model(keras, [first, second], first, second)
-    assert in_order(keras, several, specs(left=(4,), right=(3,), more=(2,))) is None, "Keras picks them by name"
+    assert input_order(keras, several, specs(left=(4,), right=(3,), more=(2,))) is None, "Keras picks them by name"
     single = keras.module.Model(first, keras.module.layers.Dense(1)(first))
-    assert in_order(keras, single, specs(x=(4,))) is None
-    assert in_order(keras, keras.module.Sequential([keras.module.layers.Dense(1)]), specs(a=(4,), b=(3,))) is None
+    assert input_order(keras, single, specs(x=(4,))) is None
+    assert input_order(keras, keras.module.Sequential([keras.module.layers.Dense(1)]), specs(a=(4,), b=(3,))) is None
 
 
 @pytest.mark.parametrize(

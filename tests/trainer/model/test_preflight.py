@@ -1,4 +1,4 @@
-"""What is said before the first step: decisions over plain facts."""
+"""The findings before the first step: decisions over plain facts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ODD = tuple((f"layer_{number}", 3) for number in range(7))
             {"device": "cpu", "policy": "mixed_bfloat16", "native_bfloat16": False},
             {"Precision": "avx512_bf16"},
         ),
-        # What NumPy does when nobody says a dtype
+        # What NumPy does without a dtype
         ({"inputs": (InputFacts("income", "float64", finite=True),)}, {"Float64": "income"}),
         # Dimensions: never on a CPU, on a GPU only where there are Tensor Cores to fill
         ({"per_replica_batch": 10}, {"BatchSize": "10 examples per replica"}),

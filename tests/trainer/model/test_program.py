@@ -136,7 +136,7 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
     assert program.compiled is not None
     assert program.model.loss.get_config()["from_logits"] is True
     program.compiled.build((tf.zeros((2, 4)), tf.zeros((2,), tf.int64), ()))
-    assert [metric.name for metric in program.compiled.logged()] == ["accuracy"]
+    assert [metric.name for metric in program.compiled.logged_metrics()] == ["accuracy"]
 
 
 def test_a_step_of_its_own_is_kept(keras: Keras) -> None:

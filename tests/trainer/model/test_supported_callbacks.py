@@ -11,7 +11,7 @@ import pytest
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model import supported_callbacks as kinds
+from mptraining_trainer.model import supported_callbacks
 
 
 def package(keras: Keras) -> str:
@@ -35,11 +35,13 @@ def every_kind(keras: Keras, folder: Path) -> list[Any]:
 
 def test_every_kind_is_taken(keras: Keras, tmp_path: Path) -> None:
     callbacks = every_kind(keras, tmp_path)
-    assert kinds.checked(callbacks, package=package(keras)) == tuple(callbacks)
+    assert supported_callbacks.check_callbacks(callbacks, package=package(keras)) == tuple(callbacks)
     missing = {"SwapEMAWeights"} if keras.legacy else set()
-    assert [kinds.kind(each) for each in callbacks] == [name for name in kinds.REMEMBERED if name not in missing]
+    assert [supported_callbacks.kind(each) for each in callbacks] == [
+        name for name in supported_callbacks.STATE_ATTRIBUTES if name not in missing
+    ]
     expected = [*(type(each).__name__ for each in callbacks), "EarlyStopping-2"]
-    assert kinds.names([*callbacks, callbacks[0]]) == expected
+    assert supported_callbacks.checkpoint_names([*callbacks, callbacks[0]]) == expected
 
 
 def test_what_is_remembered_is_there_and_survives_json(keras: Keras, tmp_path: Path) -> None:
@@ -48,17 +50,17 @@ def test_what_is_remembered_is_there_and_survives_json(keras: Keras, tmp_path: P
             callback.best = 0.1 + 0.2
         if hasattr(callback, "wait"):
             callback.wait = 2
-        state = json.loads(json.dumps(kinds.remembered(callback), allow_nan=False))
+        state = json.loads(json.dumps(supported_callbacks.get_state(callback), allow_nan=False))
         (fresh,) = (one for one in every_kind(keras, tmp_path) if type(one) is type(callback))
-        kinds.restore(fresh, state)
-        assert kinds.remembered(fresh) == kinds.remembered(callback)
+        supported_callbacks.set_state(fresh, state)
+        assert supported_callbacks.get_state(fresh) == supported_callbacks.get_state(callback)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, None, 3, 0.25])
 def test_infinities_and_nothing_are_remembered_as_they_are(keras: Keras, value: float | None) -> None:
     first, second = (keras.module.callbacks.EarlyStopping() for _ in range(2))
     first.best = value
-    kinds.restore(second, json.loads(json.dumps(kinds.remembered(first), allow_nan=False)))
+    supported_callbacks.set_state(second, json.loads(json.dumps(supported_callbacks.get_state(first), allow_nan=False)))
     assert (second.best, type(second.best)) == (value, type(value))
 
 
@@ -77,42 +79,47 @@ def test_those_of_the_user_are_taken_and_known_by_what_they_derive_from(keras: K
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
 
     callbacks = [Mine(), Counting(), Telling()]
-    assert kinds.checked(callbacks, package=package(keras)) == tuple(callbacks)
-    assert [kinds.kind(one) for one in callbacks] == ["EarlyStopping", None, None]
-    assert kinds.names([*callbacks, Mine()]) == ["own.Mine", "own.Counting", "own.Telling", "own.Mine-2"]
-    assert [kinds.keeps_something(one) for one in callbacks] == [False, True, False]
-    assert [kinds.calls_batches(one) for one in callbacks] == [False, False, True]
-    assert [kinds.superseded(one) for one in callbacks] == [None, None, None]
+    assert supported_callbacks.check_callbacks(callbacks, package=package(keras)) == tuple(callbacks)
+    assert [supported_callbacks.kind(one) for one in callbacks] == ["EarlyStopping", None, None]
+    assert supported_callbacks.checkpoint_names([*callbacks, Mine()]) == [
+        "own.Mine",
+        "own.Counting",
+        "own.Telling",
+        "own.Mine-2",
+    ]
+    assert [supported_callbacks.has_own_attributes(one) for one in callbacks] == [False, True, False]
+    assert [supported_callbacks.has_batch_hooks(one) for one in callbacks] == [False, False, True]
+    assert [supported_callbacks.superseded_reason(one) for one in callbacks] == [None, None, None]
 
 
 def test_what_the_trainer_does_itself_is_not_called_and_what_is_no_callback_refused(keras: Keras) -> None:
     c = keras.module.callbacks
     for callback in (c.TerminateOnNaN(), c.BackupAndRestore("x"), c.History(), c.ProgbarLogger()):
-        assert kinds.superseded(callback), callback
-    assert kinds.superseded(c.RemoteMonitor()) is None
+        assert supported_callbacks.superseded_reason(callback), callback
+    assert supported_callbacks.superseded_reason(c.RemoteMonitor()) is None
 
     class Stops(c.TerminateOnNaN):  # type: ignore[name-defined, misc]
         """More than Keras' own, perhaps."""
 
-    assert kinds.superseded(Stops()) is None
+    assert supported_callbacks.superseded_reason(Stops()) is None
     with pytest.raises(InvalidProgram, match=r"\[0\]: 'early' is no Keras callback"):
-        kinds.checked(["early"], package=package(keras))
+        supported_callbacks.check_callbacks(["early"], package=package(keras))
 
 
 def test_a_callback_of_the_other_generation_is_refused(keras: Keras) -> None:
     other = "keras" if keras.legacy else "tf_keras"
     with pytest.raises(InvalidProgram, match=rf"EarlyStopping of {package(keras)}, but the model is of {other}"):
-        kinds.checked([keras.module.callbacks.EarlyStopping()], package=other)
+        supported_callbacks.check_callbacks([keras.module.callbacks.EarlyStopping()], package=other)
 
 
 def test_only_those_that_do_something_are_called_at_every_batch(keras: Keras, tmp_path: Path) -> None:
     c, model = keras.module.callbacks, str(tmp_path / "model.keras")
-    assert [type(one).__name__ for one in every_kind(keras, tmp_path) if kinds.calls_batches(one)] == []
+    assert [type(one).__name__ for one in every_kind(keras, tmp_path) if supported_callbacks.has_batch_hooks(one)] == []
     hook = "on_train_batch_end"
     for callback in (
         c.ModelCheckpoint(model, save_freq=10),
         c.TensorBoard(str(tmp_path), update_freq=5),
         c.LambdaCallback(**{hook: lambda batch, logs: None}),
     ):
-        assert kinds.calls_batches(callback)
-    assert not kinds.calls_batches(c.LambdaCallback(on_epoch_end=lambda epoch, logs: None))
+        assert supported_callbacks.has_batch_hooks(callback)
+    assert not supported_callbacks.has_batch_hooks(c.LambdaCallback(on_epoch_end=lambda epoch, logs: None))

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.checkpoints.state import CheckpointState, resumed
-from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState, job_under, policies, safer, way_back
+from mptraining_trainer.checkpoints.state import CheckpointState, precision_from_checkpoint
+from mptraining_trainer.numerics.recovery import (
+    NonFinite,
+    PrecisionState,
+    job_with_policy,
+    plan_rollback,
+    safer_policy,
+    supported_policies,
+)
 
 EVERYTHING = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -39,7 +46,7 @@ def job(accelerator: str = "cpu", **sections: Any) -> ResolvedJob:
 )
 def test_the_policies_that_a_device_has(accelerator: str, native: bool, expected: tuple[str, ...]) -> None:
     """A CPU emulates float16, so it is never among them."""
-    assert policies(job(accelerator), native_bfloat16=native) == expected
+    assert supported_policies(job(accelerator), native_bfloat16=native) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_the_policies_that_a_device_has(accelerator: str, native: bool, expected
     ],
 )
 def test_the_next_safer_policy(policy: str, available: tuple[str, ...], expected: str | None) -> None:
-    assert safer(policy, available) == expected
+    assert safer_policy(policy, available) == expected
 
 
 def incident(step: int = 40) -> NonFinite:
@@ -62,46 +69,54 @@ def incident(step: int = 40) -> NonFinite:
 
 def test_at_first_the_batches_are_left_out_then_the_policy_changes() -> None:
     begun = PrecisionState("mixed_bfloat16", "mixed_bfloat16")
-    first = way_back(begun, incident(40), EVERYTHING, "Recover")
+    first = plan_rollback(begun, incident(40), EVERYTHING, "Recover")
     assert first is not None
-    assert (first.numbers.policy, first.numbers.checked, first.numbers.until) == ("mixed_bfloat16", True, 40)
-    assert "left out" in first.message
-    second = way_back(first.recorded(30), incident(60), EVERYTHING, "Recover")
+    assert (first.precision_state.policy, first.precision_state.checked, first.precision_state.checked_until) == (
+        "mixed_bfloat16",
+        True,
+        40,
+    )
+    assert "batches are skipped" in first.message
+    second = plan_rollback(first.with_recovery(30), incident(60), EVERYTHING, "Recover")
     assert second is not None
-    assert (second.numbers.policy, second.numbers.checked, second.numbers.until) == ("float32", True, 60)
+    assert (second.precision_state.policy, second.precision_state.checked, second.precision_state.checked_until) == (
+        "float32",
+        True,
+        60,
+    )
     assert "float32 instead of mixed_bfloat16" in second.message
-    done = second.recorded(50)
+    done = second.with_recovery(50)
     assert [(one.from_step, one.to_step, one.precision) for one in done.recoveries] == [
         (40, 30, "mixed_bfloat16"),
         (60, 50, "float32"),
     ]
-    assert way_back(done, incident(90), EVERYTHING, "Recover") is None
+    assert plan_rollback(done, incident(90), EVERYTHING, "Recover") is None
 
 
 def test_float16_leaves_steps_out_anyway_so_that_the_policy_changes_at_once() -> None:
-    back = way_back(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Recover")
+    back = plan_rollback(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Recover")
     assert back is not None
-    assert (back.numbers.policy, back.numbers.checked) == ("mixed_bfloat16", True)
+    assert (back.precision_state.policy, back.precision_state.checked) == ("mixed_bfloat16", True)
 
 
 @given(st.sampled_from(EVERYTHING), st.sets(st.sampled_from(EVERYTHING)).map(lambda more: {"float32", *more}))
 def test_there_are_never_more_than_three_ways_back(policy: str, available: set[str]) -> None:
-    numbers, count = PrecisionState(policy, policy), 0
-    while (back := way_back(numbers, incident(), sorted(available), "Recover")) is not None:
+    precision_state, count = PrecisionState(policy, policy), 0
+    while (back := plan_rollback(precision_state, incident(), sorted(available), "Recover")) is not None:
         risk = ("float32", "mixed_bfloat16", "mixed_float16").index
-        assert risk(back.numbers.policy) <= risk(numbers.policy), "never a riskier one"
-        assert back.numbers.policy in available | {policy}
-        numbers, count = back.recorded(0), count + 1
-    assert numbers.policy == "float32"
+        assert risk(back.precision_state.policy) <= risk(precision_state.policy), "never a riskier one"
+        assert back.precision_state.policy in available | {policy}
+        precision_state, count = back.with_recovery(0), count + 1
+    assert precision_state.policy == "float32"
     assert 1 <= count <= 3
 
 
 def test_with_fail_there_is_one_way_back_to_see_where_it_began() -> None:
-    back = way_back(PrecisionState("float32", "float32"), incident(), EVERYTHING, "Fail")
+    back = plan_rollback(PrecisionState("float32", "float32"), incident(), EVERYTHING, "Fail")
     assert back is not None
-    assert (back.locate, back.numbers.checked, back.numbers.policy) == (True, True, "float32")
-    assert way_back(back.numbers, incident(), EVERYTHING, "Fail") is None
-    assert way_back(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Fail") is None
+    assert (back.locate, back.precision_state.checked, back.precision_state.policy) == (True, True, "float32")
+    assert plan_rollback(back.precision_state, incident(), EVERYTHING, "Fail") is None
+    assert plan_rollback(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Fail") is None
 
 
 def state(**fields: Any) -> CheckpointState:
@@ -115,18 +130,20 @@ def state(**fields: Any) -> CheckpointState:
 def test_what_an_attempt_found_out_holds_until_another_policy_is_asked_for() -> None:
     kept = state(asked_policy="Measure", policy="mixed_bfloat16", checked=True, checked_until=3)
     asked = job(precision={"policy": "Measure"})
-    assert resumed(asked, kept, fingerprint="f") == PrecisionState("Measure", "mixed_bfloat16", True, 3)
-    assert resumed(job(), kept, fingerprint="f") is None
+    assert precision_from_checkpoint(asked, kept, fingerprint="f") == PrecisionState(
+        "Measure", "mixed_bfloat16", True, 3
+    )
+    assert precision_from_checkpoint(job(), kept, fingerprint="f") is None
     failing = job(precision={"policy": "Measure"}, training={"onNonFinite": "Fail"})
-    numbers = PrecisionState("Measure", "mixed_bfloat16", False, 3)
-    assert resumed(failing, kept, fingerprint="f") == numbers, "it must not leave batches out"
-    assert resumed(asked, None, fingerprint="f") is None
-    assert resumed(job(), state(), fingerprint="f") is None, "a checkpoint from before this was kept"
+    precision_state = PrecisionState("Measure", "mixed_bfloat16", False, 3)
+    assert precision_from_checkpoint(failing, kept, fingerprint="f") == precision_state, "it must not leave batches out"
+    assert precision_from_checkpoint(asked, None, fingerprint="f") is None
+    assert precision_from_checkpoint(job(), state(), fingerprint="f") is None, "a checkpoint from before this was kept"
 
 
 def test_a_job_under_another_policy_is_as_if_it_had_asked_for_it() -> None:
     measured = job("nvidia-tesla-a100", precision={"policy": "Measure"})
     for policy in EVERYTHING:
         told = job("nvidia-tesla-a100", precision={"policy": policy})
-        under = job_under(measured, policy)
+        under = job_with_policy(measured, policy)
         assert (under.precision, under.jit_compile) == (told.precision, told.jit_compile)

@@ -13,7 +13,7 @@ from mptraining_api.problems import Diverged
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.reporting.errors import explained
+from mptraining_trainer.reporting.errors import to_problem
 
 
 def job(nodes: int = 1, *, function: bool = False) -> ResolvedJob:
@@ -71,7 +71,7 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
     ],
 )
 def test_each_error_has_its_outcome(raised: Exception, nodes: int, reason: str, message: str) -> None:
-    problem = explained(raised, job(nodes))
+    problem = to_problem(raised, job(nodes))
     assert problem.reason == reason
     assert outcomes.by_reason(problem.reason).reason == reason
     problem_line = str(problem)
@@ -83,7 +83,7 @@ def test_each_error_has_its_outcome(raised: Exception, nodes: int, reason: str, 
 
 def test_an_error_that_tensorflow_found_while_tracing_the_users_model_is_the_programs() -> None:
     raised = ValueError("in user code:\n\n    File model.py, line 3, in call\n\n    ValueError: shapes do not fit")
-    problem = explained(raised, job(function=True))
+    problem = to_problem(raised, job(function=True))
     assert (problem.reason, problem.found) == ("InvalidProgram", "ValueError: shapes do not fit")
 
 
@@ -91,8 +91,8 @@ def test_a_problem_inside_another_error_is_what_is_told() -> None:
     cause = Diverged("step 3", "no number")
     around = RuntimeError("around it")
     around.__cause__ = cause
-    assert explained(around, job()) is cause
+    assert to_problem(around, job()) is cause
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(explained(ValueError("x" * 5000), job()).found) < 600
+    assert len(to_problem(ValueError("x" * 5000), job()).found) < 600

@@ -162,9 +162,9 @@ def notices() -> Notices:
 def start(operator: Operator, token_file: Path, notices: Notices) -> Iterator[Start]:
     started: list[Reporter] = []
 
-    def make(*, every: float = 0.01, **options: Any) -> Reporter:
+    def make(*, interval: float = 0.01, **options: Any) -> Reporter:
         given = {"url": operator.url, "token_file": token_file, "certificate": CERTIFICATE.ca_pem.decode(), **options}
-        started.append(Reporter(notice=notices, every=every, **given))
+        started.append(Reporter(notice=notices, interval=interval, **given))
         return started[-1]
 
     yield make
@@ -185,7 +185,7 @@ def finished() -> events.Finished:
 
 
 def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start) -> None:
-    start().hear(said(1))
+    start().on_event(said(1))
     operator.wait(1)
     assert operator.events == [said(1)]
     assert operator.tokens == ["Bearer first"]
@@ -194,66 +194,68 @@ def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start)
 
 def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
     reporter = start()
-    reporter.hear(events.Saved(time=1.0, attempt=1, incarnation="p", worker=0, step=1, uri="u", bytes=1, seconds=1.0))
-    reporter.hear(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
+    reporter.on_event(
+        events.Saved(time=1.0, attempt=1, incarnation="p", worker=0, step=1, uri="u", bytes=1, seconds=1.0)
+    )
+    reporter.on_event(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
     reporter.close(60)
     assert operator.tokens == []
 
 
 def test_between_two_reports_the_newest_wins_and_the_end_waits_for_nothing(operator: Operator, start: Start) -> None:
-    reporter = start(every=60)
-    reporter.hear(said(1))
+    reporter = start(interval=60)
+    reporter.on_event(said(1))
     operator.wait(1)
     for step in range(2, 6):
-        reporter.hear(said(step))
-    reporter.hear(said(100))
+        reporter.on_event(said(step))
+    reporter.on_event(said(100))
     operator.wait(2)
-    reporter.hear(finished())
+    reporter.on_event(finished())
     reporter.close(60)
     assert operator.steps == [1, 100, "Finished"]
 
 
 def test_the_last_step_is_told_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
-    reporter = start(every=60)
-    reporter.hear(said(1))
-    reporter.hear(said(100))
-    reporter.hear(finished())
+    reporter = start(interval=60)
+    reporter.on_event(said(1))
+    reporter.on_event(said(100))
+    reporter.on_event(finished())
     operator.hold.set()
     reporter.close(60)
     assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
 
 
 def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start: Start) -> None:
-    reporter = start(every=60)
-    reporter.hear(said(1))
+    reporter = start(interval=60)
+    reporter.on_event(said(1))
     operator.wait(1)
-    reporter.hear(said(7))
-    reporter.hear(finished())
+    reporter.on_event(said(7))
+    reporter.on_event(finished())
     reporter.close(60)
     assert operator.steps == [1, "Finished"]
 
 
 def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
     clock = [0.0]
-    reporter = start(every=5, clock=lambda: clock[0])
-    reporter.hear(said(1))
+    reporter = start(interval=5, clock=lambda: clock[0])
+    reporter.on_event(said(1))
     operator.wait(1)
-    reporter.hear(said(2))
-    reporter.hear(said(3))
+    reporter.on_event(said(2))
+    reporter.on_event(said(3))
     clock[0] = 5
     # Wakes the thread, which does not see this clock move.
-    reporter.hear(said(3))
+    reporter.on_event(said(3))
     operator.wait(2)
     assert operator.steps == [1, 3]
 
 
-def test_the_token_is_read_anew_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
+def test_the_token_is_read_again_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
     reporter = start()
-    reporter.hear(said(1))
+    reporter.on_event(said(1))
     operator.wait(1)
     renew(token_file)
-    reporter.hear(said(2))
+    reporter.on_event(said(2))
     operator.wait(2)
     assert operator.tokens == ["Bearer first", "Bearer second"]
 
@@ -264,13 +266,13 @@ def test_a_refused_token_is_not_shown_again(
 ) -> None:
     operator.answers = [(status, {}, json.dumps({"error": "the next step"}))]
     reporter = start()
-    reporter.hear(said(1))
+    reporter.on_event(said(1))
     message = notices.wait()
     assert f"{status}: the next step" in message
     assert "none is sent with this token" in message
-    reporter.hear(said(2))
+    reporter.on_event(said(2))
     renew(token_file)
-    reporter.hear(said(3))
+    reporter.on_event(said(3))
     operator.wait(2)
     reporter.close(60)
     assert operator.tokens[0] == "Bearer first"
@@ -280,16 +282,16 @@ def test_a_refused_token_is_not_shown_again(
 
 
 @pytest.mark.parametrize("status", [400, 413])
-def test_reports_that_nobody_wants_end_for_good(
+def test_unwanted_reports_end_for_good(
     operator: Operator, start: Start, token_file: Path, notices: Notices, status: int
 ) -> None:
     operator.answers = [(status, {}, "no JSON")]
     reporter = start()
-    reporter.hear(said(1))
+    reporter.on_event(said(1))
     assert "no more are sent" in notices.wait()
     renew(token_file)
-    reporter.hear(said(2))
-    reporter.hear(finished())
+    reporter.on_event(said(2))
+    reporter.on_event(finished())
     reporter.close(60)
     assert len(operator.tokens) == 1
 
@@ -313,7 +315,7 @@ def test_troubles_that_pass_are_said_once_and_tried_again(
     operator.answers = [(status, headers, "{}"), (status, headers, "{}")]
     reporter = start()
     for step in range(1, 4):
-        reporter.hear(said(step))
+        reporter.on_event(said(step))
         operator.wait(step)
     reporter.close(60)
     assert operator.steps == [3]
@@ -324,29 +326,29 @@ def test_troubles_that_pass_are_said_once_and_tried_again(
 def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Notices) -> None:
     clock = [0.0]
     operator.answers = [(503, {"Retry-After": "30"}, "{}")]
-    reporter = start(every=5, clock=lambda: clock[0])
-    reporter.hear(said(1))
+    reporter = start(interval=5, clock=lambda: clock[0])
+    reporter.on_event(said(1))
     notices.wait()
     assert reporter._next == 30
-    reporter.hear(said(100))
+    reporter.on_event(said(100))
     clock[0] = 30
-    reporter.hear(said(100))
+    reporter.on_event(said(100))
     operator.wait(2)
     assert operator.steps == [100]
 
 
 def test_the_token_follows_no_redirection(operator: Operator, start: Start, notices: Notices) -> None:
     operator.answers = [(307, {"Location": "/elsewhere"}, "{}")]
-    start().hear(said(1))
+    start().on_event(said(1))
     assert "307" in notices.wait()
     assert "/elsewhere" not in operator.paths
 
 
 def test_an_operator_out_of_reach_is_said_with_the_cause(start: Start, notices: Notices) -> None:
     reporter = start(url="https://localhost:1/v1")
-    reporter.hear(said(1))
+    reporter.on_event(said(1))
     assert "progress cannot be reported to the operator (" in notices.wait()
-    reporter.hear(finished())
+    reporter.on_event(finished())
     reporter.close(60)
     assert len(notices.said) == 1
 
@@ -355,10 +357,10 @@ def test_another_replica_takes_the_place_of_one_that_went_away(
     operator: Operator, start: Start, notices: Notices
 ) -> None:
     reporter = start()
-    reporter.hear(said(1))
+    reporter.on_event(said(1))
     operator.wait(1)
     operator.hang_up = True
-    reporter.hear(said(2))
+    reporter.on_event(said(2))
     operator.wait(2)
     assert operator.steps == [1, 2]
     assert notices.said == []
@@ -366,31 +368,31 @@ def test_another_replica_takes_the_place_of_one_that_went_away(
 
 def test_who_hangs_up_at_once_is_out_of_reach(operator: Operator, start: Start, notices: Notices) -> None:
     operator.hang_up = True
-    start().hear(said(1))
+    start().on_event(said(1))
     assert "tried again later" in notices.wait()
 
 
 def test_a_stranger_is_told_nothing(operator: Operator, start: Start, notices: Notices) -> None:
     stranger = issue_certificate(("localhost",), time.time()).ca_pem.decode()
-    start(certificate=stranger).hear(said(1))
+    start(certificate=stranger).on_event(said(1))
     assert "CERTIFICATE_VERIFY_FAILED" in notices.wait()
     assert operator.tokens == []
 
 
 @pytest.mark.parametrize("certificate", ["", "no PEM"])
-def test_without_a_certificate_nobody_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
-    start(certificate=certificate).hear(said(1))
+def test_without_a_certificate_no_server_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
+    start(certificate=certificate).on_event(said(1))
     notices.wait()
 
 
 def test_a_token_that_is_not_there_is_said(start: Start, notices: Notices, tmp_path: Path) -> None:
-    start(token_file=tmp_path / "nothing").hear(said(1))
+    start(token_file=tmp_path / "nothing").on_event(said(1))
     assert "No such file" in notices.wait()
 
 
 def test_an_empty_token_is_not_shown(operator: Operator, start: Start, notices: Notices, token_file: Path) -> None:
     token_file.write_text("")
-    start().hear(said(1))
+    start().on_event(said(1))
     assert "is empty" in notices.wait()
     assert operator.tokens == []
 
@@ -398,7 +400,7 @@ def test_an_empty_token_is_not_shown(operator: Operator, start: Start, notices: 
 def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
     operator.answers = [(503, {"Retry-After": "60"}, "{}")]
     reporter = start()
-    reporter.hear(finished())
+    reporter.on_event(finished())
     reporter.close(60)
     assert operator.steps == ["Finished"]
     assert len(operator.tokens) == 2
@@ -407,16 +409,16 @@ def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
 def test_nothing_is_said_after_the_end(operator: Operator, start: Start, notices: Notices) -> None:
     operator.answers = [(403, {}, "{}")] * 3
     reporter = start()
-    reporter.hear(finished())
+    reporter.on_event(finished())
     reporter.close(60)
     assert len(operator.tokens) == 1
     assert notices.said == []
 
 
-def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, start: Start) -> None:
+def test_an_operator_that_never_answers_delays_nothing(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
     reporter = start()
-    reporter.hear(finished())
+    reporter.on_event(finished())
     began = time.monotonic()
     reporter.close(0.05)
     assert time.monotonic() - began < 20
@@ -424,8 +426,8 @@ def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, star
 
 
 def test_closing_without_an_end_sends_the_last_step(operator: Operator, start: Start) -> None:
-    reporter = start(every=60)
-    reporter.hear(said(100))
+    reporter = start(interval=60)
+    reporter.on_event(said(100))
     reporter.close(60)
     assert operator.steps == [100]
 
@@ -434,7 +436,7 @@ def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, m
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://localhost:1")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
-    start().hear(said(1))
+    start().on_event(said(1))
     operator.wait(1)
     assert operator.steps == [1]
 
@@ -447,7 +449,7 @@ def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
     assert not file.exists()
 
 
-def test_nobody_is_told_where_nobody_listens() -> None:
+def test_without_a_listener_nothing_is_reported() -> None:
     assert Reporter.from_environment({}, Notices()) is None
 
 
@@ -463,10 +465,10 @@ def test_what_worker_0_says_is_heard(operator: Operator, token_file: Path) -> No
     voice = Telemetry(SEAT, None, stream=io.StringIO())
     reporter = run._reporter(SEAT, voice, environment(operator, token_file))
     assert reporter is not None
-    voice.say(events.Progress, step=100, total_steps=100, epoch=1, metrics={})
+    voice.emit(events.Progress, step=100, total_steps=100, epoch=1, metrics={})
     operator.wait(1)
     voice.notice("Topic", "not for the operator")
-    voice.say(events.Finished, reason="Succeeded", exit_code=0, message="")
+    voice.emit(events.Finished, reason="Succeeded", exit_code=0, message="")
     reporter.close(60)
     assert operator.steps == [100, "Finished"]
 
@@ -475,7 +477,7 @@ def test_a_run_ends_when_the_operator_knows(
     operator: Operator, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(worker: Worker, environment: object) -> None:
-        worker.telemetry.say(events.Progress, step=1, total_steps=1, epoch=1, metrics={"loss": 0.5})
+        worker.telemetry.emit(events.Progress, step=1, total_steps=1, epoch=1, metrics={"loss": 0.5})
         raise InvalidData("data.train", "gone")
 
     monkeypatch.setattr(run, "train", fails)
@@ -500,7 +502,7 @@ def test_a_trouble_is_a_line_in_the_log_and_in_the_result(operator: Operator, to
     voice = Telemetry(SEAT, None, stream=stream)
     reporter = run._reporter(SEAT, voice, environment(operator, token_file))
     assert reporter is not None
-    voice.say(events.Progress, step=1, epoch=1, metrics={})
+    voice.emit(events.Progress, step=1, epoch=1, metrics={})
     deadline = time.monotonic() + 60
     while not voice.warnings:
         assert time.monotonic() < deadline

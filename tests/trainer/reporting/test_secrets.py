@@ -41,7 +41,7 @@ ACCOUNT = {
     ],
 )
 def test_a_variable_is_hidden(named: str, environment: dict[str, str], text: str, expected: str) -> None:
-    hidden = SecretValues.from_environment({**environment, SECRET_VARIABLES: named}).hide(text)
+    hidden = SecretValues.from_environment({**environment, SECRET_VARIABLES: named}).redact(text)
     assert hidden.startswith(expected)
     assert TOKEN not in hidden or not named
 
@@ -50,21 +50,21 @@ def test_a_mounted_key_is_hidden_and_the_account_is_not(tmp_path: Path) -> None:
     (tmp_path / "key.json").write_text(json.dumps(ACCOUNT))
     secrets = SecretValues.from_environment({SECRET_PATHS: f"{tmp_path}:/not/there"})
     line = KEY.splitlines()[1]
-    said = secrets.hide(
+    said = secrets.redact(
         f"{ACCOUNT['client_email']} may not read gs://bucket; id {ACCOUNT['private_key_id']}, key {line}"
     )
     assert said.startswith(f"{ACCOUNT['client_email']} may not read gs://bucket; id (the value of {tmp_path}/key.json)")
     assert line not in said
-    assert secrets.hide(f"POST {ACCOUNT['token_uri']} failed") == f"POST {ACCOUNT['token_uri']} failed"
+    assert secrets.redact(f"POST {ACCOUNT['token_uri']} failed") == f"POST {ACCOUNT['token_uri']} failed"
     # What is renewed in the pod is known by its newest value.
     (tmp_path / "key.json").write_text(TOKEN)
-    assert TOKEN not in secrets.hide(f"refused: {TOKEN}")
+    assert TOKEN not in secrets.redact(f"refused: {TOKEN}")
 
 
 def test_a_file_alone_may_be_mounted(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_bytes(b"correct horse\xff battery\n")
-    assert "correct horse" not in SecretValues.from_environment({SECRET_PATHS: str(file)}).hide(
+    assert "correct horse" not in SecretValues.from_environment({SECRET_PATHS: str(file)}).redact(
         "'correct horse� battery'"
     )
 
@@ -74,12 +74,12 @@ def test_no_value_survives_wherever_it_stands(before: str, value: str, after: st
     stripped = value.strip()
     if len(stripped) < SHORTEST or stripped in "(the value of V)":
         return
-    assert stripped not in SecretValues({"V": value}).hide(f"{before}{stripped}{after}")
+    assert stripped not in SecretValues({"V": value}).redact(f"{before}{stripped}{after}")
 
 
 @given(st.text(max_size=80))
 def test_without_secrets_a_text_stays_as_it_is(text: str) -> None:
-    assert SecretValues({}).hide(text) == text
+    assert SecretValues({}).redact(text) == text
 
 
 def test_events_and_the_termination_log_have_no_secret_in_them(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_events_and_the_termination_log_have_no_secret_in_them(tmp_path: Path) -
     heard: list[events.Event] = []
     voice.listener = heard.append
     voice.notice("Slow", f"asking with {TOKEN}", level="Warning")
-    voice.say(events.Recovered, from_step=2, to_step=1, precision="float32", message=f"no {TOKEN}")
-    voice.say(events.Finished, reason="ProgramFailed", exit_code=1, message=f"401 for {TOKEN}")
+    voice.emit(events.Recovered, from_step=2, to_step=1, precision="float32", message=f"no {TOKEN}")
+    voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=f"401 for {TOKEN}")
     voice.close()
     kept = "".join(each.read_text() for each in (tmp_path / "run").rglob("*.jsonl"))
     for text in (stream.getvalue(), log.read_text(), kept, repr(heard), repr(voice.warnings)):

@@ -1,4 +1,4 @@
-"""Storage that does not answer: said at most every ten seconds, and a mistake only if it never answered."""
+"""Storage that does not answer: reported at most every ten seconds, and a mistake only if it never answered."""
 
 from __future__ import annotations
 
@@ -11,27 +11,21 @@ import pytest
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records.storage import storage
-from mptraining_records.storage.retry import contact
-from mptraining_trainer.reporting.errors import StorageWatch, judged
+from mptraining_records.storage import gcs_clients, storage
+from mptraining_trainer.reporting.errors import report_storage_retries, unreachable_storage_as_invalid_data
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 SEAT = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
 SILENT = StorageUnavailable("gs://bucket/run", "the bucket cannot be reached (Connection refused)")
 
 
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contact, "answered", False)
-    monkeypatch.setattr(contact, "on_retry", None)
-
-
-def test_new_tries_are_said_once_in_ten_seconds() -> None:
+def test_retries_are_reported_once_in_ten_seconds() -> None:
     clock, said = [0.0], io.StringIO()
-    StorageWatch(Telemetry(SEAT, None, stream=said, monotonic=lambda: clock[0]))
-    for at in (0.0, 1.0, 9.9, 10.0, 12.0):
-        clock[0] = at
-        contact.retrying("gs://bucket/run", "HTTP 503")
+    with report_storage_retries(Telemetry(SEAT, None, stream=said, monotonic=lambda: clock[0])):
+        for at in (0.0, 1.0, 9.9, 10.0, 12.0):
+            clock[0] = at
+            gcs_clients.endpoint().report_retry("gs://bucket/run", "HTTP 503")
+    gcs_clients.endpoint().report_retry("gs://bucket/run", "HTTP 503 after the block")
     lines = [events.parse(line) for line in said.getvalue().splitlines()]
     assert [(line.level, line.topic, line.message) for line in lines if isinstance(line, events.Notice)] == [
         ("Warning", "StorageRetried", "gs://bucket/run: HTTP 503; trying again"),
@@ -40,31 +34,31 @@ def test_new_tries_are_said_once_in_ten_seconds() -> None:
 
 
 def test_a_service_that_never_answered_the_first_attempt_is_a_mistake() -> None:
-    found = judged(SILENT, SEAT)
+    found = unreachable_storage_as_invalid_data(SILENT, SEAT, has_responded=False)
     assert isinstance(found, InvalidData)
     assert str(found).startswith(
         "gs://bucket/run: the bucket cannot be reached (Connection refused). It never answered"
     )
 
 
-def test_what_may_heal_stays_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_problems_are_unchanged(tmp_path: Path) -> None:
     later = SEAT.model_copy(update={"attempt": 2})
     full = StorageUnavailable(str(tmp_path), "the disk is full")
     other = Problem("", "something else")
-    assert (judged(SILENT, later), judged(full, SEAT), judged(other, SEAT)) == (SILENT, full, other)
-    monkeypatch.setattr(contact, "answered", True)
-    assert judged(SILENT, SEAT) is SILENT
+    for problem, identity in ((SILENT, later), (full, SEAT), (other, SEAT)):
+        assert unreachable_storage_as_invalid_data(problem, identity, has_responded=False) is problem
+    assert unreachable_storage_as_invalid_data(SILENT, SEAT, has_responded=True) is SILENT
 
 
 def test_events_that_a_bucket_does_not_take_go_with_the_next_part(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [0.0], io.StringIO()
     telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, monotonic=lambda: clock[0])
-    StorageWatch(telemetry)
     with socket.socket() as closed, monkeypatch.context() as away:
         closed.bind(("127.0.0.1", 0))
         away.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{closed.getsockname()[1]}")
         clock[0] = 31.0
-        telemetry.notice("One", "said while the bucket was away")
+        with report_storage_retries(telemetry):
+            telemetry.notice("One", "said while the bucket was away")
     clock[0] = 62.0
     telemetry.notice("Two", "said later")
     (kept,) = storage.list_objects(f"{bucket}/run/events")

@@ -22,7 +22,7 @@ def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = Non
 
 
 def saved(voice: Telemetry, step: int) -> None:
-    voice.say(events.Saved, step=step, uri="u", bytes=1, seconds=0.1)
+    voice.emit(events.Saved, step=step, uri="u", bytes=1, seconds=0.1)
 
 
 def steps(text: str) -> list[int]:
@@ -56,7 +56,7 @@ def test_without_an_output_only_the_stream_hears(tmp_path: Path) -> None:
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     voice = telemetry(str(tmp_path), io.StringIO())
-    voice.forget_output()
+    voice.disable_output()
     saved(voice, 1)
     voice.close()
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ def test_a_notice_is_said_once() -> None:
     for message in ("one", "one", "two"):
         voice.notice("Topic", message, level="Warning")
     voice.notice("Topic", "only so that you know")
-    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what somebody may want to mend"
+    assert voice.warnings == ["Topic: one", "Topic: two"], "a result lists what a user may want to fix"
     said = [events.parse(line) for line in stream.getvalue().splitlines()]
     assert [(one.level, one.topic, one.message) for one in said if isinstance(one, events.Notice)] == [
         ("Warning", "Topic", "one"),
@@ -130,10 +130,10 @@ def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
 
 
 def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
-    """What was said, and what stands in the termination log."""
+    """The reported events, and the content of the termination log."""
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, termination_log=str(path), stream=stream)
-    voice.say(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)
+    voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)
     said, kept = events.parse(stream.getvalue()), events.parse(path.read_text(encoding="utf-8"))
     assert isinstance(said, events.Finished)
     assert isinstance(kept, events.Finished)
@@ -167,6 +167,6 @@ def test_a_termination_log_that_cannot_be_written_changes_nothing(
 ) -> None:
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "no" / "log"), stream=stream)
-    voice.say(events.Finished, reason="Succeeded", exit_code=0, message="done")
+    voice.emit(events.Finished, reason="Succeeded", exit_code=0, message="done")
     assert events.parse(stream.getvalue()) is not None
     assert "No such file" in capsys.readouterr().err

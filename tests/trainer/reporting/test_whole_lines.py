@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 
-from mptraining_trainer.reporting.telemetry import WholeLines, of
+from mptraining_trainer.reporting.telemetry import WholeLines, as_whole_lines
 
 
 def test_a_print_of_several_parts_is_not_torn_apart_by_another_thread() -> None:
@@ -55,5 +55,5 @@ def test_what_a_thread_left_is_not_lost() -> None:
 
 
 def test_there_is_one_around_a_stream() -> None:
-    lines = of(io.StringIO())
-    assert of(lines) is lines
+    lines = as_whole_lines(io.StringIO())
+    assert as_whole_lines(lines) is lines

@@ -19,7 +19,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.scripts.fit_wrapper import Added, run_script
+from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
 
 pytestmark = pytest.mark.training
 
@@ -76,13 +76,13 @@ model.fit(np.ones((4, 3)), np.ones((4, 1)))
 
 
 class Recorder:
-    """A Context that writes down what it is told; `done` are the epochs of the fits of an earlier attempt."""
+    """A Context that records its calls; `done` are the epochs of the fits of an earlier attempt."""
 
     def __init__(self, *, done: Sequence[int] = (), stop_after: int | None = None, restores: bool = True) -> None:
-        self.done = [FitState(epochs=epochs, history={"loss": [9.0] * epochs}) for epochs in done]
+        self.states = [FitState(epochs=epochs, history={"loss": [9.0] * epochs}) for epochs in done]
         self.stop_after, self.restores = stop_after, restores
         self.policies: list[tuple[str, int]] = []
-        self.failures: list[tuple[Added, Exception]] = []
+        self.failures: list[tuple[Addition, Exception]] = []
         self.notices: dict[str, str] = {}
         self.saved: list[list[int]] = []
         self.restored: list[tuple[int, bool]] = []
@@ -101,17 +101,17 @@ class Recorder:
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
         self.saved.append([fit.epochs for fit in fits])
 
-    def earlier(self, model: Any) -> Sequence[FitState]:
-        return self.done
+    def load_earlier_fits(self, model: Any) -> Sequence[FitState]:
+        return self.states
 
     def restore(self, model: Any, *, whole: bool) -> bool:
         self.restored.append((len(model.weights), whole))
         return self.restores
 
-    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+    def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         self.policies.append((policy, replicas))
 
-    def failed(self, what: Added, error: Exception) -> None:
+    def report_failure(self, what: Addition, error: Exception) -> None:
         self.failures.append((what, error))
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
@@ -197,7 +197,7 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
         ([3], [[3, 1], [3, 2]], [True]),
         ([3, 1], [[3, 2]], [False, True]),
         ([3, 2], [], [False, True]),
-        # The first fit stopped early, by a callback of its own: nobody makes up for it.
+        # The first fit stopped early, by its own callback: its epochs are not made up for.
         ([1, 1], [[1, 2]], [False, True]),
     ],
 )

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step
-from mptraining_trainer.scripts.old_names import speaks_keras_2
+from mptraining_trainer.scripts.old_names import is_keras_2_message
 
 pytestmark = pytest.mark.training
 
@@ -16,7 +16,7 @@ def test_what_keras_3_says_to_keras_2_code_is_recognized() -> None:
     three = importlib.import_module("keras._tf_keras.keras")
     with pytest.raises(ImportError) as raised:
         three.optimizers.legacy.Adam()
-    assert speaks_keras_2(str(raised.value))
+    assert is_keras_2_message(str(raised.value))
     optimizer = three.optimizers.Adam()
     for call in (
         lambda: optimizer.lr,
@@ -30,8 +30,8 @@ def test_what_keras_3_says_to_keras_2_code_is_recognized() -> None:
     ):
         with pytest.raises((AttributeError, ValueError)) as error:
             call()
-        assert speaks_keras_2(str(error.value)), str(error.value)
-    assert not speaks_keras_2("module 'keras.layers' has no attribute 'Dens'")
+        assert is_keras_2_message(str(error.value)), str(error.value)
+    assert not is_keras_2_message("module 'keras.layers' has no attribute 'Dens'")
 
 
 UNDER = Circumstances(policy="float32", policy_of_job="float32", replicas=2, in_job_scope=True, legacy=False)

@@ -59,7 +59,7 @@ def test_the_article_on_transfer_learning_trains(
 
 
 # Keras' own step in the place of the program's.
-OF_KERAS = ("def train_step(", "def step_of_nobody(")
+OF_KERAS = ("def train_step(", "def step_of_no_model(")
 
 
 def test_an_own_train_step_learns_under_float16_as_keras_own_does(

@@ -98,7 +98,7 @@ def test_an_image_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         install("requirements.txt", written(tmp_path, "anything"), tmp_path / "packages")
 
 
-def test_a_package_that_nobody_has(tmp_path: Path) -> None:
+def test_a_package_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(InvalidProgram, match="pip: No matching distribution found for mptraining-test-nothing"):
         install("requirements.txt", written(tmp_path, "mptraining-test-nothing"), tmp_path / "packages")
 
@@ -181,13 +181,13 @@ def test_named_files_and_versions_of_the_image_count(
 )
 def test_only_what_its_text_says_is_kept(tmp_path: Path, line: str, is_kept: bool) -> None:
     (tmp_path / "r.txt").write_text(f"{line}\n")
-    assert (requirements.place(tmp_path, tmp_path / "r.txt", "numpy==2") is not None) == is_kept
+    assert (requirements.cache_path(tmp_path, tmp_path / "r.txt", "numpy==2") is not None) == is_kept
 
 
 def test_files_that_name_each_other_come_to_an_end(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("-r b.txt\n")
     (tmp_path / "b.txt").write_text("--requirement=a.txt\n")
-    assert requirements.place(tmp_path, tmp_path / "a.txt", "") is not None
+    assert requirements.cache_path(tmp_path, tmp_path / "a.txt", "") is not None
 
 
 def test_a_volume_that_takes_nothing_is_no_failure(
@@ -196,7 +196,7 @@ def test_a_volume_that_takes_nothing_is_no_failure(
     (tmp_path / "file").touch()
     assert not cached(source, tmp_path / "file", "mptraining-test-a")
     assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
-    assert "MPTRAINING_PACKAGES_CACHE: the packages could not be kept" in capfd.readouterr().err
+    assert "MPTRAINING_PACKAGES_CACHE: the packages could not be cached" in capfd.readouterr().err
 
 
 def test_another_worker_that_was_quicker_is_no_mishap(
@@ -204,6 +204,6 @@ def test_another_worker_that_was_quicker_is_no_mishap(
 ) -> None:
     assert not cached(source, tmp_path / "cache", "mptraining-test-a")
     (kept,) = (tmp_path / "cache").iterdir()
-    requirements.keep(tmp_path / "packages", kept)
+    requirements.save_to_cache(tmp_path / "packages", kept)
     assert [*(tmp_path / "cache").iterdir()] == [kept]
     assert capfd.readouterr().err == ""

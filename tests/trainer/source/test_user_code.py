@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.source.user_code import import_entry_point, raised
+from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
 WHERE = "spec.program.function.entryPoint"
 
@@ -30,7 +30,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()
     (tmp_path / "flowers" / "model.py").write_text(FLOWERS)
-    (tmp_path / "needy.py").write_text("import a_package_nobody_has\n")
+    (tmp_path / "needy.py").write_text("import a_package_that_does_not_exist\n")
     (tmp_path / "broken.py").write_text("def build(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -49,7 +49,7 @@ def test_a_function_by_its_name() -> None:
         ("flowers.modle:build", "Did you mean 'model'?"),
         ("flowers.model:biuld", "Did you mean 'build'?"),
         ("flowers.model:LAYERS", "expected a function"),
-        ("needy:build", "Add 'a_package_nobody_has' to source.requirements"),
+        ("needy:build", "Add 'a_package_that_does_not_exist' to source.requirements"),
         ("needy:build", "needy.py:1"),
         ("broken:build", "broken.py:1"),
     ],
@@ -72,7 +72,7 @@ def test_a_module_that_is_nowhere_is_looked_for_in_the_source_folder_alone(sourc
 def test_an_error_in_the_users_code_is_given_its_place() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         import_entry_point("flowers.model:fails", WHERE)()
-    said = raised("flowers.model:fails", caught.value)
+    said = describe_error("flowers.model:fails", caught.value)
     assert "flowers.model:fails raised ZeroDivisionError: division by zero" in said
     assert f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}" in said
 

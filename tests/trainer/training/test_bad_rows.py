@@ -133,7 +133,7 @@ def plain(
 ) -> list[np.ndarray]:
     """Weights of Keras' own `fit` over the same batches, pass by pass without some records; an empty batch is none."""
     keras = load(generation)
-    keras.forget()
+    keras.clear_session()
     keras.set_policy(policy)
     keras.set_seed(SEED)
     space: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def test_a_bad_record_costs_one_step_and_then_itself_alone(
     assert done.quarantine == {("run-00000-of-00001.tfrecord", BAD)}
     text = done.notice("RecordExcluded") or ""
     assert text.startswith(f"step 8: record {BAD} of ")
-    assert "run-00000-of-00001.tfrecord is left out from here on" in text
+    assert "run-00000-of-00001.tfrecord is skipped from here on" in text
     expected = plain(keras, policy, poisoned, [BATCH_OF_BAD, {BAD}, {BAD}])
     # float16 rounds activations to 5e-4; sums over replicas are added in another order.
     assert differ(done, expected) < (3e-3 if policy == "mixed_float16" else 2e-6)

@@ -1,4 +1,4 @@
-"""Where the files of callbacks go, and how a CSV file goes on after a restart."""
+"""Where the files of callbacks go, and how a CSV file continues after a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
-from mptraining_trainer.training.callback_files import CallbackFiles, kept_rows, split
+from mptraining_trainer.training.callback_files import CallbackFiles, rows_of_first_epochs, split_path
 from tests.fakes import Notices
 
 
@@ -32,12 +32,12 @@ from tests.fakes import Notices
     ],
 )
 def test_a_path_is_split_where_it_is_whole(path: str, folder: str | None, below: str) -> None:
-    assert split(path) == (folder, below)
+    assert split_path(path) == (folder, below)
 
 
 def test_a_path_that_leads_out_is_refused() -> None:
     with pytest.raises(ValueError, match="leads out"):
-        split("../log.csv")
+        split_path("../log.csv")
 
 
 @given(
@@ -53,7 +53,7 @@ def test_the_rows_of_the_epochs_that_are_done_are_kept(rows: list[list[str]], ep
         writer.writerows([epoch, *row] for epoch, row in enumerate(rows[:count]))
         return text.getvalue()
 
-    assert kept_rows(written(len(rows)), separator, epochs) == written(min(epochs, len(rows)))
+    assert rows_of_first_epochs(written(len(rows)), separator, epochs) == written(min(epochs, len(rows)))
 
 
 class CSVLogger(SimpleNamespace):
@@ -101,13 +101,13 @@ def test_files_go_to_the_run_folder_and_where_a_whole_path_says(tmp_path: Path, 
     for board in boards:
         write(f"{board.log_dir}/train/events", "events")
     keeping.publish()
-    keeping.settle()
+    keeping.wait()
     expected = {"callbacks/log.csv": "epoch", "callbacks/models/1.keras": "first", "tensorboard/train/events": "events"}
     assert published(tmp_path) == expected
     assert (tmp_path / "elsewhere" / "train" / "events").read_text() == "events"
     write(log.filename, "epoch,loss")
     keeping.publish()
-    keeping.settle()
+    keeping.wait()
     assert published(tmp_path)["callbacks/log.csv"] == "epoch,loss"
 
 
@@ -123,7 +123,7 @@ def test_what_did_not_change_is_not_uploaded_again(
             write(log.filename, content)
         keeping.publish()
         # What is being published does not change beneath.
-        keeping.settle()
+        keeping.wait()
     assert len(sent) == 2
 
 
@@ -133,7 +133,7 @@ def test_others_than_the_chief_publish_nothing(tmp_path: Path, notices: Notices)
     keeping.redirect([log])
     write(log.filename, "epoch")
     keeping.publish()
-    keeping.settle()
+    keeping.wait()
     assert not (tmp_path / "run").exists()
 
 
@@ -152,7 +152,7 @@ def test_storage_that_does_not_answer_ends_no_training(
     write(log.filename, "epoch")
     for _ in range(3):
         keeping.publish()
-    keeping.settle()
+    keeping.wait()
     assert answers == []
     (notice,) = notices
     assert notice.startswith("Warning CallbackFileNotPublished: ")
@@ -164,12 +164,12 @@ def test_an_attempt_that_was_superseded_publishes_nothing(tmp_path: Path, notice
 
     log = CSVLogger(filename="log.csv")
     keeping = files(tmp_path, notices)
-    keeping.check = superseded
+    keeping.check_fence = superseded
     keeping.redirect([log])
     write(log.filename, "epoch")
     keeping.publish()
     with pytest.raises(Superseded):
-        keeping.settle()
+        keeping.wait()
     assert not (tmp_path / "run").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_logger_goes_on_with_its_file(
     log: Any = CSVLogger(filename="log.csv", sep=",", append=append)
     keeping = files(tmp_path, notices)
     keeping.redirect([log])
-    keeping.bring_back(log, epochs)
+    keeping.restore_csv_log(log, epochs)
     there = Path(log.filename)
     assert (there.read_bytes().decode() if there.exists() else None) == content
     assert log.append == (content is not None)

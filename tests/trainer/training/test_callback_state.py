@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.training.keras_callbacks import methods, packed, unpacked
+from mptraining_trainer.training.keras_callbacks import pack_state, state_methods, unpack_state
 
 leaves = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text()
 states = st.recursive(
@@ -22,9 +22,9 @@ states = st.recursive(
 
 @given(states)
 def test_json_values_come_back_as_they_were(state: Any) -> None:
-    value, arrays = packed(state)
+    value, arrays = pack_state(state)
     assert arrays == []
-    assert unpacked(json.loads(json.dumps(value, allow_nan=False)), arrays) == state
+    assert unpack_state(json.loads(json.dumps(value, allow_nan=False)), arrays) == state
 
 
 def test_arrays_tensors_and_nan_come_back() -> None:
@@ -34,8 +34,8 @@ def test_arrays_tensors_and_nan_come_back() -> None:
         "d": (1, math.nan),
         "e": np.bool_(True),
     }
-    value, arrays = packed(state)
-    back = unpacked(json.loads(json.dumps(value, allow_nan=False)), arrays)
+    value, arrays = pack_state(state)
+    back = unpack_state(json.loads(json.dumps(value, allow_nan=False)), arrays)
     assert (back["a"][0].dtype, back["a"][0].tolist()) == (np.float16, [1, 2])
     assert (back["a"][1]["b"], back["c"].tolist(), back["e"]) == (3, [[1.5]], True)
     assert back["d"][0] == 1
@@ -48,7 +48,7 @@ def test_arrays_tensors_and_nan_come_back() -> None:
 )
 def test_anything_else_is_named(state: Any, place: str) -> None:
     with pytest.raises(TypeError) as raised:
-        packed(state)
+        pack_state(state)
     assert place in str(raised.value)
 
 
@@ -59,5 +59,5 @@ def test_which_methods_declare_it() -> None:
 
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
-    assert methods(Lightning()) == ("state_dict", "load_state_dict")
-    assert methods(object()) is None
+    assert state_methods(Lightning()) == ("state_dict", "load_state_dict")
+    assert state_methods(object()) is None

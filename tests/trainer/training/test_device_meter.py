@@ -1,4 +1,4 @@
-"""What is said of GPUs: by TensorFlow's allocator and by NVML, of which a fake stands in for the hardware."""
+"""Device metrics from TensorFlow's allocator and from a fake NVML."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_device_that_the_allocator_does_not_know_is_left_out() -> None:
     assert "device_memory_peak_bytes" not in read(Nvml(), memory_info=unknown)
 
 
-def test_a_cpu_job_asks_nobody() -> None:
+def test_a_cpu_job_reads_no_metrics() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Every record once in every epoch and in the same order, whoever reads it and wherever reading began.
+"""Every record once in every epoch and in the same order, for any number of readers and any first position.
 
 From real files, through the index, by streams, as the trainer's input cuts them; without TensorFlow's pipeline.
 """
@@ -19,7 +19,7 @@ from mptraining_records.reading.order import Order, Position
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.tfrecord import framing
-from mptraining_trainer.data.batching import Batching, Share, rows, training_pieces
+from mptraining_trainer.data.batching import Batching, Share, split_at_rows, training_pieces
 
 EPOCHS = 2
 
@@ -106,7 +106,7 @@ def _read(
     pieces = itertools.takewhile(
         lambda piece: piece.epoch < begin.epoch + EPOCHS, training_pieces(order, batching, begin, share)
     )
-    units = (unit for piece in pieces for unit in rows(piece, order.row_size if order.shuffle else None))
+    units = (unit for piece in pieces for unit in split_at_rows(piece, order.row_size if order.shuffle else None))
     stream = RecordStream(reader, units, read_ahead=read_ahead, first=batch)
     found: list[int] = []
     while taken := stream.take(batch):

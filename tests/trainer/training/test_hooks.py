@@ -48,7 +48,7 @@ def program(callbacks, momentum=0.9):
                 loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), callbacks=callbacks)
 
 def telling():
-    def epoch_begins(epoch, logs):
+    def is_epoch_start(epoch, logs):
         TOLD.append(("epoch begins", epoch, sorted(logs)))
 
     def batch_ends(batch, logs):
@@ -152,7 +152,7 @@ def test_a_schedule_and_a_callback_that_sets_the_rate_disagree(train: Train) -> 
     refused = train("scheduled")
     assert refused.outcome == outcomes.INVALID_PROGRAM
     assert "LearningRateScheduler sets the learning rate, and the optimizer's is a schedule" in refused.finished.message
-    assert not Path(refused.folder, "job.json").exists(), "mended, the job may run in this folder"
+    assert not Path(refused.folder, "job.json").exists(), "fixed, the job may run in this folder"
 
 
 def test_an_error_in_a_callback_is_one_line_with_its_place(train: Train, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_resume_is_exact_with_everything_they_remember(train: Train, generatio
 
 
 def test_without_what_they_remember_it_would_be_another_training(train: Train) -> None:
-    """Shows that the test above notices it: the learning rate and what EarlyStopping waited for begin anew."""
+    """Shows that the test above notices it: the learning rate and what EarlyStopping waited for are reset."""
     cut = train("remembering", **until(EPOCH + 2))
     (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH + 2}/state.json")
     kept = json.loads(state.read_text())
@@ -242,11 +242,11 @@ def test_a_way_back_begins_with_what_they_remembered_in_its_checkpoint(train: Tr
     assert [row[:2] for row in back.read("callbacks/log.csv").decode().splitlines()[1:]] == ["0,", "1,", "2,", "3,"]
 
 
-def test_without_a_checkpoint_they_begin_anew_and_trials_do_not_call_them(
+def test_without_a_checkpoint_they_start_again_and_trials_do_not_call_them(
     train: Train, data_with: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "float32")
+    monkeypatch.setattr(policy_trials, "choose_policy", lambda trials: "float32")
     once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
     done = train("telling", **once, **data_with(np.inf))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message

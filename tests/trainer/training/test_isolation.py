@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_trainer.training.bad_rows import Keep, Tried, isolated
+from mptraining_trainer.training.bad_rows import IsGood, Keep, isolate_bad_rows
 
 
 def owner(row: int, rows: int, replicas: int, workers: int) -> tuple[int, int]:
@@ -16,7 +16,7 @@ def owner(row: int, rows: int, replicas: int, workers: int) -> tuple[int, int]:
     return (row % workers) * (replicas // workers) + row // workers // size, row // workers % size
 
 
-def batch(bad: set[int], rows: int, replicas: int = 1, workers: int = 1, *, alone: bool = True) -> Tried:
+def batch(bad: set[int], rows: int, replicas: int = 1, workers: int = 1, *, alone: bool = True) -> IsGood:
     """With `alone` False a bad row shows itself only beside others, as a huge value does to a variance."""
 
     def is_good(keep: Keep, filler: int) -> bool:
@@ -37,7 +37,7 @@ def test_every_bad_row_is_found_and_no_other(data: st.DataObject) -> None:
     size = data.draw(st.integers(3, 40))
     rows = replicas * size
     bad = data.draw(st.sets(st.integers(0, rows - 1), min_size=1, max_size=2))
-    found = isolated(rows, batch(bad, rows, replicas, workers), replicas=replicas, workers=workers, most=4)
+    found = isolate_bad_rows(rows, batch(bad, rows, replicas, workers), replicas=replicas, workers=workers, max_rows=4)
     assert found is None or found == sorted(bad)
     if size > 4:
         assert found == sorted(bad), "one of the four rows that fill is good on every replica"
@@ -47,20 +47,21 @@ def test_every_bad_row_is_found_and_no_other(data: st.DataObject) -> None:
 def test_a_row_that_is_bad_only_beside_others_is_the_odd_one(row: int, layout: tuple[int, int]) -> None:
     replicas, workers = layout
     tried = batch({row}, 32, replicas, workers, alone=False)
-    assert isolated(32, tried, replicas=replicas, workers=workers, most=4) == [row]
+    assert isolate_bad_rows(32, tried, replicas=replicas, workers=workers, max_rows=4) == [row]
 
 
 @pytest.mark.parametrize("row", [0, 1])
 def test_of_two_rows_that_only_disagree_none_is_blamed(row: int) -> None:
-    assert isolated(2, batch({row}, 2, alone=False), replicas=1, workers=1, most=2) is None
-    assert isolated(2, batch({row}, 2), replicas=1, workers=1, most=2) == [row]
+    assert isolate_bad_rows(2, batch({row}, 2, alone=False), replicas=1, workers=1, max_rows=2) is None
+    assert isolate_bad_rows(2, batch({row}, 2), replicas=1, workers=1, max_rows=2) == [row]
 
 
 def test_what_no_row_explains_is_told_from_it() -> None:
-    assert isolated(32, lambda keep, filler: False, replicas=1, workers=1, most=4) is None
-    assert isolated(32, lambda keep, filler: int(keep.sum()) < 32, replicas=1, workers=1, most=4) is None, "the sum"
-    assert isolated(32, batch(set(range(16)), 32), replicas=1, workers=1, most=4) is None, "too many"
-    assert isolated(1, lambda keep, filler: False, replicas=1, workers=1, most=1) == [0]
+    assert isolate_bad_rows(32, lambda keep, filler: False, replicas=1, workers=1, max_rows=4) is None
+    of_the_sum = isolate_bad_rows(32, lambda keep, filler: int(keep.sum()) < 32, replicas=1, workers=1, max_rows=4)
+    assert of_the_sum is None
+    assert isolate_bad_rows(32, batch(set(range(16)), 32), replicas=1, workers=1, max_rows=4) is None, "too many"
+    assert isolate_bad_rows(1, lambda keep, filler: False, replicas=1, workers=1, max_rows=1) == [0]
 
 
 def test_it_takes_few_trials() -> None:
@@ -72,5 +73,5 @@ def test_it_takes_few_trials() -> None:
         count += 1
         return good(keep, filler)
 
-    assert isolated(4096, counting, replicas=1, workers=1, most=8) == [77, 1234]
+    assert isolate_bad_rows(4096, counting, replicas=1, workers=1, max_rows=8) == [77, 1234]
     assert count <= 2 * 2 * 12 + 2

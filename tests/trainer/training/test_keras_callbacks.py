@@ -135,7 +135,7 @@ def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 def plain(generation: str, folder: Path, name: str = "recording", **arguments: Any) -> list[Any]:
     """What Keras' own `fit` over the same batches tells."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
-    keras.forget()
+    keras.clear_session()
     keras.set_seed(7)
     space: dict[str, Any] = {}
     exec(PROGRAM.format(package="tf_keras" if keras.legacy else "keras"), space)

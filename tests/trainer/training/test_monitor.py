@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_trainer.training.best_weights import Mode, Monitor, known, mode_of, monitor
+from mptraining_trainer.training.best_weights import Mode, Monitor, log_names, mode_of, monitor
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_what_keras_says_of_a_metric_goes_before_its_name() -> None:
 def test_the_best_is_the_first_of_the_finite_extremes(mode: Mode, values: list[float]) -> None:
     watched, best = Monitor("loss", mode), None
     for value in values:
-        if watched.better(value, best):
+        if watched.is_better(value, best):
             best = value
     finite = [value for value in values if math.isfinite(value)]
     assert best == ((min if mode == "min" else max)(finite) if finite else None)
 
 
 def test_an_unknown_metric_is_named_with_those_there_are() -> None:
-    assert known(["accuracy", "loss"], validated=True) == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert log_names(["accuracy", "loss"], validated=True) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     with pytest.raises(InvalidSpec) as raised:
         monitor("val_acuracy", {"accuracy": None}, validated=True, where="spec.export.monitor")
     assert str(raised.value) == (
@@ -54,6 +54,6 @@ def test_an_unknown_metric_is_named_with_those_there_are() -> None:
         monitor("val_loss", {"accuracy": None}, validated=False, where="spec.export.monitor")
 
 
-def test_a_metric_that_nobody_knows_is_taken_to_go_down_and_not_for_sure() -> None:
-    assert monitor("lift", {"lift": None}, validated=False, where="") == Monitor("lift", "min", sure=False)
+def test_an_unknown_metric_is_taken_to_go_down_and_marked_as_a_guess() -> None:
+    assert monitor("lift", {"lift": None}, validated=False, where="") == Monitor("lift", "min", is_mode_known=False)
     assert monitor("accuracy", {"accuracy": "up"}, validated=False, where="") == Monitor("accuracy", "max")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_trainer.training.nan_locator import finite, first_of
+from mptraining_trainer.training.nan_locator import first_non_finite, is_finite
 
 FINE: dict[str, list[tuple[int, bool]]] = {
     "weight": [(0, True)], "input": [(0, True)], "activation": [(3, True), (1, True)],
@@ -30,7 +30,7 @@ FINE: dict[str, list[tuple[int, bool]]] = {
 def test_by_kind_and_then_in_the_order_in_which_they_were_computed(
     change: dict[str, list[tuple[int, bool]]], expected: tuple[int, int] | None
 ) -> None:
-    assert first_of(FINE | change) == expected
+    assert first_non_finite(FINE | change) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_by_kind_and_then_in_the_order_in_which_they_were_computed(
     ],
 )
 def test_what_is_finite(value: object, expected: bool) -> None:
-    assert finite(value) is expected
+    assert is_finite(value) is expected

@@ -11,15 +11,15 @@ import pytest
 from mptraining_records.reading.order import Position
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
-from mptraining_trainer.training.non_finite import PERSISTENT, NonFiniteMonitor, persistent
+from mptraining_trainer.training.non_finite import PERSISTENT, NonFiniteMonitor, is_persistent
 
 FINE = Execution(
     applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10, metrics={},
-    loss_scale=None, skipped_steps=0, skipped_in_a_row=0, asked_to_stop=0, step_seconds=0.1, waited_seconds=None,
+    loss_scale=None, skipped_steps=0, skipped_in_a_row=0, stop_requests=0, step_seconds=0.1, waited_seconds=None,
 )  # fmt: skip
 HERE = Position(seed=0, epoch=0, examples=0, fingerprint="f")
 FLOAT32 = PrecisionState("float32", "float32")
-CHECKED = replace(FLOAT32, checked=True, until=40)
+CHECKED = replace(FLOAT32, checked=True, checked_until=40)
 FLOAT16 = PrecisionState("mixed_float16", "mixed_float16")
 
 
@@ -35,18 +35,18 @@ def position(steps: int) -> Position:
     return replace(HERE, examples=32 * steps)
 
 
-def incident(numbers: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> NonFinite | None:
+def incident(precision_state: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> NonFinite | None:
     """What ten steps up to `step` raise."""
     available = more.pop("available", ("float32",))
     try:
-        NonFiniteMonitor(numbers, available, Told(), **more).look(execution, step - 10, 10, position)
+        NonFiniteMonitor(precision_state, available, Told(), **more).check(execution, step - 10, 10, position)
     except NonFinite as found:
         return found
     return None
 
 
-def outcome(numbers: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> str | None:
-    found = incident(numbers, execution, step, **more)
+def outcome(precision_state: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> str | None:
+    found = incident(precision_state, execution, step, **more)
     return found and found.found
 
 
@@ -60,15 +60,15 @@ def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "change", "step", "expected"),
+    ("precision_state", "change", "step", "expected"),
     [
         (FLOAT32, {}, 50, None),
         (FLOAT32, {"loss": math.nan}, 50, "the loss is nan"),
         (FLOAT32, {"loss": math.inf}, 50, "the loss is inf"),
         (FLOAT32, {"finite_steps": 9, "gradient_norm": math.inf}, 50, "the norm of the gradients is infinite"),
         (FLOAT32, {"finite_steps": 3}, 50, "the norm of the gradients is infinite"),
-        (FLOAT32, {"broken": 1}, 50, "the weights are no longer finite"),
-        (CHECKED, {"broken": 1}, 50, "the weights are no longer finite"),
+        (FLOAT32, {"non_finite_workers": 1}, 50, "the weights are no longer finite"),
+        (CHECKED, {"non_finite_workers": 1}, 50, "the weights are no longer finite"),
         (CHECKED, {"gradient_norm": math.nan, "skipped_steps": 1, "skipped_in_a_row": 1}, 50, None),
         (CHECKED, {"skipped_steps": PERSISTENT, "skipped_in_a_row": PERSISTENT}, 50, "100 steps in a row"),
         (FLOAT16, {"loss_scale": 512.0, "skipped_steps": 120, "skipped_in_a_row": 120}, 50, None),
@@ -78,9 +78,9 @@ def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
     ],
 )
 def test_what_is_worth_a_way_back(
-    numbers: PrecisionState, change: dict[str, Any], step: int, expected: str | None
+    precision_state: PrecisionState, change: dict[str, Any], step: int, expected: str | None
 ) -> None:
-    found = outcome(numbers, replace(FINE, **change), step)
+    found = outcome(precision_state, replace(FINE, **change), step)
     assert found is None if expected is None else expected in (found or "")
 
 
@@ -93,18 +93,18 @@ def test_a_fixed_scale_that_is_too_high_is_a_divergence() -> None:
 
 def test_again_is_after_the_step_at_which_it_happened() -> None:
     bad = replace(FINE, skipped_steps=1, skipped_in_a_row=1)
-    numbers = PrecisionState("mixed_bfloat16", "mixed_bfloat16", checked=True, until=40)
+    precision_state = PrecisionState("mixed_bfloat16", "mixed_bfloat16", checked=True, checked_until=40)
     both = ("float32", "mixed_bfloat16")
-    assert outcome(numbers, bad, 40, available=both) is None
-    assert "again" in (outcome(numbers, bad, 41, available=both) or "")
+    assert outcome(precision_state, bad, 40, available=both) is None
+    assert "again" in (outcome(precision_state, bad, 41, available=both) or "")
     assert outcome(CHECKED, bad, 41, available=both) is None, "no safer policy: bad batches go on being left out"
 
 
 def test_executions_end_where_it_happened_and_looking_for_the_cause_goes_step_by_step() -> None:
     watch = NonFiniteMonitor(CHECKED, (), Told())
-    assert [watch.at_most(step, 16) for step in (0, 30, 39, 40, 41)] == [16, 10, 1, 16, 16]
-    assert NonFiniteMonitor(CHECKED, (), Told(), locate=True).at_most(0, 16) == 1
-    assert NonFiniteMonitor(FLOAT32, (), Told()).at_most(0, 16) == 16
+    assert [watch.limit_steps(step, 16) for step in (0, 30, 39, 40, 41)] == [16, 10, 1, 16, 16]
+    assert NonFiniteMonitor(CHECKED, (), Told(), locate=True).limit_steps(0, 16) == 1
+    assert NonFiniteMonitor(FLOAT32, (), Told()).limit_steps(0, 16) == 16
 
 
 def test_looking_for_the_cause_ends_with_the_first_bad_step_or_where_it_ought_to_have_been() -> None:
@@ -130,17 +130,17 @@ def test_steps_that_were_skipped_before_this_session_do_not_count() -> None:
     ],
 )
 def test_when_leaving_out_has_become_the_rule(skipped: int, steps: int, in_a_row: int, expected: bool) -> None:
-    assert persistent(skipped=skipped, steps=steps, in_a_row=in_a_row) is expected
+    assert is_persistent(skipped=skipped, steps=steps, in_a_row=in_a_row) is expected
 
 
 def test_a_batch_that_is_left_out_is_told_once_and_frequent_overflow_too() -> None:
     told = Told()
     watch = NonFiniteMonitor(CHECKED, (), told)
     for count in (1, 2, 3):
-        watch.look(replace(FINE, skipped_steps=count), 50, 10, position)
+        watch.check(replace(FINE, skipped_steps=count), 50, 10, position)
     assert told.topics == ["BatchLeftOut"]
     told = Told()
     watch = NonFiniteMonitor(FLOAT16, (), told)
     for tens in range(1, 11):
-        watch.look(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)
+        watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)
     assert told.topics == ["StepsSkipped"]

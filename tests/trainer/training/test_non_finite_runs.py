@@ -182,7 +182,7 @@ def test_a_batch_that_makes_nan_is_left_out_and_nothing_else_changes(start: Star
     assert len(done.all(events.Started)) == 1
 
 
-def test_without_a_checkpoint_training_begins_anew(start: Start) -> None:
+def test_without_a_checkpoint_training_starts_again(start: Start) -> None:
     done = start("poisoned", poisoned={25: np.inf}, every=100)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(2, 0, "float32")]
@@ -191,7 +191,7 @@ def test_without_a_checkpoint_training_begins_anew(start: Start) -> None:
 
 
 def test_what_was_found_out_survives_a_restart(start: Start) -> None:
-    """The attempt after it goes on looking at every update, as the undisturbed run does."""
+    """The next attempt continues to check every update, as the undisturbed run does."""
     poisoned = {POISONED: np.nan, 250: np.nan}
     whole = start("whole", poisoned=poisoned)
     start("parts", poisoned=poisoned, epochs=None, totalSteps=10)
@@ -267,7 +267,7 @@ def test_fail_names_the_weight_that_an_update_made_infinite(start: Start) -> Non
 
 def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "native_bfloat16", lambda: True)
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: "mixed_bfloat16")
+    monkeypatch.setattr(policy_trials, "choose_policy", lambda trials: "mixed_bfloat16")
     measured = start("measured", policy="Measure", epochs=None, totalSteps=10)
     assert measured.outcome == outcomes.SUCCEEDED, measured.message
     trials = measured.all(events.Started)[0].measured
@@ -278,7 +278,9 @@ def test_measure_begins_as_if_its_choice_had_been_written(start: Start, monkeypa
     assert "Measured" in measured.topics
     assert same(measured, start("told", policy="mixed_bfloat16", epochs=None, totalSteps=10))
 
-    monkeypatch.setattr(policy_trials, "chosen", lambda trials: pytest.fail("an attempt that resumes measures nothing"))
+    monkeypatch.setattr(
+        policy_trials, "choose_policy", lambda trials: pytest.fail("an attempt that resumes measures nothing")
+    )
     rest = start("measured", policy="Measure")
     assert (rest.all(events.Started)[0].precision, "Measured" in rest.topics) == ("mixed_bfloat16", False)
     assert rest.result.measured == trials

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.events import Trial
-from mptraining_trainer.training.policy_trials import chosen, in_words, judged
+from mptraining_trainer.training.policy_trials import choose_policy, describe_trials, evaluate_trial
 
-FLOAT32 = judged("float32", 0.010, [2.0, 1.0], [2.0, 1.0])
+FLOAT32 = evaluate_trial("float32", 0.010, [2.0, 1.0], [2.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ FLOAT32 = judged("float32", 0.010, [2.0, 1.0], [2.0, 1.0])
     ],
 )
 def test_the_fastest_that_agrees(seconds: float, losses: list[float], expected: str) -> None:
-    trial = judged("mixed_bfloat16", seconds, losses, [2.0, 1.0])
-    assert chosen([FLOAT32, trial]) == expected
+    trial = evaluate_trial("mixed_bfloat16", seconds, losses, [2.0, 1.0])
+    assert choose_policy([FLOAT32, trial]) == expected
     # What is recorded must be writable as JSON, whatever the loss was.
     assert Trial.read(trial.to_json()) == trial
 
 
 def test_a_step_that_loss_scaling_left_out_is_compared_with_none() -> None:
     """Two steps skipped, then the losses that float32 had at first: the weights were those it began with."""
-    assert judged("mixed_float16", 0.005, [2.0, 1.0], [2.0, 1.0, 0.5, 0.25]).agrees
+    assert evaluate_trial("mixed_float16", 0.005, [2.0, 1.0], [2.0, 1.0, 0.5, 0.25]).agrees
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.booleans()), max_size=2))
@@ -45,15 +45,15 @@ def test_nothing_slower_than_float32_is_taken_nor_what_disagrees(others: list[tu
         Trial(policy=name, step_seconds=seconds, loss=1.0, agrees=agrees)
         for name, (seconds, agrees) in zip(names, others, strict=False)
     ]
-    taken = next(trial for trial in [FLOAT32, *trials] if trial.policy == chosen([FLOAT32, *trials]))
+    taken = next(trial for trial in [FLOAT32, *trials] if trial.policy == choose_policy([FLOAT32, *trials]))
     assert taken.agrees
     assert taken.step_seconds <= FLOAT32.step_seconds
     assert all(taken.step_seconds <= trial.step_seconds for trial in trials if trial.agrees) or taken is FLOAT32
 
 
 def test_the_evidence_in_words() -> None:
-    slow = judged("mixed_bfloat16", 0.005, [3.0], [2.0])
-    assert in_words([FLOAT32, slow]) == (
+    slow = evaluate_trial("mixed_bfloat16", 0.005, [3.0], [2.0])
+    assert describe_trials([FLOAT32, slow]) == (
         "float32 10 ms a step (loss 1.5), mixed_bfloat16 5 ms a step (loss 3, more than 5% from float32)"
     )
-    assert "nothing was timed" in in_words([])
+    assert "nothing was timed" in describe_trials([])

@@ -22,7 +22,7 @@ from mptraining_records.storage import storage
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.reporting.telemetry import Telemetry
-from mptraining_trainer.training.profiling import Profiling, pauses
+from mptraining_trainer.training.profiling import Profiling, profile_pauses
 from mptraining_trainer.worker import Worker
 
 
@@ -65,18 +65,18 @@ class Place:
         }
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
         identity = WorkerIdentity(index=index, hosts=("localhost:0", "localhost:1"), attempt=2, incarnation="a")
-        self.folder, self._stream, self.ends = folder, io.StringIO(), ExitStack()
+        self.folder, self._stream, self.exit_stack = folder, io.StringIO(), ExitStack()
         telemetry = Telemetry(identity, None, stream=self._stream)
-        self.worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 10.0, self.ends)
+        self.worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 10.0, self.exit_stack)
 
-    def course(self, recorder: Recorder, executions: Sequence[int], begin: int = 0) -> None:
+    def train(self, recorder: Recorder, executions: Sequence[int], begin: int = 0) -> None:
         """Training that executes so many steps at a time, to its end."""
         profiling, step = Profiling(self.worker, recorder), begin
         for steps in executions:
-            profiling.before(step)
-            with profiling.step(step):
+            profiling.before_execution(step)
+            with profiling.trace_execution(step):
                 step += steps
-            profiling.after(step)
+            profiling.after_execution(step)
         profiling.finish(step)
 
     def notices(self) -> list[tuple[str, str]]:
@@ -89,20 +89,20 @@ class Place:
 
 def test_the_range_is_recorded_and_published_with_its_place(tmp_path: Path) -> None:
     recorder, place = Recorder(), Place(str(tmp_path), 3, 6)
-    place.course(recorder, [2, 2, 2, 1])
+    place.train(recorder, [2, 2, 2, 1])
     assert recorder.said == ["start", 3, 5, "stop"], "an execution is marked with the first of its steps"
     assert place.recorded() == ["/tensorboard/plugins/profile/2-steps-3-6/worker-0.xplane.pb"]
     ((topic, message),) = place.notices()
     assert topic == "Profiled"
     assert message == (
         f"steps 3 to 6 are in {tmp_path}/tensorboard/plugins/profile/2-steps-3-6/worker-0.xplane.pb; "
-        f"look with: tensorboard --logdir {tmp_path}/tensorboard"
+        f"view with: tensorboard --logdir {tmp_path}/tensorboard"
     )
 
 
 def test_workers_recordings_lie_beside_each_other_in_a_bucket(bucket: str) -> None:
     for index in (0, 1):
-        Place(f"{bucket}/run", 1, 1, index=index).course(Recorder(), [1, 1])
+        Place(f"{bucket}/run", 1, 1, index=index).train(Recorder(), [1, 1])
     assert Place(f"{bucket}/run", 1, 1).recorded() == [
         f"/tensorboard/plugins/profile/2-steps-1-1/worker-{index}.xplane.pb" for index in (0, 1)
     ]
@@ -112,15 +112,15 @@ def test_workers_recordings_lie_beside_each_other_in_a_bucket(bucket: str) -> No
 def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, begin: int) -> None:
     """Wherever training begins and ends, and however many steps it fuses."""
     last = first + more
-    ends = Boundaries(total, 7, None, None, pauses=pauses(ProfileSteps(first_step=first, last_step=last)))
+    ends = Boundaries(total, 7, None, None, pauses=profile_pauses(ProfileSteps(first_step=first, last_step=last)))
     recorder, place = Recorder(writes=False), Place("unwritten", first, last)
     step, executions, marked = begin, [], {}
     while step < total:
-        steps = min(fused, ends.until_next(step))
+        steps = min(fused, ends.steps_until_next(step))
         marked[step + 1] = range(step + 1, step + steps + 1)
         executions.append(steps)
         step += steps
-    place.course(recorder, executions, begin)
+    place.train(recorder, executions, begin)
     inside = [one for mark in recorder.said if isinstance(mark, int) for one in marked[mark]]
     assert inside == list(range(max(1, first, begin + 1), min(max(1, last), total) + 1))
     assert (recorder.said.count("start"), recorder.said.count("stop")) == ((1, 1) if inside else (0, 0))
@@ -128,13 +128,13 @@ def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, b
 
 def test_training_that_ends_before_the_range_says_so(tmp_path: Path) -> None:
     place = Place(str(tmp_path), 10, 12)
-    place.course(Recorder(), [5])
+    place.train(Recorder(), [5])
     assert place.notices() == [("NotProfiled", "no step is recorded: training was over before step 10")]
 
 
 def test_a_resume_behind_the_range_says_nothing(tmp_path: Path) -> None:
     place = Place(str(tmp_path), 10, 12)
-    place.course(Recorder(), [5], begin=12)
+    place.train(Recorder(), [5], begin=12)
     assert place.notices() == []
 
 
@@ -150,7 +150,7 @@ def test_trouble_with_the_profiler_is_said_once_and_training_goes_on(
     recorder: Recorder, why: str, tmp_path: Path
 ) -> None:
     place = Place(str(tmp_path), 2, 4)
-    place.course(recorder, [1] * 8)
+    place.train(recorder, [1] * 8)
     ((topic, message),) = place.notices()
     assert topic == "NotProfiled"
     assert message.startswith(f"no step is recorded: {why}")
@@ -159,13 +159,13 @@ def test_trouble_with_the_profiler_is_said_once_and_training_goes_on(
 def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     place = Place(str(tmp_path / "file"), 1, 1)
-    place.course(Recorder(), [1])
+    place.train(Recorder(), [1])
     ((topic, _),) = place.notices()
     assert topic == "NotProfiled"
 
 
 def test_a_run_that_ends_in_mid_range_drops_the_recording(tmp_path: Path) -> None:
     recorder, place = Recorder(), Place(str(tmp_path), 1, 9)
-    Profiling(place.worker, recorder).before(0)
-    place.ends.close()
+    Profiling(place.worker, recorder).before_execution(0)
+    place.exit_stack.close()
     assert recorder.said == ["start", "drop"]

@@ -1,4 +1,4 @@
-"""Whether a step is compiled, and what is said where it cannot be."""
+"""Whether a step is compiled, and the notice if it cannot be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.training.build import compiles, leave_out
+from mptraining_trainer.training.build import can_compile, must_disable_xla
 
 
 def job(wanted: str, replicas: int) -> ResolvedJob:
@@ -49,18 +49,18 @@ def test_a_step_is_compiled_where_it_can_be(
     keras: Keras, wanted: str, synchronized: bool, replicas: int, compiled: bool
 ) -> None:
     said: list[tuple[str, str]] = []
-    found = compiles(
+    found = can_compile(
         job(wanted, replicas), keras, model(keras, synchronized=synchronized), lambda *words: said.append(words)
     )
     assert found == compiled
-    aloud = wanted == "Auto" and not compiled
+    is_reported = wanted == "Auto" and not compiled
     expected = "XLA is off: synchronized BatchNormalization (norm) cannot be compiled"
-    assert said == ([("NotCompiled", expected)] if aloud else [])
+    assert said == ([("NotCompiled", expected)] if is_reported else [])
 
 
 def test_asking_for_what_cannot_be_compiled_is_refused_with_the_layer(keras: Keras) -> None:
     with pytest.raises(InvalidProgram, match=r"spec.jitCompile: 'Always' .*\(norm\) on 4 replicas\. Set jitCompile"):
-        compiles(job("Always", 4), keras, model(keras, synchronized=True), lambda *words: None)
+        can_compile(job("Always", 4), keras, model(keras, synchronized=True), lambda *words: None)
 
 
 SAID = """Failed getting HLO text: 'Detected unsupported operations when trying to compile graph __inference_f_1546[] on
@@ -70,12 +70,12 @@ EagerPyFunc}}){{node EagerPyFunc}}"""
 
 def test_an_operation_that_xla_lacks_is_named() -> None:
     said: list[tuple[str, str]] = []
-    assert leave_out(job("Auto", 1), SAID, lambda *words: said.append(words))
+    assert must_disable_xla(job("Auto", 1), SAID, lambda *words: said.append(words))
     assert said == [("NotCompiled", "XLA is off: it has no kernel for EagerPyFunc")]
     with pytest.raises(InvalidProgram, match=r"spec.jitCompile: 'Always' with .* no kernel for: EagerPyFunc"):
-        leave_out(job("Always", 1), SAID, lambda *words: said.append(words))
+        must_disable_xla(job("Always", 1), SAID, lambda *words: said.append(words))
 
 
 @pytest.mark.parametrize("said", [None, "Out of memory"])
 def test_other_trouble_is_left_to_the_first_step(said: str | None) -> None:
-    assert not leave_out(job("Auto", 1), said, lambda *_: pytest.fail("nothing to say"))
+    assert not must_disable_xla(job("Auto", 1), said, lambda *_: pytest.fail("nothing to say"))

@@ -12,7 +12,7 @@ import numpy as np
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards, sources
 from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
-from mptraining_records.reading.order import hashed, key
+from mptraining_records.reading.order import key, splitmix64
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example, manifest
 from mptraining_records.tfrecord.manifest import Manifest
@@ -65,7 +65,7 @@ def convert(
     if not overwrite:
         _refuse_present(destination, names, arguments)
     with ExitStack() as stack:
-        opened = stack.enter_context(sources.opened(source, label=label, image_size=image_size))
+        opened = stack.enter_context(sources.open_source(source, label=label, image_size=image_size))
         _report(opened.notices, notice)
         folder = stack.enter_context(_temporary_folder(destination))
         outputs = [_output(destination, split, arguments) for split in names]
@@ -100,7 +100,7 @@ def convert(
         for each in manifests:
             manifest.save(destination, each)
         for output in outputs:
-            output.done()
+            output.delete_marker()
     return manifests
 
 
@@ -120,7 +120,7 @@ def _write(
 ) -> None:
     split_key = key(seed)
     for number, row in enumerate(source.rows()):
-        drawn = int(hashed(split_key, np.array([number], np.uint64))[0]) if len(writers) > 1 else 0
+        drawn = int(splitmix64(split_key, np.array([number], np.uint64))[0]) if len(writers) > 1 else 0
         chosen = 1 if len(writers) > 1 and drawn < validation_fraction * 2**64 else 0
         writers[chosen].write(example.encode(row))
         if progress:
@@ -130,8 +130,8 @@ def _write(
 def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str, object]) -> None:
     """Raise InvalidData if a split exists, unless it is an unfinished one of this conversion."""
     for split in splits:
-        present = storage.matching(manifest.uri_of(destination, split)) + shards.published(destination, split)
-        unfinished = storage.is_remote(destination) and shards.is_same(destination, split, arguments)
+        present = storage.glob_or_empty(manifest.uri_of(destination, split)) + shards.list_published(destination, split)
+        unfinished = storage.is_remote(destination) and shards.is_resumable(destination, split, arguments)
         if present and not unfinished:
             raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
 

@@ -76,7 +76,7 @@ class Folder:
                 pool.shutdown(cancel_futures=True)
 
     def features(self) -> tuple[Feature, ...]:
-        image = features.images(_IMAGE, self._kinds, self._shapes)
+        image = features.image_feature(_IMAGE, self._kinds, self._shapes)
         return (image, Feature(name=self.label, dtype="int64")) if self.label else (image,)
 
 

@@ -42,14 +42,14 @@ class Shard:
 class ShardWriter:
     """Writes a stream of records to files of about `shard_bytes` in a local folder.
 
-    `finished` is called with each complete shard, and may move or delete its file.
+    `on_finished` is called with each complete shard, and may move or delete its file.
     """
 
-    def __init__(self, folder: Path, name: str, shard_bytes: int, finished: Callable[[Shard], None]) -> None:
+    def __init__(self, folder: Path, name: str, shard_bytes: int, on_finished: Callable[[Shard], None]) -> None:
         self._folder = folder
         self._name = name
         self._shard_bytes = shard_bytes
-        self._finished = finished
+        self._on_finished = on_finished
         self._file: BinaryIO | None = None
         self.shards: list[Shard] = []
 
@@ -74,10 +74,10 @@ class ShardWriter:
         shard.checksums.append(framing.footer_format.unpack(framed[-framing.FOOTER :])[0])
 
     def finish(self) -> None:
-        """Close the current shard and pass it to `finished`."""
+        """Close the current shard and pass it to `on_finished`."""
         if self._file is not None:
             self.close()
-            self._finished(self.shards[-1])
+            self._on_finished(self.shards[-1])
 
     def close(self) -> None:
         """Close the current file, which stays in the temporary folder."""
@@ -86,7 +86,7 @@ class ShardWriter:
             self._file = None
 
 
-def name_of(split: str, number: int, total: int) -> str:
+def shard_file_name(split: str, number: int, total: int) -> str:
     """Return `train-00000-of-00004.tfrecord`; the final name contains the number of all shards."""
     return f"{split}-{number:05}-of-{total:05}.tfrecord"
 
@@ -111,30 +111,30 @@ class ShardFolder:
 
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
         """Rename all shards to their final names, and delete the split's other shards."""
-        names = [name_of(self._split, shard.number, len(shards)) for shard in shards]
+        names = [shard_file_name(self._split, shard.number, len(shards)) for shard in shards]
         for shard, name in zip(shards, names, strict=True):
             storage.move(shard.path, storage.join(self._destination, name))
-        for each in published(self._destination, self._split):
+        for each in list_published(self._destination, self._split):
             if each.name not in names:
                 storage.delete(each.uri)
         return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
 
-    def done(self) -> None:
+    def delete_marker(self) -> None:
         """Do nothing: there is no marker to delete."""
 
 
-def published(destination: str, split: str) -> list[StoredObject]:
+def list_published(destination: str, split: str) -> list[StoredObject]:
     """List the shards of a split with final names, for any total."""
-    return storage.matching(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
+    return storage.glob_or_empty(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
 
 
 # The maximum number of complete shards on the local disk, including those being uploaded.
-WAITING = 4
+MAX_PENDING_SHARDS = 4
 _FOLDER = ".unfinished"
 _THREADS = 8
 
 
-def is_same(destination: str, split: str, arguments: Mapping[str, object]) -> bool:
+def is_resumable(destination: str, split: str, arguments: Mapping[str, object]) -> bool:
     """Return whether `destination` has an unfinished conversion of this split with the same arguments."""
     try:
         return bool(json.loads(storage.read(_marker(destination, split))) == json.loads(json.dumps(arguments)))
@@ -152,7 +152,7 @@ class ShardUpload:
         self._destination = destination
         self._split = split
         self._arguments = arguments
-        self._slots = threading.Semaphore(WAITING)
+        self._slots = threading.Semaphore(MAX_PENDING_SHARDS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shards")
         self._uploads: list[Future[StoredObject]] = []
         self._existing: dict[int, list[StoredObject]] = defaultdict(list)
@@ -161,7 +161,7 @@ class ShardUpload:
         storage.write(_marker(self._destination, self._split), json.dumps(self._arguments).encode())
         for each in storage.list_objects(self._folder):
             self._existing[_shard_number(each.name.partition(".")[0])].append(each)
-        for each in published(self._destination, self._split):
+        for each in list_published(self._destination, self._split):
             self._existing[_shard_number(each.name.removeprefix(f"{self._split}-")[:5])].append(each)
         return self
 
@@ -169,9 +169,9 @@ class ShardUpload:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def send(self, shard: Shard) -> None:
-        """Start uploading a complete shard, whose file is then deleted; blocks while `WAITING` shards are pending.
+        """Start uploading a complete shard, whose file is then deleted.
 
-        Raises the error of an earlier upload.
+        Blocks while `MAX_PENDING_SHARDS` shards are pending. Raises the error of an earlier upload.
         """
         self._slots.acquire()
         for each in self._uploads:
@@ -187,14 +187,14 @@ class ShardUpload:
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
         """Copy all shards to their final names, write their sidecars, and delete the split's other shards."""
         self.wait()
-        names = [name_of(self._split, shard.number, len(shards)) for shard in shards]
+        names = [shard_file_name(self._split, shard.number, len(shards)) for shard in shards]
         list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
-        stale = [each.uri for each in published(self._destination, self._split) if each.name not in set(names)]
+        stale = [each.uri for each in list_published(self._destination, self._split) if each.name not in set(names)]
         list(self._pool.map(storage.delete, [*stale, *map(sidecar.uri_of, stale)]))
         storage.delete_prefix(self._folder)
         return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
 
-    def done(self) -> None:
+    def delete_marker(self) -> None:
         """Delete the marker of an unfinished conversion, after the manifest is written."""
         storage.delete(_marker(self._destination, self._split))
 

@@ -70,7 +70,7 @@ class Table:
     def _feature(self, name: str) -> Feature:
         kinds = self._kinds.get(name, {None})
         if None not in kinds:
-            return features.images(name, {kind for kind in kinds if kind}, self._shapes[name])
+            return features.image_feature(name, {kind for kind in kinds if kind}, self._shapes[name])
         shape = (self._lengths[name],) if name in self._lengths else ()
         return Feature(name=name, dtype=self._dtypes[name], shape=shape)
 
@@ -197,7 +197,7 @@ class Arrays:
                 uri,
                 f"arrays of unequal length: {found}" if found else "no array in it",
                 expected="one row of every array for each record",
-                next_step="Save each split to a file of its own" if found else "",
+                next_step="Save each split to a separate file" if found else "",
             )
         self.count = next(iter(lengths.values()))
         self.label = choose_label(uri, list(arrays), label)
@@ -277,7 +277,7 @@ class Source(Protocol):
 
 
 @contextmanager
-def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -> Iterator[Source]:
+def open_source(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -> Iterator[Source]:
     """Open the source at `uri`, local or remote; `image_size` is (height, width).
 
     Raises InvalidData if there is no source of a known kind.
@@ -290,7 +290,7 @@ def opened(uri: str, *, label: str | None, image_size: tuple[int, int] | None) -
             raise InvalidData(uri, "no such file or folder", expected=_KINDS)
         yield images.Folder(uri, label=label, size=image_size)
         return
-    with storage.at_hand(uri) as path:
+    with storage.as_local_file(uri) as path:
         if suffix == ".npz":
             yield Arrays(uri, path, label=label)
         else:

@@ -31,7 +31,7 @@ class BadRecords:
         with self._lock:
             return tuple(self._skipped.values())
 
-    def met(self, bad: BadRecord) -> None:
+    def add(self, bad: BadRecord) -> None:
         """Add a damaged record, unless it is listed already.
 
         Raises InvalidData if the policy is "Fail" or `max_skipped` is exceeded.

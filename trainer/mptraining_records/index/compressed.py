@@ -18,8 +18,7 @@ from typing import BinaryIO
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import scanner
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import local as storage_local
-from mptraining_records.storage import storage
+from mptraining_records.storage import local, storage
 from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
@@ -40,14 +39,14 @@ def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | No
     """
     path = _new_folder(folder or _process_folder()) / object.name
     damage = _expand(object, path, traffic or Traffic())
-    local = storage.stat(str(path))
-    if damage and not local.size:
+    expanded = storage.stat(str(path))
+    if damage and not expanded.size:
         raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {damage}")
-    shard = scanner.scan(object, expanded=local)
+    shard = scanner.scan(object, expanded=expanded)
     ends = [each.offset + each.length for each in shard.damaged]
-    if not damage or local.size in ends:
+    if not damage or expanded.size in ends:
         return shard
-    rest = BadRecord(object.uri, shard.count + len(ends), local.size, damage, 0)
+    rest = BadRecord(object.uri, shard.count + len(ends), expanded.size, damage, 0)
     return replace(shard, damaged=(*shard.damaged, rest))
 
 
@@ -55,7 +54,7 @@ def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
     """Write the expanded content to `path`; returns the cause of damage, or an empty string."""
     damage = ""
     try:
-        with storage_local.replacing(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
+        with local.atomic_write(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
             damage = _inflate(_pieces(object, traffic), file)
     except StorageUnavailable as problem:
         if problem.where != str(path):

@@ -94,14 +94,14 @@ def build(
     missing = {object.uri for object in remote} - known.keys()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="index") as pool:
         local = (object for object in objects if not storage.is_remote(object.uri))
-        known |= {shard.object.uri: shard for shard in pool.map(of_local, local)}
+        known |= {shard.object.uri: shard for shard in pool.map(index_local_file, local)}
     known |= remote_scan.scan_shared(
         objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
     shards = tuple(known[object.uri] for object in objects)
     policy = bad_records or BadRecords()
     for bad in (bad for shard in shards for bad in shard.damaged):
-        policy.met(bad)
+        policy.add(bad)
     if not any(shard.count for shard in shards):
         raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
     expanded = [shard.expanded for shard in shards if shard.expanded]
@@ -113,11 +113,11 @@ def build(
         )
     dataset = DatasetIndex(shards)
     if cache is not None:
-        cache.serve(dataset)
+        cache.set_dataset(dataset)
     return dataset
 
 
-def of_local(object: StoredObject) -> ShardIndex:
+def index_local_file(object: StoredObject) -> ShardIndex:
     """Return the index of a local file."""
     try:
         return scanner.scan(object)
@@ -149,7 +149,7 @@ State = Literal["written", "kept", "local", "compressed"]
 
 
 @dataclass(frozen=True)
-class Indexed:
+class IndexedShard:
     """One shard and its sidecar: `written` now, `kept` since it matches, or none for a `local` or `compressed` one."""
 
     shard: ShardIndex
@@ -160,7 +160,7 @@ class Indexed:
 class IndexReport:
     """Every shard that the patterns match, in the order of the URIs."""
 
-    shards: tuple[Indexed, ...]
+    shards: tuple[IndexedShard, ...]
 
     def count(self, state: State) -> int:
         """Return the number of shards in this state."""
@@ -195,13 +195,13 @@ def publish(
     objects = find(patterns)
     remote = [object for object in objects if storage.is_remote(object.uri)]
     existing = {} if force else sidecar.load_all(remote)
-    found = {uri: Indexed(shard, "kept") for uri, shard in existing.items()}
+    found = {uri: IndexedShard(shard, "kept") for uri, shard in existing.items()}
     for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
         if shard.expanded is None:
             sidecar.save(shard)
-        found[shard.object.uri] = Indexed(shard, "compressed" if shard.expanded else "written")
+        found[shard.object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "written")
     for object in objects:
         if object.uri not in found:
-            shard = of_local(object)
-            found[object.uri] = Indexed(shard, "compressed" if shard.expanded else "local")
+            shard = index_local_file(object)
+            found[object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "local")
     return IndexReport(tuple(found[object.uri] for object in objects))

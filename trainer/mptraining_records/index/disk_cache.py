@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 class DiskCache:
     """Caches byte ranges of remote shards in a new folder below `folder`. Thread-safe.
 
-    `full` is called with one line when the disk is full. Raises InvalidData or StorageUnavailable if the folder cannot
-    be created.
+    `on_full` is called with one line when the disk is full. Raises InvalidData or StorageUnavailable if the folder
+    cannot be created.
     """
 
-    def __init__(self, folder: Path, full: Callable[[str], None]) -> None:
-        self._on_full: Callable[[str], None] | None = full
+    def __init__(self, folder: Path, on_full: Callable[[str], None]) -> None:
+        self._on_full: Callable[[str], None] | None = on_full
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._complete: set[str] = set()
         self._dataset: DatasetIndex | None = None
         self._cached = np.zeros(0, bool)
-        with local.explained(folder):
+        with local.translate_errors(folder):
             self._folder = Path(tempfile.mkdtemp(prefix="mptraining-records-", dir=folder))
         self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -57,7 +57,7 @@ class DiskCache:
         if self._on_full is None:
             return False
         try:
-            with self._opened(uri) as file:
+            with self._open_file(uri) as file:
                 written = 0
                 # On a nearly full disk pwrite writes a part; only the next call fails.
                 while written < len(content):
@@ -68,27 +68,27 @@ class DiskCache:
             return False
         return True
 
-    def has_whole(self, uri: str) -> None:
+    def mark_complete(self, uri: str) -> None:
         """Record that all bytes of this object are written."""
         self._complete.add(uri)
 
-    def serve(self, dataset: DatasetIndex) -> None:
+    def set_dataset(self, dataset: DatasetIndex) -> None:
         """Start caching records of this data set; those of completely written objects are cached already."""
         self._dataset = dataset
         self._cached = np.zeros(dataset.count, bool)
         for shard, begin, end in zip(dataset.shards, dataset.starts[:-1], dataset.starts[1:], strict=True):
             self._cached[begin:end] = shard.object.uri in self._complete
 
-    def holds(self, numbers: Int64s) -> NDArray[np.bool_]:
+    def has_records(self, numbers: Int64s) -> NDArray[np.bool_]:
         """Return whether each of these records (shape [n]) is cached."""
-        held: NDArray[np.bool_] = self._cached[numbers]
-        return held
+        cached: NDArray[np.bool_] = self._cached[numbers]
+        return cached
 
-    def has(self, read: RangeRead) -> bool:
+    def has_range(self, read: RangeRead) -> bool:
         """Return whether all records of a range are cached."""
         return bool(self._cached[self._numbers(read)].all())
 
-    def keep(self, read: RangeRead, content: bytes | memoryview) -> None:
+    def write_range(self, read: RangeRead, content: bytes | memoryview) -> None:
         """Cache the bytes of a range with every record in them, also those in gaps between the requested ones."""
         if self.write(self._uri(read), read.start, content):
             assert self._dataset is not None
@@ -98,12 +98,12 @@ class DiskCache:
             count = int(np.searchsorted(ends, read.start + len(content), side="right"))
             self._cached[base + first : base + first + count] = True
 
-    def read(self, read: RangeRead) -> bytes | None:
+    def read_range(self, read: RangeRead) -> bytes | None:
         """Return the bytes of a range if all of its records are cached, else None."""
-        if not self.has(read):
+        if not self.has_range(read):
             return None
         try:
-            with self._opened(self._uri(read)) as file:
+            with self._open_file(self._uri(read)) as file:
                 content = os.pread(file, read.length, read.start)
         except OSError:
             return None
@@ -122,7 +122,7 @@ class DiskCache:
         return read.rows + int(self._dataset.starts[read.shard])
 
     @contextmanager
-    def _opened(self, uri: str) -> Iterator[int]:
+    def _open_file(self, uri: str) -> Iterator[int]:
         # A file is open only during one access, since a data set may have more shards than a process may open files.
         with self._lock:
             path = self._folder / str(self._files.setdefault(uri, len(self._files)))

@@ -35,25 +35,25 @@ class RangeRead:
 
 
 def range_reads(
-    shards: tuple[ShardIndex, ...], of: Int64s, rows: Int64s, places: Int64s, limits: Limits
+    shards: tuple[ShardIndex, ...], shard_numbers: Int64s, rows: Int64s, places: Int64s, limits: Limits
 ) -> list[RangeRead]:
-    """Return ranges that cover record `rows[i]` of shard `of[i]`, requested at `places[i]`, each record in one range.
+    """Return ranges that cover record `rows[i]` of shard `shard_numbers[i]`, requested at `places[i]`.
 
-    All three have shape [n]. The ranges are in the order of their first use.
+    All three have shape [n]. Each record is in one range. The ranges are in the order of their first use.
     """
     if not len(rows):
         return []
-    order = np.lexsort((rows, of))
-    of, rows, places = of[order], rows[order], places[order]
+    order = np.lexsort((rows, shard_numbers))
+    shard_numbers, rows, places = shard_numbers[order], rows[order], places[order]
     reads = []
-    for first, last in _runs(of):
-        shard = shards[of[first]]
+    for first, last in _runs(shard_numbers):
+        shard = shards[shard_numbers[first]]
         begins = shard.offsets[rows[first:last]]
         ends = begins + shard.lengths[rows[first:last]] + FOOTER
         for begin, end in _ranges(begins, ends, limits):
             reads.append(
                 RangeRead(
-                    shard=int(of[first]),
+                    shard=int(shard_numbers[first]),
                     start=int(begins[begin]),
                     length=int(ends[end - 1] - begins[begin]),
                     rows=rows[first + begin : first + end],
@@ -64,20 +64,20 @@ def range_reads(
     return reads
 
 
-def cut_by_bytes(sizes: Int64s, most: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of consecutive pieces of at most `most` bytes, or of one longer record."""
+def split_by_bytes(sizes: Int64s, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of consecutive pieces of at most `max_bytes` bytes, or of one longer record."""
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(sizes):
         before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
+        end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
         yield begin, end
         begin = end
 
 
-def _runs(of: Int64s) -> Iterator[tuple[int, int]]:
+def _runs(numbers: Int64s) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of each run of equal numbers."""
-    cuts = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     yield from itertools.pairwise(cuts)
 
 

@@ -62,7 +62,7 @@ def scan(
         if found is None:
             found = walk.finish()
             if is_cached and cache is not None:
-                cache.has_whole(object.uri)
+                cache.mark_complete(object.uri)
         yield found
 
 
@@ -76,7 +76,7 @@ def scan_shared(
     traffic: Traffic | None = None,
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], None] | None = None,
-    patience: float = _TIMEOUT_SECONDS,
+    timeout_seconds: float = _TIMEOUT_SECONDS,
 ) -> dict[str, ShardIndex]:
     """Return the index of every `missing` object by URI; scan and publish this worker's share, wait for the others'.
 
@@ -102,7 +102,7 @@ def scan_shared(
             published = _publish(shard, notice)
     left = [object for object in readable if object.uri not in found]
     if left and published:
-        found |= _wait_for(left, patience)
+        found |= _wait_for(left, timeout_seconds)
     left = [object for object in objects if object.uri not in found]
     return found | {shard.object.uri: shard for shard in scan(left, cache=cache, traffic=traffic, progress=progress)}
 
@@ -120,7 +120,7 @@ def _publish(shard: ShardIndex, notice: Callable[[str], None] | None) -> bool:
     return True
 
 
-def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, ShardIndex]:
+def _wait_for(objects: Sequence[StoredObject], timeout_seconds: float) -> dict[str, ShardIndex]:
     """Wait for the sidecars of these objects; returns those that other workers write in time."""
     found: dict[str, ShardIndex] = {}
 
@@ -137,7 +137,7 @@ def _wait_for(objects: Sequence[StoredObject], patience: float) -> dict[str, Sha
         largest = max(object.size for object in objects if object.uri not in found)
         polling = Retrying(
             wait=wait_fixed(_POLL_SECONDS),
-            stop=stop_after_delay(patience + largest / _MIN_BYTES_PER_SECOND),
+            stop=stop_after_delay(timeout_seconds + largest / _MIN_BYTES_PER_SECOND),
             retry=retry_if_result(is_waiting),
             retry_error_callback=lambda _: 0,
         )

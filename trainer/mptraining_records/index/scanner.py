@@ -42,27 +42,27 @@ def repaired_length(header: bytes) -> int | None:
     return int(length) ^ (int(bits) << 8 * int(byte))
 
 
-def first_header(content: NDArray[np.uint8], room: int) -> int | None:
+def first_header(content: NDArray[np.uint8], bytes_left: int) -> int | None:
     """Return the offset in `content` of the first header with a valid checksum whose record fits into the object.
 
-    `room` is the number of bytes from the beginning of `content` to the end of the object.
+    `bytes_left` is the number of bytes from the beginning of `content` to the end of the object.
     """
     places = len(content) - framing.HEADER + 1
     for begin in range(0, places, _PIECE):
         piece = content[begin : min(begin + _PIECE, places) + framing.HEADER - 1]
-        found = _headers(piece, room - begin)
+        found = _headers(piece, bytes_left - begin)
         if len(found):
             return begin + int(found[0])
     return None
 
 
-def _headers(content: NDArray[np.uint8], room: int) -> NDArray[np.int64]:
+def _headers(content: NDArray[np.uint8], bytes_left: int) -> NDArray[np.int64]:
     count = len(content) - framing.HEADER + 1
     # Overlapping views: element i is the number that begins at byte i.
     lengths: NDArray[np.uint64] = np.ndarray(count, "<u8", content, strides=(1,))
     stored: NDArray[np.uint32] = np.ndarray(count, "<u4", content, offset=8, strides=(1,))
-    places = np.flatnonzero(lengths <= np.uint64(max(0, room - framing.OVERHEAD)))
-    fitting = lengths[places].astype(np.int64) + places + framing.OVERHEAD <= room
+    places = np.flatnonzero(lengths <= np.uint64(max(0, bytes_left - framing.OVERHEAD)))
+    fitting = lengths[places].astype(np.int64) + places + framing.OVERHEAD <= bytes_left
     places = places[fitting]
     crcs = np.full(len(places), google_crc32c.value(bytes(8)), np.uint32)
     for byte, table in enumerate(_tables()):
@@ -90,7 +90,7 @@ Content = bytes | bytearray | memoryview | mmap.mmap
 # A frame found after damage must be confirmed, unless it is longer than this many bytes. If a file does not begin with
 # a record, the first one is searched within this many bytes.
 LOOKAHEAD = 64 << 20
-_KNOWN = 1 << 16
+_MAX_CACHED_CHECKSUMS = 1 << 16
 
 PAST_END = "its length leads past the end of the file"
 
@@ -109,6 +109,8 @@ class FrameWalk:
         self._check = check_payloads
         self._bad_payloads: list[BadRecord] = []
         self._damaged: list[BadRecord] = []
+        # Records of a data set often have equal lengths, and a look-up is cheaper than a CRC.
+        self._checksums_of_lengths: dict[int, int] = {}
         self._lengths = array("q")
         self._checksums = array("I")
         # Bytes fed so far; the last of them, kept from offset `_keep_from`; the number of bytes required to continue.
@@ -187,7 +189,7 @@ class FrameWalk:
     def _follow(self, window: Content, start: int) -> bool:
         """Follow valid frames; returns True at damage, False if more bytes are needed."""
         size, end, check = self.object.size, self._fed, self._check
-        at, length, known = self._at, self._length, _known_lengths
+        at, length, known = self._at, self._length, self._checksums_of_lengths
         unpack_header, unpack_footer = framing.header_format.unpack_from, framing.footer_format.unpack_from
         add_length, add_checksum = self._lengths.append, self._checksums.append
         view = np.frombuffer(window, np.uint8) if check else _EMPTY
@@ -200,7 +202,7 @@ class FrameWalk:
                     self._keep_from, self._required = at, at + HEADER
                     break
                 length, stored = unpack_header(window, at - start)
-                if known.get(length) != stored and not _is_valid_length(length, stored):
+                if known.get(length) != stored and not self._is_valid_length(length, stored):
                     return self._begin_damage(at, framing.BAD_LENGTH, bytes(window[at - start : at - start + HEADER]))
                 if at + OVERHEAD + length > size:
                     return self._begin_damage(at, framing.TRUNCATED, b"")
@@ -223,6 +225,14 @@ class FrameWalk:
             at, length = footer + FOOTER, None
         self._at, self._length = at, length
         return False
+
+    def _is_valid_length(self, length: int, stored: int) -> bool:
+        """Return whether `stored` is the checksum of this length, and store it for the next record of this length."""
+        if framing.masked_crc(struct.pack("<Q", length)) != stored:
+            return False
+        if len(self._checksums_of_lengths) < _MAX_CACHED_CHECKSUMS:
+            self._checksums_of_lengths[length] = stored
+        return True
 
     def _begin_damage(self, at: int, cause: str, header: bytes) -> bool:
         self._at, self._length, self._cause, self._search_from = at, None, cause, at + 1
@@ -279,17 +289,6 @@ class FrameWalk:
 
 
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
-# Checksums by length: records of a data set often have equal lengths, and a look-up is cheaper than a CRC.
-_known_lengths: dict[int, int] = {}
-
-
-def _is_valid_length(length: int, stored: int) -> bool:
-    """Return whether `stored` is the checksum of this length, and remember it."""
-    if framing.masked_crc(struct.pack("<Q", length)) != stored:
-        return False
-    if len(_known_lengths) < _KNOWN:
-        _known_lengths[length] = stored
-    return True
 
 
 def _is_confirmed(view: NDArray[np.uint8], begin: int, following: int) -> bool:
@@ -319,7 +318,7 @@ def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None]
     if not content.size:
         return
     if not storage.is_remote(content.uri):
-        with storage.mapped(content) as whole:
+        with storage.memory_map(content) as whole:
             walk.feed(whole)
         return
     for _, start, window in windows([content], Traffic()):

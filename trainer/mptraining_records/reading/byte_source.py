@@ -46,7 +46,7 @@ _MAX_BUFFER = 2 * RANGE
 _MAX_FREE = 4 << 20
 
 
-class Buffers:
+class BufferPool:
     """Pool of reusable buffers for ranges. Thread-safe.
 
     The kernel clears new memory page by page, and the allocator would retain some for each thread.
@@ -57,7 +57,7 @@ class Buffers:
         self._lock = threading.Lock()
         self.free_bytes = 0
 
-    def take(self, length: int) -> Buffer:
+    def acquire(self, length: int) -> Buffer:
         """Return a buffer of at least `length` bytes."""
         # Sizes are powers of two, so that ranges of similar length share buffers.
         size = max(_MIN_BUFFER, 1 << (length - 1).bit_length())
@@ -69,7 +69,7 @@ class Buffers:
         # The buffer is not cleared, since pages without a write take no memory.
         return np.empty(size, np.uint8)
 
-    def give(self, buffer: Buffer) -> None:
+    def release(self, buffer: Buffer) -> None:
         """Return a buffer to the pool."""
         with self._lock:
             if len(buffer) <= _MAX_BUFFER and self.free_bytes + len(buffer) <= _MAX_FREE:
@@ -77,7 +77,7 @@ class Buffers:
                 self._free[len(buffer)].append(buffer)
 
 
-class Loaded:
+class LoadedRange:
     """The records of one range, in the order of its rows."""
 
     def __init__(self, content: bytes | memoryview, shard: ShardIndex, read: RangeRead) -> None:
@@ -91,7 +91,7 @@ class Loaded:
             return
         array = np.frombuffer(content, np.uint8)
         crc = google_crc32c.value
-        stored = framing.unmasked(array, ends).tolist()
+        stored = framing.unmask_footers(array, ends).tolist()
         self.is_sound = [crc(array[place]) == checksum for place, checksum in zip(self._slices, stored, strict=True)]
 
     def payload(self, row: int) -> bytes | None:
@@ -124,7 +124,7 @@ class ShardBytes:
             return range_reads(self.dataset.shards, of, rows, places, LOCAL)
         if self.cache is None:
             return range_reads(self.dataset.shards, of, rows, places, REMOTE)
-        cached = self.cache.holds(numbers[places])
+        cached = self.cache.has_records(numbers[places])
         reads = [
             *range_reads(self.dataset.shards, of[cached], rows[cached], places[cached], LOCAL),
             *range_reads(self.dataset.shards, of[~cached], rows[~cached], places[~cached], REMOTE),
@@ -135,18 +135,18 @@ class ShardBytes:
         """Return whether the shard is in a bucket, cached on this machine or not."""
         return self._remote[read.shard]
 
-    def is_near(self, read: RangeRead) -> bool:
+    def is_local(self, read: RangeRead) -> bool:
         """Return whether these bytes are on this machine."""
-        return not self._remote[read.shard] or (self.cache is not None and self.cache.has(read))
+        return not self._remote[read.shard] or (self.cache is not None and self.cache.has_range(read))
 
-    def get(self, read: RangeRead, into: Buffer | None, *, anew: bool = False) -> bytes | memoryview:
-        """Read the bytes of one range; with `anew`, bypass the cache. Raises InvalidData and StorageUnavailable.
+    def get(self, read: RangeRead, into: Buffer | None, *, bypass_cache: bool = False) -> bytes | memoryview:
+        """Read the bytes of one range, from the disk cache unless `bypass_cache`.
 
-        Bytes from a bucket are written to `into`, if given.
+        Raises InvalidData and StorageUnavailable. Bytes from a bucket are written to `into`, if given.
         """
         object = self.dataset.shards[read.shard].readable
-        if self.cache is not None and not anew:
-            cached = self.cache.read(read)
+        if self.cache is not None and not bypass_cache:
+            cached = self.cache.read_range(read)
             if cached is not None:
                 return cached
         if not self._remote[read.shard]:
@@ -160,5 +160,5 @@ class ShardBytes:
             into=None if into is None else into.data[: read.length],
         )
         if self.cache is not None:
-            self.cache.keep(read, content)
+            self.cache.write_range(read, content)
         return content

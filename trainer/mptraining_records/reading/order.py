@@ -29,7 +29,7 @@ _ALL = 2**64 - 1
 def key(*numbers: int) -> UInt64s:
     """Return one key of shape [1] for a sequence of integers, each taken modulo 2^64."""
     result = 0
-    # This is `hashed` for single numbers; numpy takes ten times as long for those.
+    # This is `splitmix64` for single numbers; numpy takes ten times as long for those.
     for number in numbers:
         result = (result + (number + 1) * _STEP) & _ALL
         result = ((result ^ result >> 30) * _MIX[0]) & _ALL
@@ -38,7 +38,7 @@ def key(*numbers: int) -> UInt64s:
     return np.array([result], np.uint64)
 
 
-def hashed(keys: UInt64s, numbers: UInt64s) -> UInt64s:
+def splitmix64(keys: UInt64s, numbers: UInt64s) -> UInt64s:
     """Return element number `numbers` of the splitmix64 sequence that begins at `keys`; shapes broadcast.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with the
@@ -159,8 +159,8 @@ class Order:
 @functools.lru_cache(maxsize=4)
 def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, window: int) -> Int64s:
     """Return for each stream's window number `row` a permutation of 0 … length - 1; shape [streams, window]."""
-    keys = hashed(key(seed, epoch, _WINDOWS, row), np.arange(streams, dtype=np.uint64))
-    drawn = hashed(keys[:, None], np.arange(window, dtype=np.uint64)[None, :])
+    keys = splitmix64(key(seed, epoch, _WINDOWS, row), np.arange(streams, dtype=np.uint64))
+    drawn = splitmix64(keys[:, None], np.arange(window, dtype=np.uint64)[None, :])
     shorter, longer_streams = divmod(count, streams)
     length = shorter + (np.arange(streams) < longer_streams) - row * window
     drawn[np.arange(window)[None, :] >= length[:, None]] = np.iinfo(np.uint64).max
@@ -170,5 +170,5 @@ def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, windo
 @functools.lru_cache(maxsize=4)
 def _blocks(seed: int, epoch: int, blocks: int) -> Int64s:
     """Return a permutation of 0 … blocks - 1."""
-    drawn = hashed(key(seed, epoch, _BLOCKS), np.arange(blocks, dtype=np.uint64))
+    drawn = splitmix64(key(seed, epoch, _BLOCKS), np.arange(blocks, dtype=np.uint64))
     return np.argsort(drawn, kind="stable").astype(np.int64)

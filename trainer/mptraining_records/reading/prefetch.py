@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from mptraining_records.index.read_plan import RangeRead, cut_by_bytes
+from mptraining_records.index.read_plan import RangeRead, split_by_bytes
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.byte_source import Loaded
+from mptraining_records.reading.byte_source import LoadedRange
 from mptraining_records.reading.reader import Load, RecordReader
 from mptraining_records.storage.ranges import STREAMS
 from mptraining_records.tfrecord.framing import OVERHEAD
@@ -34,7 +34,7 @@ class RecordStream:
 
     A unit (record numbers of shape [n]) is read as one chunk if its bytes fit into half of `read_ahead` bytes; choose
     units whose records are in few ranges. The first `first` records are a chunk of their own. Call `take` from one
-    thread; `waited` is the time in seconds of the clock `now` that it waited for bytes.
+    thread; `waited_seconds` is the time in seconds of the clock `now` that it waited for bytes.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class RecordStream:
         self._in_use = 0
         self._now = now or (lambda: 0.0)
         self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
-        self.waited = 0.0
+        self.waited_seconds = 0.0
 
     @property
-    def bytes_under_way(self) -> int:
+    def bytes_in_flight(self) -> int:
         """The bytes of ranges that are being read, or are read and not yet taken."""
         return self._in_use
 
@@ -107,10 +107,10 @@ class RecordStream:
             while not chunk.has_started(number):
                 self._in_use += chunk.start(self._reader)
             chunk.wait_for(number)
-        self.waited += self._now() - began
+        self.waited_seconds += self._now() - began
         records, damaged, freed = chunk.take(self._reader, most)
         for number in damaged:
-            self._reader.damaged(number)
+            self._reader.report_damaged(number)
         return records, freed
 
     def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
@@ -121,7 +121,7 @@ class RecordStream:
             pieces = [(0, min(separate, len(unit)))] if separate else []
             rest = pieces[0][1] if pieces else 0
             separate -= rest
-            pieces += [(rest + begin, rest + end) for begin, end in cut_by_bytes(sizes[rest:], most)]
+            pieces += [(rest + begin, rest + end) for begin, end in split_by_bytes(sizes[rest:], most)]
             for begin, end in pieces:
                 if begin < end:
                     yield _Chunk(unit[begin:end], self._reader.plan(unit[begin:end]))
@@ -134,7 +134,7 @@ class _Chunk:
         self._numbers = numbers
         self._reads = reads
         self._loads: list[Load] = []
-        self._arrived: dict[int, Loaded] = {}
+        self._arrived: dict[int, LoadedRange] = {}
         self._remaining = [len(read.rows) for read in reads]
         self._next = 0
         self._ended = 0
@@ -168,7 +168,7 @@ class _Chunk:
     def start(self, reader: RecordReader) -> int:
         """Start reading the next range and return its length in bytes."""
         read = self._reads[len(self._loads)]
-        self._loads.append(reader.begin(read))
+        self._loads.append(reader.start_read(read))
         return read.length
 
     def needed(self, most: int) -> list[int]:
@@ -198,7 +198,7 @@ class _Chunk:
                 freed += self._reads[of].length
                 del self._arrived[of]
                 self._ended += 1
-                reader.end(self._loads[of])
+                reader.release(self._loads[of])
         self._next = end
         return records, damaged, freed
 

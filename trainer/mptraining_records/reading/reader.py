@@ -14,8 +14,8 @@ from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.byte_source import Buffer, Buffers, Loaded, ShardBytes
-from mptraining_records.storage import storage
+from mptraining_records.reading.byte_source import Buffer, BufferPool, LoadedRange, ShardBytes
+from mptraining_records.storage import preconditions, storage
 from mptraining_records.storage.ranges import STREAMS, Figures, Traffic
 from mptraining_records.tfrecord.framing import BadRecord
 
@@ -26,11 +26,11 @@ _LOCAL_THREADS = 2
 class Load(NamedTuple):
     """A range that is being read, and its buffer."""
 
-    future: Future[Loaded]
+    future: Future[LoadedRange]
     # None for a local range.
     buffer: Buffer | None
 
-    def result(self) -> Loaded:
+    def result(self) -> LoadedRange:
         return self.future.result()
 
     def cancel(self) -> None:
@@ -56,7 +56,7 @@ class RecordReader:
         self.dataset = dataset
         self._bytes = ShardBytes(dataset, traffic or Traffic(), cache)
         self.bad_records = bad_records or BadRecords()
-        self._buffers = Buffers()
+        self._buffers = BufferPool()
         # (shard, row) of records that were damaged again in a second fetch.
         self._confirmed: set[tuple[int, int]] = set()
         self._closed = threading.Event()
@@ -81,36 +81,36 @@ class RecordReader:
         """
         numbers = np.asarray(record_numbers, np.int64)
         results: list[bytes | None] = [None] * len(numbers)
-        loads = [(read, self.begin(read)) for read in self.plan(numbers)]
+        loads = [(read, self.start_read(read)) for read in self.plan(numbers)]
         try:
             for read, load in loads:
                 loaded = load.result()
                 for row, place in enumerate(read.places.tolist()):
                     results[place] = loaded.payload(row)
-                self.end(load)
+                self.release(load)
         finally:
             for _, load in loads:
                 load.cancel()
         for place, record in enumerate(results):
             if record is None:
-                self.damaged(int(numbers[place]))
+                self.report_damaged(int(numbers[place]))
         return results
 
     def plan(self, numbers: Int64s) -> list[RangeRead]:
         """Return the ranges that cover these records (shape [n], -1 for none), in the order of their first use."""
         return self._bytes.plan(numbers)
 
-    def begin(self, read: RangeRead) -> Load:
-        """Start reading one range; call `end` after the last use of its records."""
-        is_local = self._bytes.is_near(read)
-        buffer = None if is_local else self._buffers.take(read.length)
+    def start_read(self, read: RangeRead) -> Load:
+        """Start reading one range; call `release` after the last use of its records."""
+        is_local = self._bytes.is_local(read)
+        buffer = None if is_local else self._buffers.acquire(read.length)
         pool = self._local_pool if is_local else self._remote_pool
         return Load(pool.submit(self._load, read, buffer), buffer)
 
-    def end(self, load: Load) -> None:
+    def release(self, load: Load) -> None:
         """Release the buffer of a range, whose records are no longer used."""
         if load.buffer is not None:
-            self._buffers.give(load.buffer)
+            self._buffers.release(load.buffer)
 
     def close(self) -> None:
         """Stop the threads: wait for running reads and cancel those that have not started."""
@@ -126,27 +126,27 @@ class RecordReader:
     ) -> None:
         self.close()
 
-    def _load(self, read: RangeRead, buffer: Buffer | None) -> Loaded:
+    def _load(self, read: RangeRead, buffer: Buffer | None) -> LoadedRange:
         if self._closed.is_set():
             raise CancelledError
         shard = self.dataset.shards[read.shard]
-        loaded = Loaded(self._bytes.get(read, buffer), shard, read)
+        loaded = LoadedRange(self._bytes.get(read, buffer), shard, read)
         if self._bytes.is_remote(read) and not self._confirmed.issuperset(_damaged(read, loaded)):
             # The damage may be in the transfer or in the disk cache, so that the range is fetched again.
-            loaded = Loaded(self._bytes.get(read, None, anew=True), shard, read)
+            loaded = LoadedRange(self._bytes.get(read, None, bypass_cache=True), shard, read)
             self._confirmed.update(_damaged(read, loaded))
         return loaded
 
-    def damaged(self, number: int) -> None:
+    def report_damaged(self, number: int) -> None:
         """Report record `number`, which was read, as damaged; raises InvalidData as described in the class."""
         of, rows = self.dataset.locate(np.array([number]))
         shard, row = self.dataset.shards[int(of[0])], int(rows[0])
         # A file overwritten in place looks damaged; the error must name the real cause.
         if storage.stat(shard.readable.uri).version != shard.readable.version:
-            raise storage.replaced(shard.readable.uri)
-        self.bad_records.met(shard.bad_record(row))
+            raise preconditions.replaced_error(shard.readable.uri)
+        self.bad_records.add(shard.bad_record(row))
 
 
-def _damaged(read: RangeRead, loaded: Loaded) -> set[tuple[int, int]]:
+def _damaged(read: RangeRead, loaded: LoadedRange) -> set[tuple[int, int]]:
     """Return (shard, row) of the damaged records of a range."""
     return {(read.shard, row) for row, sound in zip(read.rows.tolist(), loaded.is_sound, strict=True) if not sound}

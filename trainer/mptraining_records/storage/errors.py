@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records.storage import gcs_clients, preconditions, sign_in
-from mptraining_records.storage.retry import cause_of, contact, is_temporary, is_untrusted, status_of
+from mptraining_records.storage.retry import cause_of, is_temporary, is_untrusted, status_of
 
 READER = "roles/storage.objectViewer"
 WRITER = "roles/storage.objectUser"
@@ -19,7 +19,7 @@ _PRINCIPAL = re.compile(r"(principal://[^\s\"']+|[^\s\"':]+@[^\s\"':]+|Anonymous
 
 
 @contextmanager
-def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Callable[[], bool]) -> Iterator[None]:
+def translate_errors(uri: str, bucket: str, *, writing: bool = False, has_bucket: Callable[[], bool]) -> Iterator[None]:
     """Translate every exception of the two clients into a Problem about `uri`.
 
     `has_bucket` is called if a 404 does not tell whether the bucket or the object is missing.
@@ -43,11 +43,12 @@ def explained(uri: str, bucket: str, *, writing: bool = False, has_bucket: Calla
         raise _problem(uri, bucket, 404, str(error), "", role, has_bucket) from error
     except BaseError as error:
         text = str(error)
-        refused = sign_in.refused_in(text)
+        refused = sign_in.find_refusal(text)
         if refused is not None:
             raise _no_token(uri, refused) from error
         found = re.search(r"status code: (\d{3})", text)
-        contact.answered = contact.answered or bool(found)
+        if found:
+            gcs_clients.endpoint().has_responded = True
         raise _problem(
             uri, bucket, int(found[1]) if found else 0, text, _obstore_cause(text), role, has_bucket
         ) from error
@@ -77,25 +78,25 @@ def _problem(
 ) -> Problem:
     if status == 404:
         if _NO_BUCKET.search(text) or (not names_the_object(text) and not has_bucket()):
-            return no_bucket(uri, bucket)
+            return no_bucket_error(uri, bucket)
         return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
     if status in (401, 403):
         return _permission_denied(uri, bucket, status, text, role)
     if status and not is_temporary(status) and status < 500:
         # Ranges end within the listed size, so that 416 means that the object became shorter after it was listed.
         refused = InvalidData(uri, f"the bucket refused the request (HTTP {status})")
-        return preconditions.replaced(uri) if status == 416 else refused
+        return preconditions.replaced_error(uri) if status == 416 else refused
     return StorageUnavailable(uri, cause or f"the bucket answered HTTP {status}")
 
 
-def no_bucket(uri: str, bucket: str) -> InvalidData:
+def no_bucket_error(uri: str, bucket: str) -> InvalidData:
     """Return the error for a bucket that does not exist."""
     return InvalidData(uri, f"there is no bucket {bucket!r}", next_step="Check the name after gs://")
 
 
 def _permission_denied(uri: str, bucket: str, status: int, text: str, role: str) -> InvalidData:
     match = _PRINCIPAL.search(text)
-    principal = match[1] if match else gcs_clients.principal(gcs_clients.settings())
+    principal = match[1] if match else gcs_clients.endpoint().principal()
     if principal == "Anonymous caller":
         principal = "allUsers"
     found = f"{principal} has no permission (HTTP {status})" if principal else f"no permission (HTTP {status})"

@@ -18,7 +18,7 @@ import google_crc32c
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.storage import errors, gcs_clients, preconditions
-from mptraining_records.storage.retry import contact, retry_policy
+from mptraining_records.storage.retry import retry_policy
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -52,7 +52,7 @@ def split(uri: str) -> tuple[str, str]:
 
 def get(uri: str) -> bytes:
     """Read a whole small object and verify its checksum."""
-    with explained(uri):
+    with translate_errors(uri):
         content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_request_options(uri))
         return content
 
@@ -62,9 +62,9 @@ def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
     import obstore
 
     store, key = _read_store(uri)
-    with explained(uri):
+    with translate_errors(uri):
         result = obstore.get(store, key, options={"range": (start, start + length)})
-        contact.answered = True
+        gcs_clients.endpoint().has_responded = True
         check_version(uri, result.meta, version)
         return result.bytes().to_bytes()
 
@@ -72,7 +72,7 @@ def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
 def check_version(uri: str, meta: Any, version: str | None) -> None:
     """Raise InvalidData if `meta`, of a response of obstore, has another version of the object."""
     if version is not None and str(meta["version"]) != version:
-        raise preconditions.replaced(uri)
+        raise preconditions.replaced_error(uri)
 
 
 def download(uri: str, destination: Path) -> None:
@@ -80,9 +80,9 @@ def download(uri: str, destination: Path) -> None:
     import obstore
 
     store, key = _read_store(uri)
-    with explained(uri), destination.open("wb") as file:
+    with translate_errors(uri), destination.open("wb") as file:
         for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
-            contact.answered = True
+            gcs_clients.endpoint().has_responded = True
             file.write(chunk)
 
 
@@ -93,7 +93,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
     """
     from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
 
-    with _content(source) as (file, size, crc32c), explained(uri, writing=True):
+    with _content(source) as (file, size, crc32c), translate_errors(uri, writing=True):
         for last in (False, True):
             blob = _blob(uri)
             blob.crc32c = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
@@ -106,7 +106,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
                 # An earlier request of this call may have written the object, and its response was lost.
                 existing = head(uri)
                 if existing is None or (existing.size, existing.crc32c) != (size, crc32c):
-                    raise preconditions.conflict(uri, replacing) from error
+                    raise preconditions.conflict_error(uri, replacing) from error
                 return existing
             except GoogleAPICallError as error:
                 # 410 means that the server discarded the upload session, which is restarted once.
@@ -116,14 +116,14 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
             stored = _found(blob)
             if stored.size == size and stored.crc32c in (crc32c, None):
                 return stored
-            contact.retrying(uri, "what arrived differs from what was sent")
+            gcs_clients.endpoint().report_retry(uri, "what arrived differs from what was sent")
             replacing = stored.version
     raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)")
 
 
 def copy(source: str, version: str, uri: str) -> Found:
     """Copy this version of an object within Google Cloud Storage, replacing the object at `uri`."""
-    with explained(uri, writing=True):
+    with translate_errors(uri, writing=True):
         original, blob = _blob(source), _blob(uri)
         token = None
         while True:
@@ -139,7 +139,7 @@ def head(uri: str) -> Found | None:
     """Return the object's size and version, None if it does not exist; raises InvalidData if there is no bucket."""
     from google.api_core.exceptions import NotFound
 
-    with explained(uri):
+    with translate_errors(uri):
         blob = _blob(uri)
         try:
             blob.reload(**_request_options(uri))
@@ -152,13 +152,13 @@ def head(uri: str) -> Found | None:
 
 def walk(uri: str) -> list[Found]:
     """List every object below a folder, at any depth; empty if the folder does not exist."""
-    with explained(uri):
+    with translate_errors(uri):
         return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
-def level(uri: str) -> tuple[list[str], list[Found]]:
+def list_folder(uri: str) -> tuple[list[str], list[Found]]:
     """List the folders (keys without the last slash) and the objects directly in one folder."""
-    with explained(uri):
+    with translate_errors(uri):
         listing = _list(uri, delimiter="/")
         objects = [_found(blob) for blob in listing if not _is_marker(blob)]
         return sorted(prefix.rstrip("/") for prefix in listing.prefixes), objects
@@ -168,26 +168,26 @@ def delete(uri: str, version: str | None = None) -> None:
     """Delete the object, with `version` only that one; ignore a missing object. Raises Conflict."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
-    with explained(uri, writing=True):
+    with translate_errors(uri, writing=True):
         try:
             _blob(uri).delete(**_precondition(version or preconditions.ANY), **_request_options(uri))
         except NotFound:
             return
         except PreconditionFailed as error:
-            raise preconditions.conflict(uri, version) from error
+            raise preconditions.conflict_error(uri, version) from error
 
 
 def _list(uri: str, **options: Any) -> Any:
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else None
-    client = gcs_clients.client(gcs_clients.settings())
+    client = gcs_clients.endpoint().client
     return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_request_options(uri))
 
 
 def _has_bucket(uri: str) -> bool:
     from google.api_core.exceptions import GoogleAPICallError, NotFound
 
-    client = gcs_clients.client(gcs_clients.settings())
+    client = gcs_clients.endpoint().client
     try:
         # A GET of the bucket requires storage.buckets.get, which accounts that may read its objects often lack.
         next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_request_options(uri))), None)
@@ -210,12 +210,14 @@ def _found(blob: Blob) -> Found:
 
 def _blob(uri: str) -> Blob:
     bucket, key = split(uri)
-    return gcs_clients.client(gcs_clients.settings()).bucket(bucket).blob(key, chunk_size=_CHUNK)
+    return gcs_clients.endpoint().client.bucket(bucket).blob(key, chunk_size=_CHUNK)
 
 
 def _request_options(uri: str, *, writing: bool = False) -> dict[str, Any]:
     timeout = gcs_clients.WRITING if writing else gcs_clients.READING
-    return {"timeout": timeout, "retry": retry_policy(uri, gcs_clients.settings().retry_seconds)}
+    endpoint = gcs_clients.endpoint()
+    retry = retry_policy(endpoint.settings.retry_seconds, functools.partial(endpoint.report_retry, uri))
+    return {"timeout": timeout, "retry": retry}
 
 
 def _precondition(replacing: str | None) -> dict[str, int]:
@@ -237,10 +239,10 @@ def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
 
 def _read_store(uri: str) -> tuple[GCSStore, str]:
     bucket, key = split(uri)
-    return gcs_clients.store(bucket, gcs_clients.settings(), writing=False), key
+    return gcs_clients.endpoint().store(bucket), key
 
 
-def explained(uri: str, *, writing: bool = False) -> Any:
+def translate_errors(uri: str, *, writing: bool = False) -> Any:
     """Return a context manager that turns every error of a request for `uri` into a Problem."""
     has_bucket: Callable[[], bool] = functools.partial(_has_bucket, uri)
-    return errors.explained(uri, split(uri)[0], writing=writing, has_bucket=has_bucket)
+    return errors.translate_errors(uri, split(uri)[0], writing=writing, has_bucket=has_bucket)

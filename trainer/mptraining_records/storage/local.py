@@ -28,31 +28,31 @@ class Found(NamedTuple):
 
 def read(path: Path) -> bytes:
     """Read the whole content."""
-    with explained(path):
+    with translate_errors(path):
         return path.read_bytes()
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
+def open_file(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
     """Open a file for reading; yields it with its size and version."""
-    with explained(path), path.open("rb") as file:
+    with translate_errors(path), path.open("rb") as file:
         yield file, _found(path, os.fstat(file.fileno()))
 
 
-def write(path: Path, data: bytes, only: str | None = preconditions.ANY) -> Found:
-    """Write a file in one step; `only` is the version that may be replaced, as `replacing` of `storage.write`."""
-    with replacing(path, only) as unfinished, unfinished.open("wb") as file:
+def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) -> Found:
+    """Write a file in one step; `replacing` as in `storage.write`."""
+    with atomic_write(path, replacing) as unfinished, unfinished.open("wb") as file:
         file.write(data)
         _flush(file)
     return _present(path)
 
 
-def copy(source: Path, destination: Path, only: str | None = preconditions.ANY) -> Found:
+def copy(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> Found:
     """Copy a file in one step, without loading it into memory."""
     with (
-        explained(source),
+        translate_errors(source),
         source.open("rb") as reading,
-        replacing(destination, only) as unfinished,
+        atomic_write(destination, replacing) as unfinished,
         unfinished.open("wb") as writing,
     ):
         shutil.copyfileobj(reading, writing, 8 << 20)
@@ -60,30 +60,30 @@ def copy(source: Path, destination: Path, only: str | None = preconditions.ANY) 
     return _present(destination)
 
 
-def move(source: Path, destination: Path, only: str | None = preconditions.ANY) -> Found:
-    """Rename a file on the same disk after an fsync of its content; `only` is the version that may be replaced."""
-    with explained(destination), source.open("rb+") as file:
+def move(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> Found:
+    """Rename a file on the same disk after an fsync of its content; `replacing` as in `storage.write`."""
+    with translate_errors(destination), source.open("rb+") as file:
         _flush(file)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _publish(source, destination, only)
+        _publish(source, destination, replacing)
         return _present(destination)
 
 
 def head(path: Path) -> Found | None:
     """Return the file's size and version; None if it does not exist or is a folder."""
-    with explained(path):
+    with translate_errors(path):
         return _found(path, path.stat()) if path.is_file() else None
 
 
 def walk(folder: Path) -> list[Found]:
     """List every finished file below a folder, at any depth; empty if the folder does not exist."""
-    with explained(folder):
+    with translate_errors(folder):
         return _finished(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
-def level(folder: Path) -> tuple[list[str], list[Found]]:
+def list_folder(folder: Path) -> tuple[list[str], list[Found]]:
     """List the names of the folders and the finished files directly in `folder`."""
-    with explained(folder):
+    with translate_errors(folder):
         paths = {path: path.is_dir() for path in folder.iterdir()}
         folders = [path.name for path, is_folder in paths.items() if is_folder]
         return folders, _finished(path for path, is_folder in paths.items() if not is_folder)
@@ -91,44 +91,44 @@ def level(folder: Path) -> tuple[list[str], list[Found]]:
 
 def delete(path: Path) -> None:
     """Delete one file; ignore a missing one."""
-    with explained(path):
+    with translate_errors(path):
         path.unlink(missing_ok=True)
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder with everything below it; ignore a missing one."""
-    with explained(folder):
+    with translate_errors(folder):
         if folder.exists():
             shutil.rmtree(folder)
 
 
 def make_folder(folder: Path) -> None:
     """Create the folder and its missing parents."""
-    with explained(folder):
+    with translate_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def replacing(path: Path, only: str | None = preconditions.ANY) -> Iterator[Path]:
+def atomic_write(path: Path, replacing: str | None = preconditions.ANY) -> Iterator[Path]:
     """Yield a temporary path in the same folder, renamed to `path` at the end and deleted after a failure.
 
-    Raises Conflict if `path` has another version than `only` (as `replacing` of `storage.write`).
+    Raises Conflict if `path` has another version than `replacing` (as in `storage.write`).
     """
     # Pods on a shared volume may have equal process IDs; their host names differ.
     writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     unfinished = path.with_name(f".{path.name}.{writer}{UNFINISHED}")
-    with explained(path):
+    with translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield unfinished
-            _publish(unfinished, path, only)
+            _publish(unfinished, path, replacing)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Translate an OSError into a Problem about `path`."""
     where = str(path)
     try:
@@ -151,28 +151,28 @@ def explained(path: Path) -> Iterator[None]:
         raise StorageUnavailable(where, found) from error
 
 
-def _publish(unfinished: Path, path: Path, only: str | None) -> None:
-    if only is None:
+def _publish(unfinished: Path, path: Path, replacing: str | None) -> None:
+    if replacing is None:
         try:
             # Unlike a rename, a hard link fails if the destination exists.
             path.hardlink_to(unfinished)
         except FileExistsError as error:
-            raise preconditions.conflict(str(path), only) from error
+            raise preconditions.conflict_error(str(path), replacing) from error
         except OSError:
             if path.exists():
-                raise preconditions.conflict(str(path), only) from None
+                raise preconditions.conflict_error(str(path), replacing) from None
         else:
             unfinished.unlink()
             return
-    elif only != preconditions.ANY:
+    elif replacing != preconditions.ANY:
         existing = head(path)
-        if existing is None or existing.version != only:
-            raise preconditions.conflict(str(path), only)
+        if existing is None or existing.version != replacing:
+            raise preconditions.conflict_error(str(path), replacing)
     unfinished.replace(path)
 
 
 def _present(path: Path) -> Found:
-    with explained(path):
+    with translate_errors(path):
         return _found(path, path.stat())
 
 

@@ -12,13 +12,13 @@ class Conflict(InvalidData):
     """Another writer was first: the object has another version than the one to be replaced."""
 
 
-def conflict(uri: str, replacing: str | None) -> Conflict:
+def conflict_error(uri: str, replacing: str | None) -> Conflict:
     """Return the error of a write that found another version than `replacing`."""
     found = "exists already" if replacing is None else "somebody else replaced it in the meantime"
     return Conflict(uri, found, next_step="See whether another run uses the same folder")
 
 
-def replaced(uri: str) -> InvalidData:
+def replaced_error(uri: str) -> InvalidData:
     """Return the error for an object that was replaced after it was indexed."""
     return InvalidData(
         uri,

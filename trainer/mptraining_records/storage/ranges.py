@@ -19,7 +19,6 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records.storage import gcs, gcs_clients
-from mptraining_records.storage.retry import contact
 from mptraining_records.storage.storage import StoredObject
 
 if TYPE_CHECKING:
@@ -129,11 +128,11 @@ def _retrying(uri: str, traffic: Traffic) -> Retrying:
     def failed(state: RetryCallState) -> None:
         traffic.add(retries=1)
         error = state.outcome.exception() if state.outcome else None
-        contact.retrying(uri, error.found if isinstance(error, StorageUnavailable) else str(error))
+        gcs_clients.endpoint().report_retry(uri, error.found if isinstance(error, StorageUnavailable) else str(error))
 
     return Retrying(
         wait=_wait,
-        stop=stop_after_delay(gcs_clients.settings().retry_seconds),
+        stop=stop_after_delay(gcs_clients.endpoint().settings.retry_seconds),
         retry=retry_if_exception_type(StorageUnavailable),
         before_sleep=failed,
         reraise=True,
@@ -147,9 +146,9 @@ def _receive(uri: str, start: int, into: memoryview, version: str | None, traffi
     traffic.add(requests=1)
     got = 0
     try:
-        with gcs.explained(uri):
+        with gcs.translate_errors(uri):
             result = obstore.get(_store(uri), gcs.split(uri)[1], options={"range": (start, start + len(into))})
-            contact.answered = True
+            gcs_clients.endpoint().has_responded = True
             gcs.check_version(uri, result.meta, version)
             for chunk in result.stream(min_chunk_size=_CHUNK):
                 into[got : got + len(chunk)] = memoryview(chunk)
@@ -167,15 +166,15 @@ def _receive(uri: str, start: int, into: memoryview, version: str | None, traffi
 def _receive_whole(uri: str) -> bytes:
     import obstore
 
-    with gcs.explained(uri):
+    with gcs.translate_errors(uri):
         content = obstore.get(_store(uri), gcs.split(uri)[1]).bytes().to_bytes()
-        contact.answered = True
+        gcs_clients.endpoint().has_responded = True
         return content
 
 
 def _store(uri: str) -> GCSStore:
-    # obstore's own retries cannot be counted; a retry time-out of 0 seconds disables them.
-    return gcs_clients.store(gcs.split(uri)[0], gcs_clients.settings()._replace(retry_seconds=0.0), writing=False)
+    # obstore's own retries cannot be counted.
+    return gcs_clients.endpoint().store(gcs.split(uri)[0], retries=False)
 
 
 def _wait(state: RetryCallState) -> float:
@@ -184,15 +183,15 @@ def _wait(state: RetryCallState) -> float:
 
 
 def windows(
-    objects: Sequence[StoredObject], traffic: Traffic, done_with: set[str] | None = None
+    objects: Sequence[StoredObject], traffic: Traffic, skip_uris: set[str] | None = None
 ) -> Iterator[tuple[StoredObject, int, bytes]]:
     """Yield (object, first byte, content) for every window of every object, one object after the other.
 
     At most `STREAMS` windows of `RANGE` bytes are fetched ahead. The caller skips the rest of an object by adding its
-    URI to `done_with`. Raises InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs
+    URI to `skip_uris`. Raises InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs
     from its CRC32C.
     """
-    skipped = set() if done_with is None else done_with
+    skipped = set() if skip_uris is None else skip_uris
 
     def remaining() -> Iterator[tuple[StoredObject, int]]:
         for object in objects:

@@ -1,8 +1,4 @@
-"""Retry policy of storage requests, status and cause of their errors, and the listener that retries are reported to.
-
-`contact` is this process's listener. Its owner sets `on_retry`, which is called with one line before each retry, from
-any thread, and must neither block nor raise; it decides how many lines to pass on.
-"""
+"""Retry policy of storage requests, and the status and cause of their errors."""
 
 from __future__ import annotations
 
@@ -16,29 +12,16 @@ if TYPE_CHECKING:
 _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class RetryListener:
-    """Receives retries; `answered` is true once the service sent any response, even an error."""
-
-    def __init__(self) -> None:
-        self.answered = False
-        self.on_retry: Callable[[str], None] | None = None
-
-    def retrying(self, uri: str, cause: str) -> None:
-        """Report that a request for `uri` is retried because of `cause`."""
-        if self.on_retry is not None:
-            self.on_retry(" ".join(f"{uri}: {cause}; trying again".split()))
-
-
-contact = RetryListener()
-
-
 def is_temporary(status: int) -> bool:
     """Return whether a request that failed with this HTTP status may succeed later."""
     return status in _TEMPORARY
 
 
-def retry_policy(uri: str, seconds: float) -> Retry:
-    """Return a policy that retries transient errors for `seconds` in all, with growing random waits of at most 3 s."""
+def retry_policy(seconds: float, on_retry: Callable[[str], None]) -> Retry:
+    """Return a policy that retries transient errors for `seconds` in all, with growing random waits of at most 3 s.
+
+    `on_retry` is called with the cause before each retry.
+    """
     from google.api_core.retry import Retry
 
     return Retry(
@@ -47,7 +30,7 @@ def retry_policy(uri: str, seconds: float) -> Retry:
         multiplier=2.0,
         maximum=3.0,
         timeout=seconds,
-        on_error=lambda error: contact.retrying(uri, cause_of(error)),
+        on_error=lambda error: on_retry(cause_of(error)),
     )
 
 

@@ -2,7 +2,7 @@
 
 google-auth reports them in several forms: an OAuth or IAM error in JSON, a response of the metadata server, a missing
 file, a missing response. obstore keeps only the text of its credential provider's exception; a `Refused` therefore
-carries the refusal as JSON text, which `refused_in` reads.
+carries the refusal as JSON text, which `find_refusal` reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Refused(Exception):
         super().__init__(json.dumps(refusal))
 
 
-def refused_in(text: str) -> Refusal | None:
+def find_refusal(text: str) -> Refusal | None:
     """Return the refusal of a `Refused` whose message is part of the text, else None."""
     _, found, rest = text.partition(_PREFIX)
     if not found:

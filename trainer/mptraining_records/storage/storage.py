@@ -80,18 +80,18 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
     """
     if is_remote(uri):
         return gcs.get_range(uri, start, length, version)
-    with local.opened(local_path(uri)) as (file, found):
+    with local.open_file(local_path(uri)) as (file, found):
         if version not in (None, found.version):
-            raise replaced(uri)
+            raise preconditions.replaced_error(uri)
         file.seek(start)
         return file.read(length)
 
 
-def mapped(stored: StoredObject) -> mmap.mmap:
+def memory_map(stored: StoredObject) -> mmap.mmap:
     """Map a local file, which must not be empty, into memory; raises InvalidData if it was replaced since."""
-    with local.opened(local_path(stored.uri)) as (file, found):
+    with local.open_file(local_path(stored.uri)) as (file, found):
         if found.version != stored.version:
-            raise replaced(stored.uri)
+            raise preconditions.replaced_error(stored.uri)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -111,7 +111,7 @@ def upload(source: Path | str, uri: str, *, replacing: str | None = precondition
     """Copy a local file to `uri` in one step, as `write`, without loading it into memory."""
     if not is_remote(uri):
         return _local([local.copy(Path(source), local_path(uri), replacing)])[0]
-    with local.explained(Path(source)):
+    with local.translate_errors(Path(source)):
         Path(source).stat()
     return _stored(uri, gcs.put(uri, Path(source), replacing))
 
@@ -140,12 +140,12 @@ def download(uri: str, destination: Path | str) -> None:
     if not is_remote(uri):
         local.copy(local_path(uri), Path(destination))
         return
-    with local.replacing(Path(destination)) as unfinished:
+    with local.atomic_write(Path(destination)) as unfinished:
         gcs.download(uri, unfinished)
 
 
 @contextmanager
-def at_hand(uri: str) -> Iterator[Path]:
+def as_local_file(uri: str) -> Iterator[Path]:
     """Yield the object as a local file: the file itself, or a temporary copy of a remote object."""
     if not is_remote(uri):
         stat(uri)
@@ -206,11 +206,6 @@ def delete_prefix(folder: str) -> None:
         list(pool.map(gcs.delete, [each.uri for each in list_objects(folder)]))
 
 
-def replaced(uri: str) -> InvalidData:
-    """Return the error for an object that was replaced after it was indexed."""
-    return preconditions.replaced(uri)
-
-
 def glob(pattern: str) -> list[StoredObject]:
     """List the objects that match, sorted by URI; any path element may contain `*`, `?` and `[…]`.
 
@@ -220,21 +215,21 @@ def glob(pattern: str) -> list[StoredObject]:
     folders, missed = [folder], (folder, elements[0])
     for element in elements[:-1]:
         missed = (folders[0], element)
-        folders = [join(parent, name) for parent in folders for name in _match(_level(parent)[0], element)]
+        folders = [join(parent, name) for parent in folders for name in _match(_list_folder(parent)[0], element)]
         if not folders:
             break
     else:
         missed = (folders[0], elements[-1])
         found = []
         for parent in folders:
-            objects = {each.name: each for each in _level(parent)[1]}
+            objects = {each.name: each for each in _list_folder(parent)[1]}
             found += [objects[name] for name in _match(objects, elements[-1])]
         if found:
             return sorted(found, key=lambda each: each.uri)
     raise InvalidData(pattern, "nothing matches", next_step=_nearest_names(*missed))
 
 
-def matching(pattern: str) -> list[StoredObject]:
+def glob_or_empty(pattern: str) -> list[StoredObject]:
     """List the objects that match, as `glob`; empty if nothing matches or the folder does not exist."""
     try:
         return glob(pattern)
@@ -266,12 +261,12 @@ def _match(names: Iterable[str], element: str) -> list[str]:
     return [name for name in names if name == element] or matching
 
 
-def _level(folder: str) -> tuple[list[str], list[StoredObject]]:
+def _list_folder(folder: str) -> tuple[list[str], list[StoredObject]]:
     """List the names of the folders, and the objects, directly in `folder`."""
     if is_remote(folder):
-        keys, objects = gcs.level(folder)
+        keys, objects = gcs.list_folder(folder)
         return [key.rpartition("/")[2] for key in keys], _remote(folder, objects)
-    names, found = local.level(Path(folder))
+    names, found = local.list_folder(Path(folder))
     return names, _local(found)
 
 
@@ -289,7 +284,7 @@ def _local(found: Iterable[local.Found]) -> list[StoredObject]:
 
 
 def _nearest_names(folder: str, element: str) -> str:
-    names, objects = _level(folder)
+    names, objects = _list_folder(folder)
     present = sorted(names) + sorted(each.name for each in objects)
     if not present:
         return f"{folder} is empty or does not exist"

@@ -116,10 +116,10 @@ def _infer_bytes(name: str, contents: Sequence[bytes]) -> Feature:
         shapes = {image_shape(content) for content in contents}
     except OSError as error:
         raise InvalidData(f"feature {name!r}", f"a damaged image: {error}") from error
-    return images(name, {kind for kind in kinds if kind}, shapes)
+    return image_feature(name, {kind for kind in kinds if kind}, shapes)
 
 
-def images(name: str, kinds: set[Decode], shapes: set[tuple[int, int, int]]) -> Feature:
+def image_feature(name: str, kinds: set[Decode], shapes: set[tuple[int, int, int]]) -> Feature:
     """Return the feature of images with these encodings and these shapes [height, width, channels].
 
     TensorFlow's JPEG and PNG decoders each decode both formats, so that "png" also means a mixture.

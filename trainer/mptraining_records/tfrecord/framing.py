@@ -80,7 +80,7 @@ def unmasked_crc(stored: int) -> int:
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
-def unmasked(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
+def unmask_footers(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the CRC32Cs of the footers at the offsets `footers` (shape [n]): the inverse of `masked_crc_of`."""
     stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(MASK_DELTA)
     crcs: NDArray[np.uint32] = stored >> np.uint32(17) | stored << np.uint32(15)

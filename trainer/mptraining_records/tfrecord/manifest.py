@@ -95,7 +95,7 @@ def _parts(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
     """Yield each manifest in a pattern's folder, reduced to the files that the pattern matches."""
     for pattern in patterns:
         folder, _, name = pattern.rpartition("/")
-        for found in storage.matching(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
+        for found in storage.glob_or_empty(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
             manifest = load(found.uri)
             files = tuple(file for file in manifest.files if file.name == name or fnmatch.fnmatchcase(file.name, name))
             if files:

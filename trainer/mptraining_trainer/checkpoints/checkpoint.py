@@ -25,18 +25,18 @@ import tensorflow as tf
 from mptraining_api.events import Saved
 from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records.storage import preconditions, storage, transfers
-from mptraining_trainer.checkpoints.files import read, scratch_for, sweep, write
+from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, fits
+from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite
+from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     """A complete checkpoint in memory: arrays by file."""
 
     uri: str
@@ -58,9 +58,9 @@ class Contents:
     metrics: list[Any]
     rate_from_job: bool = True
     # Returns arrays to save beside the variables, one file per list, such as the best weights so far.
-    held: Callable[[], Mapping[str, list[Any]]] = dict
+    extra_arrays: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that accumulate over an epoch.
-    sums: tuple[Any, ...] = ()
+    epoch_sums: tuple[Any, ...] = ()
     # Further optimizers of a model with its own train_step, such as a GAN's.
     more_optimizers: tuple[Any, ...] = ()
 
@@ -70,7 +70,7 @@ class Contents:
         return {
             "model": self.keras.variables(self.model),
             "optimizer": self.keras.variables_of(self._of_optimizer()),
-            "metrics": [*of_metrics, *self.sums],
+            "metrics": [*of_metrics, *self.epoch_sums],
             "random": self.keras.random_states(self.model),
         }
 
@@ -114,8 +114,8 @@ class Checkpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last_step: int | None = None
-        # The arrays of `Contents.held` from the restored checkpoint.
-        self.held: dict[str, list[Any]] = {}
+        # The arrays of `Contents.extra_arrays` from the restored checkpoint.
+        self.extra_arrays: dict[str, list[Any]] = {}
 
     def save(self, state: CheckpointState) -> None:
         """Copy all variables now and write the copy while training continues.
@@ -127,10 +127,10 @@ class Checkpointer:
         of_files = self._contents.variables()
         if not self._chief:
             for variables in of_files.values():
-                self._values.share(variables)
+                self._values.take_part_in_read(variables)
             return
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
-        arrays |= {name: _numbered(held) for name, held in self._contents.held().items()}
+        arrays |= {name: _numbered(extra) for name, extra in self._contents.extra_arrays().items()}
         self.wait()
         self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
 
@@ -152,7 +152,7 @@ class Checkpointer:
         self._warn_about_changes(loaded.state)
         return loaded.state
 
-    def assign(self, loaded: Loaded, *, only: str | None = None) -> None:
+    def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> None:
         """Assign the arrays to all variables, or to those of one file. Raise ResumeRefused."""
         of_files = self._contents.variables()
         wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
@@ -161,10 +161,10 @@ class Checkpointer:
             _require_fit(loaded.uri, name, variables, loaded.arrays.get(name, []))
         for name, variables in wanted.items():
             self._values.assign(variables, loaded.arrays.get(name, []))
-        self.held = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
+        self.extra_arrays = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
         self.last_step = loaded.state.step
 
-    def load(self) -> Loaded | None:
+    def load(self) -> LoadedCheckpoint | None:
         """Return the newest complete checkpoint, None if there is none. Raise ResumeRefused if all are damaged."""
         damaged = []
         for uri in reversed(checkpoints(self._folder)):
@@ -206,11 +206,11 @@ class Checkpointer:
         began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise NonFinite(state.step, BROKEN)
+                raise NonFinite(state.step, WEIGHTS_NOT_FINITE)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
         for last in (False, False, True):
             try:
-                with scratch_for(self._folder) as scratch:
+                with scratch_folder(self._folder) as scratch:
                     files = write(Path(scratch), arrays)
                     self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
                 break
@@ -223,7 +223,7 @@ class Checkpointer:
                 if self._fence is not None:
                     self._fence.check()
                 raise
-        self._telemetry.say(
+        self._telemetry.emit(
             Saved,
             step=state.step,
             uri=uri,
@@ -234,7 +234,7 @@ class Checkpointer:
             # The state is deleted first, so that a half-deleted folder is no checkpoint.
             storage.delete(storage.join(old, STATE))
             storage.delete_prefix(old)
-        sweep(self._folder)
+        delete_unfinished(self._folder)
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
@@ -245,7 +245,7 @@ class Checkpointer:
             # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])
         to = {scratch / name: storage.join(uri, name) for name in state.files}
-        transfers.upload(to, replacing=there, keep=False)
+        transfers.upload(to, replacing=there, keep_source=False)
         if self._fence is not None:
             self._fence.check()
         storage.write(state_uri, state.to_json().encode(), replacing=None)
@@ -255,9 +255,9 @@ def _numbered(arrays: list[Any]) -> dict[str, Any]:
     return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
 
-def _read(uri: str) -> Loaded:
+def _read(uri: str) -> LoadedCheckpoint:
     state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
-    return Loaded(uri, state, read(uri, state.files))
+    return LoadedCheckpoint(uri, state, read(uri, state.files))
 
 
 def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
@@ -265,7 +265,7 @@ def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -
         what = f"{len(arrays)} variables where this {name} has {len(variables)}"
     else:
         pairs = zip(variables, arrays, strict=True)
-        differing = next((pair for pair in pairs if not fits(pair[0], pair[1].shape)), None)
+        differing = next((pair for pair in pairs if not shape_matches(pair[0], pair[1].shape)), None)
         if differing is None:
             return
         variable, array = differing

@@ -19,7 +19,7 @@ def refuse_foreign_folder(worker: Worker) -> None:
     if storage.exists(uri):
         other = run_folder.difference(ResolvedJob.read(storage.read(uri)), worker.job)
         if other is not None:
-            worker.telemetry.forget_output()
+            worker.telemetry.disable_output()
             raise ResumeRefused(
                 worker.folder,
                 f"the run folder of another job: {other}",
@@ -39,7 +39,7 @@ def claim_folder(worker: Worker) -> Worker:
     storage.write(storage.join(worker.folder, run_folder.JOB), worker.job.to_json().encode())
     if worker.job.training and worker.job.training.resume == "Never":
         if checkpoints(kept):
-            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the folder's old ones are gone")
+            worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the old checkpoints are deleted")
         below = {each.uri.removeprefix(f"{kept}/").partition("/")[0] for each in storage.list_objects(kept)}
         for name in sorted(below - {fence.FENCE}):
             storage.delete_prefix(storage.join(kept, name))

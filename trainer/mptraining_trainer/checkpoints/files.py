@@ -33,7 +33,7 @@ class FileState(Model):
 def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileState]:
     """Write the named tensors of each file into a local folder; return sizes and checksums by file name."""
     files = {}
-    for name, tensors in in_parts(arrays).items():
+    for name, tensors in split_into_parts(arrays).items():
         path = folder / f"{name}.safetensors"
         save_file(tensors, path)
         files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
@@ -44,31 +44,31 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
     """Return the arrays below `uri` in the order of their names, by file. Raise ValueError for a damaged file."""
     tensors: dict[str, dict[str, Any]] = {}
     for name, expected in files.items():
-        with storage.at_hand(storage.join(uri, name)) as path:
+        with storage.as_local_file(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
                 raise ValueError(f"{name} is damaged: its checksum does not match")
             tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
-    return {name: joined(named) for name, named in tensors.items()}
+    return {name: join_parts(named) for name, named in tensors.items()}
 
 
-def scratch_for(folder: str) -> tempfile.TemporaryDirectory[str]:
+def scratch_folder(folder: str) -> tempfile.TemporaryDirectory[str]:
     """Return a scratch folder for files of `folder`: on the same disk if it is local, so that they can be renamed."""
     if storage.is_remote(folder):
         return tempfile.TemporaryDirectory(prefix="mptraining-")
     return tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=storage.local_folder(folder), ignore_cleanup_errors=True)
 
 
-def sweep(folder: str) -> None:
+def delete_unfinished(folder: str) -> None:
     """Remove the unfinished files of killed writers below `folder`."""
     if not storage.is_remote(folder):
         for unfinished in storage.local_path(folder).glob(f"{_UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
+def split_into_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> dict[str, dict[str, Any]]:
     """Return the same tensors by file; no file exceeds `limit` bytes (default PART_BYTES) unless a single row does.
 
-    A larger tensor, such as an embedding table, is split along its first dimension; `joined` concatenates it.
+    A larger tensor, such as an embedding table, is split along its first dimension; `join_parts` concatenates it.
     """
     limit = PART_BYTES if limit is None else limit
     parts: dict[str, dict[str, Any]] = {}
@@ -84,7 +84,7 @@ def in_parts(arrays: Mapping[str, dict[str, Any]], limit: int | None = None) -> 
     return parts
 
 
-def joined(tensors: Mapping[str, Any]) -> list[Any]:
+def join_parts(tensors: Mapping[str, Any]) -> list[Any]:
     """Return the tensors of one file's parts in the order of their keys, split tensors concatenated."""
     whole: dict[str, list[Any]] = {}
     for key in sorted(tensors):

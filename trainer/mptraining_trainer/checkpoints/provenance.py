@@ -61,7 +61,7 @@ class Origin(Model):
 def origin(job: ResolvedJob, source: str | None, *, versions: Mapping[str, str]) -> Origin:
     """Return the origin of this process. `source` is the folder of the program's code; `versions` adds others."""
     return Origin(
-        code=code(Path(source)) if source else "",
+        code=code_digest(Path(source)) if source else "",
         versions={"mptraining": metadata.version("mptraining"), "python": platform.python_version(), **versions},
         hardware={"accelerator": job.accelerator.type, "processor": _processor()},
         job=settings(job.to_document()),
@@ -95,7 +95,7 @@ def settings(document: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def code(folder: Path) -> str:
+def code_digest(folder: Path) -> str:
     """Return a SHA-256 of the names and contents of at most 2000 Python files below a folder, in a fixed order."""
     digest = hashlib.sha256()
     remaining = _MOST_FILES

@@ -81,7 +81,9 @@ def newest_state(folder: str) -> CheckpointState | None:
     return None
 
 
-def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str) -> PrecisionState | None:
+def precision_from_checkpoint(
+    job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str
+) -> PrecisionState | None:
     """Return the precision state from the checkpoint's state; None to begin with the job's policy.
 
     The result of an attempt holds for later attempts until the user sets another policy. The excluded records hold
@@ -92,11 +94,11 @@ def resumed(job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str
     # Under onNonFinite: Fail a bad batch must end the run and not be skipped.
     fails = job.training is not None and job.training.on_non_finite == "Fail"
     return PrecisionState(
-        asked=state.asked_policy,
+        requested_policy=state.asked_policy,
         policy=state.policy,
         checked=state.checked and not fails,
-        until=state.checked_until,
+        checked_until=state.checked_until,
         recoveries=state.recoveries,
-        measured=state.measured,
+        trials=state.measured,
         excluded=() if fails or state.fingerprint != fingerprint else state.excluded,
     )

@@ -29,7 +29,7 @@ class Share:
     workers: int
 
 
-ALONE = Share(0, 1)
+SINGLE_WORKER = Share(0, 1)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def training_pieces(
         left -= now
 
 
-def rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
+def split_at_rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
     """Split the piece's record numbers where a row of the order ends, so that each part is read in few long ranges."""
     if row is None:
         return [piece.records]

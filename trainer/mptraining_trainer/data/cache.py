@@ -16,7 +16,7 @@ from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
 from mptraining_trainer.data.generator import from_generator
-from mptraining_trainer.data.pipeline import Split, bytes_per_example, decoder, explaining, options, threads
+from mptraining_trainer.data.pipeline import Split, bytes_per_example, decoder, options, raise_reading_problems, threads
 from mptraining_trainer.host import available_disk, available_memory
 
 Mode = Literal["Auto", "Memory", "Disk", "None"]
@@ -50,7 +50,7 @@ def disk_cache(
             text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
             notice("DiskCache", f"{text}; every epoch reads the bucket", level="Warning")
         return None, 0
-    return DiskCache(folder, full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
+    return DiskCache(folder, on_full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
 
 
 def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:
@@ -59,8 +59,8 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
     in_memory = mode == "Memory" or (mode == "Auto" and size <= _MEMORY_SHARE * available_memory() - reserved)
     if in_memory:
         # The records that the index pass read come from the disk; the others go to memory only.
-        whole = split if cache is None or cache.is_empty else split.reading_through(cache)
-        with explaining(whole):
+        whole = split if cache is None or cache.is_empty else split.with_disk_cache(cache)
+        with raise_reading_problems(whole):
             cached = replace(split, cached=_decode_all(whole))
         whole.reader.close()
         if cache is not None:
@@ -68,7 +68,7 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
         return cached, "Memory", size
     if cache is None:
         return split, "None", 0
-    return split.reading_through(cache), "Disk", 0
+    return split.with_disk_cache(cache), "Disk", 0
 
 
 def _decode_all(split: Split) -> Any:
@@ -76,7 +76,7 @@ def _decode_all(split: Split) -> Any:
 
     The mask is 0 for damaged records.
     """
-    filler = split.first_good()
+    filler = split.first_readable()
 
     def contents() -> Iterator[Any]:
         stream = RecordStream(split.reader, [np.arange(split.count)], first=_DECODE_AT_ONCE)

@@ -18,14 +18,14 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import manifest as records_manifest
+from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.framing import BadRecord
-from mptraining_trainer.data import cache as data_cache
-from mptraining_trainer.data import schema as data_columns
-from mptraining_trainer.data.batching import ALONE, Share
+from mptraining_trainer.data import schema
+from mptraining_trainer.data.batching import SINGLE_WORKER, Share
+from mptraining_trainer.data.cache import disk_cache, with_cache
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.pipeline import Split
-from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Columns
 from mptraining_trainer.source.user_code import import_entry_point
 from mptraining_trainer.worker import Worker
@@ -39,15 +39,15 @@ def open_data(
     patterns: Sequence[str],
     data: ResolvedData,
     *,
-    like: Columns | None,
+    training_columns: Columns | None,
     notice: Callable[..., None],
     now: Callable[[], float],
     objects: Sequence[StoredObject] | None = None,
-    share: Share = ALONE,
+    share: Share = SINGLE_WORKER,
     meter: InputMeter | None = None,
     cache: DiskCache | None = None,
 ) -> Split:
-    """Find, index and check the files of `patterns`. For validation data, `like` holds the training data's columns.
+    """Find, index and check the files of `patterns`. Validation data has the `training_columns` of the training data.
 
     `objects` is the result of `dataset_index.find`, if it was called already. Files without an index are read, each
     worker its `share`, into `cache`. Raises InvalidSpec or InvalidData for records that do not match the job,
@@ -71,10 +71,12 @@ def open_data(
     filled = None if cache is None or cache.is_empty else cache
     reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic, cache=filled)
     first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
-    manifest = records_manifest.find(patterns)
-    columns = like or data_columns.decide(data, manifest, first, lambda text: notice("FeaturesInferred", text))
-    if like is not None:
-        data_columns.check_records(columns.columns, first)
+    split_manifest = manifest.find(patterns)
+    columns = training_columns or schema.decide_columns(
+        data, split_manifest, first, lambda text: notice("FeaturesInferred", text)
+    )
+    if training_columns is not None:
+        schema.check_records(columns.columns, first)
     return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
 
 
@@ -95,7 +97,7 @@ def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable
     return progress
 
 
-class Reserved(NamedTuple):
+class ReservedBytes(NamedTuple):
     """Bytes that are reserved for a data set."""
 
     memory: int
@@ -122,28 +124,38 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
 
-    def datasets(patterns: Sequence[str], like: Columns | None, reserved: Reserved) -> tuple[Split, str, Reserved]:
+    def datasets(
+        patterns: Sequence[str], training_columns: Columns | None, reserved: ReservedBytes
+    ) -> tuple[Split, str, ReservedBytes]:
         objects = dataset_index.find(patterns)
-        cache, on_disk = data_cache.disk_cache(objects, data.cache, notice, reserved=reserved.disk)
+        cache, on_disk = disk_cache(objects, data.cache, notice, reserved=reserved.disk)
         if cache is not None:
-            worker.ends.callback(cache.close)
+            worker.exit_stack.callback(cache.close)
         split = open_data(
-            patterns, data, like=like, notice=notice, now=now, objects=objects, share=share, meter=meter, cache=cache
+            patterns,
+            data,
+            training_columns=training_columns,
+            notice=notice,
+            now=now,
+            objects=objects,
+            share=share,
+            meter=meter,
+            cache=cache,
         )
-        worker.ends.callback(split.reader.close)
-        cached, name, in_memory = data_cache.with_cache(split, data.cache, cache, reserved=reserved.memory)
-        worker.ends.callback(cached.reader.close)
-        return cached, name, Reserved(in_memory, on_disk if name == "Disk" else 0)
+        worker.exit_stack.callback(split.reader.close)
+        cached, name, in_memory = with_cache(split, data.cache, cache, reserved=reserved.memory)
+        worker.exit_stack.callback(cached.reader.close)
+        return cached, name, ReservedBytes(in_memory, on_disk if name == "Disk" else 0)
 
     with _in_field("spec.data.train"):
-        training, meter.cache, taken = datasets(data.train, None, Reserved(0, 0))
+        training, meter.cache, taken = datasets(data.train, None, ReservedBytes(0, 0))
     validation = None
     if data.validation:
         with _in_field("spec.data.validation"):
             validation, _, _ = datasets(data.validation, training.columns, taken)
     function = None
     if data.preprocess not in ("auto", "none"):
-        function = check(import_entry_point(data.preprocess, "spec.data.preprocess"))
+        function = check_signature(import_entry_point(data.preprocess, "spec.data.preprocess"))
     return Datasets(training, validation, meter, Preprocess(per_example=function))
 
 
@@ -170,7 +182,7 @@ class SkippedRecords:
         self._reported = 0
 
     @property
-    def all(self) -> tuple[BadRecord, ...]:
+    def records(self) -> tuple[BadRecord, ...]:
         """The damaged records, then those that are excluded for their values."""
         return (*self._damaged, *self._excluded)
 
@@ -192,7 +204,7 @@ class SkippedRecords:
 
     def publish(self, *, last: bool = False) -> None:
         """Write the manifest if more records were skipped. The first and the last call also report damaged records."""
-        skipped = self.all
+        skipped = self.records
         identity = self._worker.identity
         name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
@@ -203,11 +215,11 @@ class SkippedRecords:
         if len(damaged) > self._reported and (last or not self._reported):
             self._reported = len(damaged)
             counted = "1 damaged record" if len(damaged) == 1 else f"{len(damaged)} damaged records"
-            text = f"{counted} left out, the first in {damaged[0].uri}; all are named in {self.manifest}"
+            text = f"{counted} skipped, the first in {damaged[0].uri}; all are named in {self.manifest}"
             self._worker.telemetry.notice("BadRecordsSkipped", text, level="Warning")
 
     @contextmanager
-    def published(self) -> Iterator[None]:
+    def publish_at_end(self) -> Iterator[None]:
         """Publish at the end of the block, also after an error: too many skipped records may be its cause."""
         try:
             yield

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from mptraining_records.storage.ranges import Figures, Traffic
 
 # In percent; a smaller share of a step needs no action.
-WORTH_SAYING = 10.0
+REPORTED_PERCENT = 10.0
 # Seconds of training after which the share no longer depends on the startup.
-STEADY = 10.0
+WARM_UP_SECONDS = 10.0
 
 
 @dataclass
@@ -29,28 +29,32 @@ class InputMeter:
 
 
 @dataclass
-class InputSince:
+class InputInterval:
     """Training time since a moment, the part of it that was waiting for data, and the counters at that moment."""
 
     bytes_before: int = 0
     waited_for_bytes_before: float = 0.0
     seconds: float = 0.0
-    waited: float | None = None
+    waited_seconds: float | None = None
 
     @staticmethod
-    def begin(meter: InputMeter) -> InputSince:
+    def begin(meter: InputMeter) -> InputInterval:
         """Start from the meter's present counters."""
-        return InputSince(meter.figures.bytes, meter.waited_for_bytes)
+        return InputInterval(meter.figures.bytes, meter.waited_for_bytes)
 
-    def add(self, seconds: float, waited: float | None) -> None:
+    def add(self, seconds: float, waited_seconds: float | None) -> None:
         self.seconds += seconds
-        if waited is not None:
-            self.waited = (self.waited or 0.0) + min(waited, seconds)
+        if waited_seconds is not None:
+            self.waited_seconds = (self.waited_seconds or 0.0) + min(waited_seconds, seconds)
 
     @property
     def bound_percent(self) -> float | None:
         """The share of waiting, 0 to 100; None if it was not measured."""
-        return round(100 * self.waited / self.seconds, 1) if self.seconds and self.waited is not None else None
+        return (
+            round(100 * self.waited_seconds / self.seconds, 1)
+            if self.seconds and self.waited_seconds is not None
+            else None
+        )
 
     def bytes_per_second(self, bytes_now: int) -> float | None:
         """Return the read rate; None if nothing came from a bucket."""
@@ -58,13 +62,13 @@ class InputSince:
         return round(fetched / self.seconds) if self.seconds and fetched > 0 else None
 
 
-def advice(since: InputSince, meter: InputMeter) -> str:
+def advice(since: InputInterval, meter: InputMeter) -> str:
     """Return one sentence of advice if the device waits for data.
 
     Earlier reads, for an index or a cache, do not count.
     """
     prefix = f"the device waits for data {since.bound_percent or 0.0:.0f}% of the time"
-    if meter.waited_for_bytes - since.waited_for_bytes_before < (since.waited or 0.0) / 2:
+    if meter.waited_for_bytes - since.waited_for_bytes_before < (since.waited_seconds or 0.0) / 2:
         if meter.cache == "Memory":
             return f"{prefix}, and preprocessing is what it waits for: give the pod more CPUs (podTemplate.resources)"
         return (

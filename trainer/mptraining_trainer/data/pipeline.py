@@ -23,7 +23,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.order import Order, Position, key
 from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_trainer.data.batching import Batching, Piece, Share, rows, training_pieces, validation_pieces
+from mptraining_trainer.data.batching import Batching, Piece, Share, split_at_rows, training_pieces, validation_pieces
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.preprocess import Preprocess
@@ -108,7 +108,7 @@ _PREFETCH_BYTES = 64 << 20
 class Split:
     """Training or validation data: its index and reader, and its tensors (inputs, labels, weights, mask) if cached.
 
-    `problems` collects errors of its pipelines; see `explaining`.
+    `problems` collects errors of its pipelines; see `raise_reading_problems`.
     """
 
     dataset: DatasetIndex
@@ -123,7 +123,7 @@ class Split:
     def count(self) -> int:
         return self.dataset.count
 
-    def reading_through(self, cache: DiskCache) -> Split:
+    def with_disk_cache(self, cache: DiskCache) -> Split:
         """Return the same records, which `cache` keeps after the first read."""
         self.reader.close()
         traffic, account = self.meter.traffic, self.reader.bad_records
@@ -140,14 +140,14 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         steps: int | None = None,
-        weigh: Callable[..., Any] | None = None,
+        add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
     ) -> Any:
         """Return batches for one replica (inputs, labels, weights, and a mask if `masked`), for the replicas in turn.
 
-        `weigh` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a damaged one:
-        another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more is read than
-        they need; without `steps` it does not end.
+        `add_class_weights` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a
+        damaged one: another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more
+        is read than they need; without `steps` it does not end.
         """
 
         def pieces() -> Iterator[Piece]:
@@ -161,7 +161,7 @@ class Split:
             masked=masked,
             preprocess=preprocess,
             training=True,
-            weigh=weigh,
+            add_class_weights=add_class_weights,
             excluded=excluded,
         )
 
@@ -183,7 +183,7 @@ class Split:
         masked: bool,
         preprocess: Preprocess,
         training: bool,
-        weigh: Callable[..., Any] | None = None,
+        add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
     ) -> Any:
         if self.cached is not None:
@@ -193,8 +193,8 @@ class Split:
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
 
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
-            if weigh is not None:
-                weights = weigh(inputs, labels)[2]
+            if add_class_weights is not None:
+                weights = add_class_weights(inputs, labels)[2]
             return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
 
         dataset = dataset.map(batch_of, num_parallel_calls=1)
@@ -249,7 +249,7 @@ class Split:
         *,
         training: bool,
     ) -> Any:
-        filler = self.first_good(excluded)
+        filler = self.first_readable(excluded)
 
         def contents() -> Iterator[tuple[Any, ...]]:
             begun: deque[Piece] = deque()
@@ -257,7 +257,7 @@ class Split:
             def units() -> Iterator[Any]:
                 for piece in pieces():
                     begun.append(piece)
-                    yield from rows(piece, row)
+                    yield from split_at_rows(piece, row)
 
             began = self.now()
             ahead = self._read_ahead(row)
@@ -300,17 +300,17 @@ class Split:
         The replacement keeps the order unchanged. tf.data keeps only the text of an error, so the Problem is stored as
         well.
         """
-        waited = stream.waited
+        waited = stream.waited_seconds
         try:
             found = stream.take(count)
         except Problem as problem:
             self.problems.append(problem)
             raise
-        self.meter.waited_for_bytes += stream.waited - waited
+        self.meter.waited_for_bytes += stream.waited_seconds - waited
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
-    def first_good(self, excluded: Collection[int] = ()) -> bytes:
+    def first_readable(self, excluded: Collection[int] = ()) -> bytes:
         """Return the first readable record that is not excluded. Raises InvalidData if there is none."""
         for number in range(self.count):
             if number in excluded:
@@ -324,7 +324,7 @@ class Split:
 
 
 @contextmanager
-def explaining(*splits: Split | None) -> Iterator[None]:
+def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
     """Raise the Problem behind a TensorFlow error if one of these splits met it while reading."""
     try:
         yield

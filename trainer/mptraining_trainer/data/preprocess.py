@@ -67,7 +67,7 @@ class Preprocess:
         )
 
 
-def check(function: Callable[..., Any]) -> Callable[..., Any]:
+def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function if it has the signature of `preprocess`. Raises InvalidProgram quoting its signature."""
     signature = inspect.signature(function)
     known = ("seed", "training")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_records.tfrecord import example as records_example
-from mptraining_records.tfrecord import features as records_features
+from mptraining_records.tfrecord import example, features
 from mptraining_records.tfrecord.features import LABELS, Feature
 from mptraining_records.tfrecord.manifest import Manifest
 
@@ -88,7 +87,7 @@ class Columns:
         return " (label)" if name in self.labels else " (sample weight)" if name == self.weight else ""
 
 
-def decide(
+def decide_columns(
     data: ResolvedData,
     manifest: Manifest | None,
     first_records: Sequence[bytes],
@@ -112,9 +111,9 @@ def decide(
     elif manifest is not None:
         columns = tuple(_column(feature) for feature in manifest.features)
     else:
-        features = records_features.infer(first_records, data.label)
-        infer_notice("features inferred from the first records: " + "; ".join(records_features.describe(features)))
-        columns = tuple(_column(feature) for feature in features)
+        inferred = features.infer(first_records, data.label)
+        infer_notice("features inferred from the first records: " + "; ".join(features.describe(inferred)))
+        columns = tuple(_column(feature) for feature in inferred)
     labels = _labels(data, manifest.label if manifest else None, columns)
     _check_weight(data.sample_weight, columns)
     if len(labels) + (data.sample_weight is not None) >= len(columns):
@@ -198,7 +197,7 @@ def _sized(column: Column) -> Column:
 def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
     """Raise InvalidData for the first record that lacks a column or holds another kind or number of values."""
     for number, record in enumerate(records):
-        found = records_example.parse(record)
+        found = example.parse(record)
         for column in columns:
             where = f"feature {column.name!r}"
             if column.name not in found:

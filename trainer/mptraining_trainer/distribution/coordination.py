@@ -38,7 +38,7 @@ _GREETING = "mptraining worker "
 _GREETING_SECONDS = 1.0
 _NOT_CONNECTED = "it listens, but has not reached this worker yet"
 
-Look = Callable[[str], str | None]
+Probe = Callable[[str], str | None]
 
 
 def wait_for_peers(
@@ -48,7 +48,7 @@ def wait_for_peers(
     wait: Callable[[float], bool],
     notice: Callable[[str, str], None],
     deadline: float = DEADLINE_SECONDS,
-    look: Look | None = None,
+    probe: Probe | None = None,
     until_reached: bool = False,
 ) -> None:
     """Wait until every other worker of `identity.hosts` accepts connections.
@@ -64,12 +64,12 @@ def wait_for_peers(
     missing = {index: "not looked for yet" for index in range(len(identity.hosts)) if index != identity.index}
     # Without `until_reached`, TensorFlow's server may own the peer's port and must not receive a greeting.
     greeting = f"{_GREETING}{identity.index}\n".encode() if until_reached else b""
-    look = look or (lambda address: trouble(address, greeting))
+    probe = probe or (lambda address: connection_error(address, greeting))
     unconnected = set(missing) if until_reached else set()
     with _listening(identity) as listener, ThreadPoolExecutor(_PROBE_THREADS, thread_name_prefix="rendezvous") as pool:
         while True:
             unreached = [index for index in missing if missing[index] != _NOT_CONNECTED]
-            found = dict(zip(unreached, pool.map(look, [identity.hosts[index] for index in unreached]), strict=True))
+            found = dict(zip(unreached, pool.map(probe, [identity.hosts[index] for index in unreached]), strict=True))
             unconnected -= _connected_workers(listener) if unconnected else set()
             missing = {
                 index: error
@@ -81,26 +81,26 @@ def wait_for_peers(
             if now() - began >= deadline:
                 raise PeerLost(
                     INDEX,
-                    f"after {deadline:.0f} s {absent(missing, identity.hosts)}",
+                    f"after {deadline:.0f} s {describe_missing(missing, identity.hosts)}",
                     expected=f"all {len(identity.hosts)} workers",
-                    next_step="Look at that pod's events and log; names need the job's headless Service, and its "
+                    next_step="Probe at that pod's events and log; names need the job's headless Service, and its "
                     "NetworkPolicy must let the workers reach each other.",
                 )
             if now() >= notice_at:
                 notice_at = now() + _NOTICE_EVERY
-                notice("WaitingForWorkers", f"waiting for {absent(missing, identity.hosts)}")
+                notice("WaitingForWorkers", f"waiting for {describe_missing(missing, identity.hosts)}")
             if wait(_PROBE_INTERVAL):
-                raise Preempted("", f"told to leave while waiting for {absent(missing, identity.hosts)}")
+                raise Preempted("", f"told to leave while waiting for {describe_missing(missing, identity.hosts)}")
 
 
-def absent(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
+def describe_missing(missing: Mapping[int, str], hosts: tuple[str, ...]) -> str:
     """Return a line that names the missing workers, at most the first five."""
     named = [f"worker {index} ({hosts[index]}): {missing[index]}" for index in sorted(missing)[:_MOST_NAMED]]
     more = len(missing) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more else "")
 
 
-def trouble(address: str, greeting: bytes = b"") -> str | None:
+def connection_error(address: str, greeting: bytes = b"") -> str | None:
     """Return the reason why host:port cannot be reached, or None; send `greeting` to a peer that accepts."""
     host, _, port = address.rpartition(":")
     try:
@@ -210,7 +210,7 @@ def mean_over_workers(strategy: Any, values: Sequence[float]) -> list[float]:
     return [float(value) / strategy.num_replicas_in_sync for value in sums]
 
 
-def gathered(strategy: Any, identity: int, workers: int, values: Sequence[int]) -> list[list[int]]:
+def gather_over_workers(strategy: Any, identity: int, workers: int, values: Sequence[int]) -> list[list[int]]:
     """Return each worker's values by worker index. Every worker must call it with as many small integers."""
     own = [[float(value) if worker == identity else 0.0 for value in values] for worker in range(workers)]
     sums = _sum_over_replicas(strategy, tf.constant(own, tf.float32))

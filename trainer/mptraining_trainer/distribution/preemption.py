@@ -22,14 +22,14 @@ class Preemption:
     def __init__(self, leave: Callable[[], None], grace: float = GRACE_SECONDS) -> None:
         self._leave = leave
         self._grace = grace
-        self._asked = threading.Event()
+        self._stop_requested = threading.Event()
 
     def watch(self) -> None:
         """Block SIGTERM. Call it in the main thread before TensorFlow starts threads: they inherit the signal mask."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=self._wait, name="preemption", daemon=True).start()
 
-    def spare_children(self) -> None:
+    def unblock_for_children(self) -> None:
         """Unblock SIGTERM. Call it in the main thread, after TensorFlow started its threads, before a user's script.
 
         A child process inherits the blocked signal, also through `exec`, and could then only be killed. So the main
@@ -44,13 +44,13 @@ class Preemption:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether this process has received SIGTERM."""
-        return self._asked.is_set()
+        return self._stop_requested.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Wait `seconds` or until SIGTERM; return whether this process has received it."""
-        return self._asked.wait(seconds)
+        return self._stop_requested.wait(seconds)
 
     def _wait(self) -> None:
         signal.sigwait({signal.SIGTERM})
@@ -62,7 +62,7 @@ class Preemption:
         self._on_sigterm()
 
     def _on_sigterm(self) -> None:
-        self._asked.set()
+        self._stop_requested.set()
         timer = threading.Timer(self._grace, self._leave)
         timer.daemon = True
         timer.start()

@@ -23,7 +23,7 @@ _COPY_THREADS = 4
 _PIECE_BYTES = 4 << 20
 
 
-def kept_apart(variable: Any) -> bool:
+def is_per_replica(variable: Any) -> bool:
     """Return whether each replica has its own value of this TensorFlow variable."""
     return (
         isinstance(variable, tf.distribute.DistributedValues)
@@ -39,19 +39,19 @@ class ReplicaValues:
         # Each read is traced once, so that a save does not have to wait for a trace.
         self._gather: dict[tuple[int, ...], Any] = {}
 
-    def share(self, variables: Sequence[Any]) -> None:
+    def take_part_in_read(self, variables: Sequence[Any]) -> None:
         """Take part in another worker's `read`, without copying the values."""
         if self._several_workers:
-            self._gather_replicas([variable for variable in variables if kept_apart(variable)])
+            self._gather_replicas([variable for variable in variables if is_per_replica(variable)])
 
     def read(self, variables: Sequence[Any]) -> list[Any]:
         """Return copies of all values as NumPy arrays; a variable with one value per replica is [replicas, …]."""
-        per_replica = [variable for variable in variables if kept_apart(variable)]
+        per_replica = [variable for variable in variables if is_per_replica(variable)]
         of_replicas = iter(
             self._gather_replicas(per_replica) if self._several_workers else map(self._local_replicas, per_replica)
         )
         # For a mirrored variable only the first replica is read, which costs half of reading the whole variable.
-        same = [self._strategy.experimental_local_results(each)[0] for each in variables if not kept_apart(each)]
+        same = [self._strategy.experimental_local_results(each)[0] for each in variables if not is_per_replica(each)]
         small = sum(each.dtype.size * each.shape.num_elements() for each in same) <= _PIECE_BYTES
         # `numpy` copies already, and threads would only slow down a small state.
         copies = iter(
@@ -59,7 +59,7 @@ class ReplicaValues:
             if small
             else _copies([np.asarray(each.read_value()) for each in same])
         )
-        return [next(of_replicas if kept_apart(variable) else copies) for variable in variables]
+        return [next(of_replicas if is_per_replica(variable) else copies) for variable in variables]
 
     def assign(self, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
         """Assign every variable its value, and each replica its own if as many replicas were saved.
@@ -71,7 +71,7 @@ class ReplicaValues:
         for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
             if array.ndim == len(variable.shape):
                 variable.assign(array)
-            elif kept_apart(variable):
+            elif is_per_replica(variable):
                 per_replica[number] = array if len(array) == replicas else _redistribute(variable, array, replicas)
             else:
                 variable.assign(_aggregate(variable, array))
@@ -106,7 +106,7 @@ class ReplicaValues:
         return _split_words(traced().numpy(), variables)
 
 
-def fits(variable: Any, shape: Sequence[int]) -> bool:
+def shape_matches(variable: Any, shape: Sequence[int]) -> bool:
     """Return whether an array of this shape can be assigned: the variable's shape, with or without a replica axis."""
     own = list(variable.shape)
     return list(shape) == own or (_aggregation(variable) is not None and list(shape[1:]) == own)
@@ -180,7 +180,7 @@ def _redistribute(variable: Any, array: Any, replicas: int) -> Any:
     return np.stack([aggregated, *[np.zeros_like(aggregated)] * (replicas - 1)])
 
 
-def summed(shares: list[Any]) -> list[Any]:
+def all_reduce_sum(shares: list[Any]) -> list[Any]:
     """Return sums over all replicas, in replica context; None stays None."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -201,7 +201,7 @@ def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:
         log.setLevel(level)
 
 
-def norm_of(gradients: list[Any]) -> Any:
+def global_norm(gradients: list[Any]) -> Any:
     """Return the global Euclidean norm, a float32 scalar; not finite if any element is not."""
     return tf.cast(tf.linalg.global_norm(gradients), tf.float32)
 

@@ -33,7 +33,7 @@ from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer.data.schema import ExampleSpec
-from mptraining_trainer.export.float32_model import rebuilt, switched_to_float32
+from mptraining_trainer.export.float32_model import rebuild_from_config, switch_to_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
 from mptraining_trainer.model.program import Program
@@ -103,8 +103,8 @@ def export(
         (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         if rebuilds:
             (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
-        if job.program.function:
-            _copy_source(job.program.function.entry_point.partition(":")[0], part / "source")
+        if function := job.program.function:
+            _copy_source(function.entry_point.partition(":")[0], part / "source")
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     finally:
@@ -143,9 +143,9 @@ def float32_copy(
     """
     with _under_float32(keras.module):
         with contextlib.suppress(Exception):
-            return rebuilt(model, keras, without_mixed(model.get_config()), arrays), "float32"
+            return rebuild_from_config(model, keras, replace_mixed_policies(model.get_config()), arrays), "float32"
         if rebuild.get("builder", "script") == "script":
-            return (model, switched_to_float32(model, keras)) if readable else (None, "float32")
+            return (model, switch_to_float32(model, keras)) if readable else (None, "float32")
         try:
             copy = build_model(keras.module, rebuild)
         except Exception:
@@ -170,15 +170,15 @@ def _under_float32(keras: Any) -> Iterator[None]:
         keras.mixed_precision.set_global_policy(before)
 
 
-def without_mixed(config: Any) -> Any:
+def replace_mixed_policies(config: Any) -> Any:
     """Return a Keras configuration with every mixed policy replaced by float32."""
     if isinstance(config, Mapping):
         name = (config.get("config") or {}).get("name") if "class_name" in config else None
         if config.get("class_name") in ("DTypePolicy", "Policy") and str(name).startswith("mixed_"):
             return {**config, "config": {**config["config"], "name": "float32"}}
-        return {key: without_mixed(value) for key, value in config.items()}
+        return {key: replace_mixed_policies(value) for key, value in config.items()}
     if isinstance(config, (list, tuple)):
-        return type(config)(without_mixed(value) for value in config)
+        return type(config)(replace_mixed_policies(value) for value in config)
     return "float32" if isinstance(config, str) and config in ("mixed_float16", "mixed_bfloat16") else config
 
 

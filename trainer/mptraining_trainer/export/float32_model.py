@@ -40,7 +40,7 @@ def _name(layer: Any) -> str | None:
 
 
 @contextmanager
-def rounded_ids_noticed(keras: Keras, notice: Notify) -> Iterator[None]:
+def warn_about_rounded_ids(keras: Keras, notice: Notify) -> Iterator[None]:
     """Warn about token ids that reach an Embedding in half precision, which trains on wrong tokens without an error.
 
     Ids from a float `keras.Input` are cast by a script's own layer around the Embedding: float16 rounds 19997 to 20000,
@@ -74,7 +74,7 @@ def rounded_ids_noticed(keras: Keras, notice: Notify) -> Iterator[None]:
         embedding.call = original
 
 
-def rebuilt(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any:
+def rebuild_from_config(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any:
     """Return a model from this configuration with these weights (in the order of `model.get_weights()`).
 
     Raise Keras' own error if it cannot be rebuilt, ValueError if it has other weights.
@@ -90,7 +90,7 @@ def rebuilt(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any
     return copy
 
 
-def switched_to_float32(model: Any, keras: Keras) -> str:
+def switch_to_float32(model: Any, keras: Keras) -> str:
     """Switch every layer of the model to float32; return the policy that the layers then have."""
     for layer in keras.layers(model):
         policy = getattr(layer, "dtype_policy", None)

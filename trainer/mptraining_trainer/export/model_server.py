@@ -34,7 +34,7 @@ DEFAULT_SECONDS = 600.0
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-def seconds(job: ResolvedJob, identity: WorkerIdentity, environment: Mapping[str, str]) -> float:
+def keep_seconds(job: ResolvedJob, identity: WorkerIdentity, environment: Mapping[str, str]) -> float:
     """Return the seconds to keep the model after a success; 0 except on worker 0 of a job without output.
 
     Raise InvalidSpec if the setting is not a number.
@@ -56,7 +56,7 @@ def announce(telemetry: Telemetry, job: ResolvedJob, wait: float) -> None:
     )
 
 
-def keep(folder: str, wait: float) -> NoReturn:
+def exec_keep(folder: str, wait: float) -> NoReturn:
     """Replace this process with the `keep` process."""
     # Blocked signals stay blocked across exec, so none is lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -67,7 +67,7 @@ def keep(folder: str, wait: float) -> NoReturn:
     )
 
 
-def wait_here(folder: str, wait: float) -> None:
+def wait_until_fetched(folder: str, wait: float) -> None:
     """Wait until the model is fetched, SIGTERM arrives, or `wait` seconds have passed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     file = _file()
@@ -80,9 +80,9 @@ def wait_here(folder: str, wait: float) -> None:
         file.unlink(missing_ok=True)
 
 
-def send(stream: BinaryIO) -> str:
+def write_tar(stream: BinaryIO) -> str:
     """Write the kept model as a tar; return the SHA-256 of its bytes. Raise InvalidData if no model is kept here."""
-    folder = Path(_kept()["folder"], run_folder.MODEL)
+    folder = Path(_read_kept()["folder"], run_folder.MODEL)
     digest = _Digest(stream)
     with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for path in sorted(folder.rglob("*")):
@@ -92,9 +92,9 @@ def send(stream: BinaryIO) -> str:
     return digest.hexadecimal()
 
 
-def let_go() -> None:
+def end_keep() -> None:
     """End the `keep` process after the model was fetched. Raise InvalidData if no model is kept here."""
-    os.kill(int(_kept()["pid"]), signal.SIGUSR1)
+    os.kill(int(_read_kept()["pid"]), signal.SIGUSR1)
 
 
 class _Digest:
@@ -116,7 +116,7 @@ def _file() -> Path:
     return Path(tempfile.gettempdir(), "mptraining-model.json")
 
 
-def _kept() -> dict[str, str]:
+def _read_kept() -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ parts' losses is the loss of the whole batch**, as `fit` on one device computes 
 | none | - | rejected: several parts have no single loss |
 
 The functions of Keras that every `Loss` calls (`keras.src.losses.loss.reduce_weighted_values`; in tf_keras
-`losses_utils.compute_weighted_loss`) are wrapped once per process. Outside of `part_of` they behave as in Keras.
+`losses_utils.compute_weighted_loss`) are wrapped once per process. Outside of `reduce_as_part` they behave as in Keras.
 Inside, Keras' own scaling by the number of replicas is off, since the training step averages over the parts.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.model.compiled import updated_by
+from mptraining_trainer.model.compiled import replace_update
 
 _current = threading.local()
 
@@ -53,7 +53,7 @@ class Part:
 
 
 @contextmanager
-def part_of(part: Part | None) -> Iterator[None]:
+def reduce_as_part(part: Part | None) -> Iterator[None]:
     """In the block, reduce losses of this thread as those of `part`; None for a whole batch."""
     before = getattr(_current, "part", None)
     _current.part = part
@@ -63,7 +63,7 @@ def part_of(part: Part | None) -> Iterator[None]:
         _current.part = before
 
 
-def current() -> Part | None:
+def current_part() -> Part | None:
     """Return the part whose loss this thread computes."""
     part: Part | None = getattr(_current, "part", None)
     return part
@@ -91,7 +91,7 @@ def _wrap_keras_3() -> None:
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        part = current()
+        part = current_part()
         if part is None:
             return reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         values = _real_rows(tf.convert_to_tensor(values), part)
@@ -117,7 +117,7 @@ def _wrap_tf_keras() -> None:
         return
 
     def apply_valid_mask(values: Any, weights: Any, mask: Any, reduction: Any) -> Any:
-        part = current()
+        part = current_part()
         if part is not None:
             part.mask = mask
         return apply_mask(values, weights, mask, reduction)
@@ -125,7 +125,7 @@ def _wrap_tf_keras() -> None:
     def compute_weighted_loss(
         values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size", name: Any = None
     ) -> Any:
-        part = current()
+        part = current_part()
         if part is None:
             return reduce(values, sample_weight=sample_weight, reduction=reduction, name=name)
         mask, part.mask = part.mask, None
@@ -140,7 +140,7 @@ def _wrap_tf_keras() -> None:
 
     def _get_reduction(loss: Any) -> Any:
         # tf_keras rejects the default reduction outside of `compile`, since it cannot know the user's mean.
-        if current() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
+        if current_part() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
             return "sum_over_batch_size"
         return own(loss)
 
@@ -156,16 +156,18 @@ def _wrap_reported_losses() -> None:
 
     def reported(container: Any, *arguments: Any, **named: Any) -> Any:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if current() is None or replicas == 1 or not container.built:
+        if current_part() is None or replicas == 1 or not container.built:
             return call(container, *arguments, **named)
         sizes: list[Any] = []
         total = container._total_loss_mean
         with ExitStack() as ends:
-            ends.enter_context(updated_by(total, lambda _update, _value, weight: sizes.append(weight)))
+            ends.enter_context(replace_update(total, lambda _update, _value, weight: sizes.append(weight)))
             for loss, mean in zip(container._losses, container._per_output_metrics, strict=True):
                 if mean is not None and loss.reduction == "sum":
                     ends.enter_context(
-                        updated_by(mean, lambda update, value, weight: update(value / replicas, sample_weight=weight))
+                        replace_update(
+                            mean, lambda update, value, weight: update(value / replicas, sample_weight=weight)
+                        )
                     )
             loss = call(container, *arguments, **named)
         if sizes:
@@ -175,14 +177,14 @@ def _wrap_reported_losses() -> None:
     LossesContainer.__call__ = reported
 
 
-def alone(value: Any) -> Any:
+def local_value(value: Any) -> Any:
     """Return `value` itself: `Part.mean` where replicas cannot communicate, so that each part uses its own counts."""
     return value
 
 
 def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def scaled(value: Any) -> Any:
-        return value if current() is not None else scale(value)
+        return value if current_part() is not None else scale(value)
 
     return scaled
 

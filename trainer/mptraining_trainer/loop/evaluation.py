@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import CrossReplicaSum, kept_apart
+from mptraining_trainer.distribution.replica_variables import CrossReplicaSum, is_per_replica
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs
 from mptraining_trainer.loop.step import Batch, ReplicaStep, local_sum
 from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
@@ -19,9 +19,10 @@ from mptraining_trainer.model.compiled import CompiledModel
 
 
 class Evaluation:
-    """Evaluates one model; create it inside the strategy's scope. With `own`, the model's own `test_step` is called.
+    """Evaluates one model; create it inside the strategy's scope.
 
-    `take` gives every replica a batch of an iterator, as `Loop.take` does.
+    With `own_step`, the model's own `test_step` is called. `next_batch` gives every replica a batch of an iterator, as
+    `Loop.next_batch` does.
     """
 
     def __init__(
@@ -29,16 +30,16 @@ class Evaluation:
         *,
         strategy: Any,
         step: ReplicaStep,
-        own: OwnStep | None,
+        own_step: OwnStep | None,
         compiled: CompiledModel,
-        take: Callable[[Any], Any],
+        next_batch: Callable[[Any], Any],
         worker_sum: CrossReplicaSum,
     ) -> None:
         self._strategy = strategy
         self._step = step
-        self._own = own
+        self._own_step = own_step
         self._compiled = compiled
-        self._take = take
+        self._next_batch = next_batch
         self._worker_sum = worker_sum
         self._loss = local_sum("evaluation_loss_sum")
         self._weight = local_sum("evaluation_weight_sum")
@@ -56,20 +57,22 @@ class Evaluation:
         *,
         now: Callable[[], float],
         stop: Callable[[], bool] = lambda: False,
-        begins: Callable[[int], None] = lambda first: None,
-        ends: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
+        on_batches_begin: Callable[[int], None] = lambda first: None,
+        on_batches_end: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
         """Return loss and metrics over `steps` batches, each example counted once; names as in training.
 
         Returns None if `stop` returned True on any worker before the last batch; every worker stops after the same
-        batch. `now` is a clock in seconds. `begins` receives the first batch of each call, `ends` the last one and the
-        metrics so far.
+        batch. `now` is a clock in seconds. `on_batches_begin` receives the first batch of each call, `on_batches_end`
+        the last one and the metrics so far.
         """
         if self._saved is None:
             self._saved = self._metric_copies()
         self._begin()
         try:
-            return self._run(iterator, steps, now=now, stop=stop, begins=begins, ends=ends)
+            return self._run(
+                iterator, steps, now=now, stop=stop, on_batches_begin=on_batches_begin, on_batches_end=on_batches_end
+            )
         finally:
             self._end()
 
@@ -80,25 +83,25 @@ class Evaluation:
         *,
         now: Callable[[], float],
         stop: Callable[[], bool],
-        begins: Callable[[int], None],
-        ends: Callable[[int, dict[str, float]], None],
+        on_batches_begin: Callable[[int], None],
+        on_batches_end: Callable[[int, dict[str, float]], None],
     ) -> dict[str, float] | None:
         step_seconds, done = 0.0, 0
         while True:
             count, before = min(self._steps_per_execution.steps, steps - done), now()
             request = tf.constant([float(stop()), step_seconds], tf.float32)
-            begins(done)
+            on_batches_begin(done)
             asked, seconds, *values = self._part(iterator, tf.constant(count), request).numpy().tolist()
             step_seconds, done = (now() - before) / count, done + count
             metrics = dict(zip(self._names, values, strict=True))
-            ends(done - 1, metrics)
+            on_batches_end(done - 1, metrics)
             if done == steps:
                 return metrics
             if asked:
                 return None
             # The duration is that of the previous call, averaged over the workers, so that all choose the same number
             # next.
-            self._steps_per_execution = self._steps_per_execution.after(seconds / self._worker_sum.count)
+            self._steps_per_execution = self._steps_per_execution.adjust(seconds / self._worker_sum.count)
 
     def _metric_copies(self) -> list[tuple[Any, Any]]:
         """Return each variable of the metrics with a variable of the same kind that saves its value."""
@@ -117,9 +120,9 @@ class Evaluation:
         self._move([(copy, variable) for variable, copy in self._saved or ()])
 
     def _move(self, pairs: list[tuple[Any, Any]]) -> None:
-        apart = [pair for pair in pairs if kept_apart(pair[0])]
+        apart = [pair for pair in pairs if is_per_replica(pair[0])]
         for source, target in pairs:
-            if not kept_apart(source):
+            if not is_per_replica(source):
                 target.assign(source.read_value())
 
         def on_replica() -> None:
@@ -130,7 +133,7 @@ class Evaluation:
             self._strategy.run(on_replica)
 
     def _part_graph(self, iterator: Any, steps: Any, request: Any) -> Any:
-        if self._own is not None:
+        if self._own_step is not None:
             return self._own_part(iterator, steps, request)
 
         def on_replica(batch: Batch) -> None:
@@ -139,14 +142,14 @@ class Evaluation:
             self._weight.assign_add(weight)
 
         for _ in tf.range(steps):
-            self._strategy.run(on_replica, args=(self._take(iterator),))
+            self._strategy.run(on_replica, args=(self._next_batch(iterator),))
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
-        results |= self._compiled.results(self._compiled.evaluated)
+        results |= self._compiled.results(self._compiled.evaluation_metrics)
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *results.values()])
 
     def _own_part(self, iterator: Any, steps: Any, request: Any) -> Any:
-        own = self._own
+        own = self._own_step
         assert own is not None
         if not self._names:
             raise ValueError("prepare has to be called first")
@@ -156,7 +159,7 @@ class Evaluation:
             return own.share_of_test(batch, self._names)
 
         for _ in tf.range(steps):
-            shares = self._strategy.run(on_replica, args=(self._take(iterator),))
+            shares = self._strategy.run(on_replica, args=(self._next_batch(iterator),))
             total = tf.distribute.ReduceOp.SUM
             logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
         results = self._compiled.results(self._compiled.model.metrics)
@@ -165,7 +168,7 @@ class Evaluation:
 
     def prepare(self, batch: Batch) -> None:
         """Trace the model's own `test_step` once to learn the names of its logs; `batch` are a few examples."""
-        own = self._own
+        own = self._own_step
         if own is None:
             return
 
@@ -177,7 +180,7 @@ class Evaluation:
 
 
 def _variable_like(variable: Any) -> Any:
-    apart = {"synchronization": variable.synchronization} if kept_apart(variable) else {}
+    apart = {"synchronization": variable.synchronization} if is_per_replica(variable) else {}
     return tf.Variable(
         tf.zeros(variable.shape, variable.dtype), trainable=False, aggregation=variable.aggregation, **apart
     )

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.batch_reduction import Part, alone, part_of, wrap_reductions
+from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
 from mptraining_trainer.loop.step import Batch, without_padding
 from mptraining_trainer.model.compiled import CompiledModel
 
@@ -68,7 +68,7 @@ class OwnStep:
         `parts`, one divided by this replica's share of the rows, is for a condition, in which replicas cannot
         communicate: each uses its own mask.
         """
-        part = Part(self._replicas, self._mean) if parts is None else Part(parts, alone)
+        part = Part(self._replicas, self._mean) if parts is None else Part(parts, local_value)
         return self._run(self._compiled.model.test_step, batch, part)
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class OwnStep:
 
     def _run(self, step: Any, batch: Batch, part: Part) -> dict[str, Any]:
         data = self.data(batch)
-        with part_of(part if self._replicas > 1 else None):
+        with reduce_as_part(part if self._replicas > 1 else None):
             logs = step(data)
         logs = _flat(logs) if isinstance(logs, Mapping) else {"loss": logs}
         scalars = {name: tf.cast(tf.convert_to_tensor(value), tf.float32) for name, value in logs.items()}
@@ -97,7 +97,7 @@ class OwnStep:
     def data(self, batch: Batch) -> Any:
         """Return the argument of `train_step` under `fit`: inputs, (inputs, labels) or (inputs, labels, weights)."""
         batch = without_padding(batch)[0] if len(batch) > 3 else batch
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
         if weights is not None:
             return inputs, labels, weights
         return inputs if labels is None else (inputs, labels)

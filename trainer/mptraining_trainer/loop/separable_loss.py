@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.distribution.replica_variables import run_eagerly
-from mptraining_trainer.loop.batch_reduction import Part, part_of, wrap_reductions
+from mptraining_trainer.loop.batch_reduction import Part, reduce_as_part, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 
 # Rounding errors; under a mixed policy a product keeps 8 to 11 bits. Losses that are no mean differ by far more.
@@ -34,7 +34,7 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
 
     def on_replica() -> None:
         try:
-            found.append(_checked(compiled, batch, parts, padded=padded))
+            found.append(_check(compiled, batch, parts, padded=padded))
         except InvalidProgram as problem:
             found.append(problem)
 
@@ -47,17 +47,17 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
     return found[0]
 
 
-def _checked(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
+def _check(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
     rows = len(tf.nest.flatten(batch[0])[0]) // 2 * 2
     if rows == 0:
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
     # A list, since every order may find a reason to refuse.
-    sums = [_checked_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
+    sums = [_check_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
     return any(sums)
 
 
-def _checked_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int, *, padded: bool) -> bool:
+def _check_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int, *, padded: bool) -> bool:
     inputs, labels, weights = batch
     if not isinstance(weights, tuple):
         # The weights are varied, so that two halves do not have the same weight by chance.
@@ -65,7 +65,7 @@ def _checked_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: i
     whole, halves = (slice(0, rows),), (slice(0, rows // 2), slice(rows // 2, rows))
     values = [_loss_of(compiled, batch, whole)[0] for _ in range(2)]
     separate, sums = _loss_of(compiled, batch, halves, padded=padded)
-    tolerance = _TOLERANCE.get(compiled.keras.module.mixed_precision.global_policy().name, 3e-2)
+    tolerance = _TOLERANCE.get(compiled.keras.policy, 3e-2)
     if not np.isfinite([*values, separate]).all() or values[0] != values[1]:
         return sums
     # The tolerance is smaller, because an add_loss may be a small part of the loss; zeros in its sums change no other
@@ -123,10 +123,10 @@ def _loss_of(
     # time.
     for piece in pieces:
         recorded: list[Any] = []
-        _piece(compiled, batch, piece, _part(pieces, _recording(recorded), padded=padded), drawn=drawn)
+        _piece(compiled, batch, piece, _part(pieces, _record_means(recorded), padded=padded), drawn=drawn)
         seen.append(recorded)
     means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
-    parts = [_part(pieces, _replaying(means), padded=padded) for _ in pieces]
+    parts = [_part(pieces, _replay_means(means), padded=padded) for _ in pieces]
     values = [_piece(compiled, batch, piece, part, drawn=drawn) for piece, part in zip(pieces, parts, strict=True)]
     return float(np.mean(values)), bool(means)
 
@@ -153,7 +153,7 @@ def _part(pieces: Sequence[slice], mean: Callable[[Any], Any], *, padded: bool) 
     return part
 
 
-def _recording(recorded: list[Any]) -> Callable[[Any], Any]:
+def _record_means(recorded: list[Any]) -> Callable[[Any], Any]:
     def mean(value: Any) -> Any:
         recorded.append(value)
         return value
@@ -161,23 +161,23 @@ def _recording(recorded: list[Any]) -> Callable[[Any], Any]:
     return mean
 
 
-def _replaying(means: Sequence[float]) -> Callable[[Any], Any]:
+def _replay_means(means: Sequence[float]) -> Callable[[Any], Any]:
     left = iter(means)
     return lambda value: tf.constant(next(left), value.dtype)
 
 
 def _piece(compiled: CompiledModel, batch: Batch, piece: slice, part: Part, *, drawn: bool = False) -> float:
     tensors = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[piece]), batch)
-    inputs, labels, weights = compiled.for_keras(tensors)
-    with part_of(part):
+    inputs, labels, weights = compiled.keras_arguments(tensors)
+    with reduce_as_part(part):
         predictions = compiled.predictions(inputs, training=False)
         if drawn:
-            predictions = tf.nest.map_structure(lambda tensor: _drawn(tensor, piece), predictions)
+            predictions = tf.nest.map_structure(lambda tensor: _draw(tensor, piece), predictions)
         loss = compiled.loss(inputs, labels, predictions, weights, training=True)
     return float(tf.reduce_mean(tf.cast(loss, tf.float32)))
 
 
-def _drawn(tensor: Any, piece: slice) -> Any:
+def _draw(tensor: Any, piece: slice) -> Any:
     """Return numbers of the tensor's shape and mask, which depend on the row: logits and probabilities alike."""
     if not tensor.dtype.is_floating or tensor.shape.rank == 0 or tensor.shape[0] != piece.stop - piece.start:
         return tensor

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mptraining_trainer.distribution.replica_variables import all_finite
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.batch_reduction import Part, alone, part_of, wrap_reductions
+from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
 
 Batch = tuple[Any, ...]
@@ -42,7 +42,7 @@ class ReplicaStep:
         static: bool = False,
     ) -> None:
         # True if the loss needs sums over the replicas while it is computed; see `separable_loss`.
-        self.sums = True
+        self.sums_over_replicas = True
         self._compiled = compiled
         self._replicas = replicas
         self._parts = replicas * accumulation
@@ -64,7 +64,7 @@ class ReplicaStep:
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
             if metrics:
-                self._update(self._compiled.for_keras(batch), _with_masks(*outputs), rows)
+                self._update(self._compiled.keras_arguments(batch), _with_masks(*outputs), rows)
             return loss, gradients
         loss = tf.constant(0.0)
         gradients = [tf.zeros_like(variable) for variable in self._trainable]
@@ -75,7 +75,7 @@ class ReplicaStep:
             )
             part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
             if metrics:
-                self._update(self._compiled.for_keras(part), _with_masks(*outputs), part_rows)
+                self._update(self._compiled.keras_arguments(part), _with_masks(*outputs), part_rows)
             loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [
@@ -99,12 +99,12 @@ class ReplicaStep:
         padded = batch
         # A loss that is a mean over rows must not contain padded rows; a loss with sums over the replicas gets `rows`
         # instead.
-        drop = self._parts == 1 or not self.sums
+        drop = self._parts == 1 or not self.sums_over_replicas
         batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
 
         def evaluated(part: Part | None) -> Any:
-            with part_of(part), self._outputs_weighted(rows, whole):
+            with reduce_as_part(part), self._weight_outputs(rows, whole):
                 predictions = self._compiled.predictions(inputs, training=False)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=False)
             self._update((inputs, labels, weights), predictions, rows)
@@ -113,8 +113,8 @@ class ReplicaStep:
         def of_own_rows() -> Any:
             # Keras 3 gives a batch without a fixed size a weight of one, tf_keras the number of its rows.
             weight = own if self._compiled.keras.legacy else own * self._replicas / whole
-            with self._compiled.output_losses_weighted(weight):
-                return evaluated(Part(whole / own, alone))
+            with self._compiled.weight_output_losses(weight):
+                return evaluated(Part(whole / own, local_value))
 
         if rows is not None:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
@@ -123,26 +123,26 @@ class ReplicaStep:
 
         def of_no_row() -> Any:
             # Call the model all the same, so that a layer that counts its calls has the same count on every replica.
-            self._compiled.predictions(self._compiled.arranged_inputs(padded[0]), training=False)
+            self._compiled.predictions(self._compiled.arrange_inputs(padded[0]), training=False)
             return tf.constant(0.0)
 
         return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
 
-    def lowered(self, batch: Batch) -> None:
+    def lower_to_xla(self, batch: Batch) -> None:
         """Lower forward and backward pass to XLA over a few examples, without running them, in replica context.
 
         Raises XLA's error for an operation that it cannot compile.
         """
         self._differentiate.experimental_get_compiler_ir(batch, None, None, tf.constant(1.0))(stage="hlo")
 
-    def interpret(self) -> None:
+    def disable_xla(self) -> None:
         """Turn XLA off; call it before the first step."""
         self._differentiate = self._loss_and_gradients
 
     def _loss_and_gradients(self, batch: Batch, rows: Any, count: Any, scale: Any) -> tuple[Any, list[Any], Any]:
-        inputs, labels, weights = self._compiled.for_keras(batch)
+        inputs, labels, weights = self._compiled.keras_arguments(batch)
         with tf.GradientTape() as tape:
-            with part_of(self._part(rows, count, self._accumulation)), self._outputs_weighted(rows, count):
+            with reduce_as_part(self._part(rows, count, self._accumulation)), self._weight_outputs(rows, count):
                 predictions = self._compiled.predictions(inputs, training=True)
                 loss = self._compiled.loss(inputs, labels, predictions, weights, training=True)
             if self._parts > 1:
@@ -159,18 +159,18 @@ class ReplicaStep:
         if parts == 1 and rows is None:
             return None
         # Replicas cannot communicate inside the loop over accumulated batches: there each part uses its own counts.
-        part = Part(parts, self._mean if accumulation == 1 else alone)
+        part = Part(parts, self._mean if accumulation == 1 else local_value)
         if rows is not None:
             part.rows = rows
             part.mean_rows = tf.maximum(count, 1.0) / parts
             part.mean_rows_now = part.mean_rows if accumulation == 1 else tf.reduce_sum(rows)
         return part
 
-    def _outputs_weighted(self, rows: Any, count: Any) -> AbstractContextManager[None]:
+    def _weight_outputs(self, rows: Any, count: Any) -> AbstractContextManager[None]:
         """Weight tf_keras' output losses by real rows if the batch has padding; Keras 3 weights all batches alike."""
         if rows is None or not self._compiled.keras.legacy:
             return nullcontext()
-        return self._compiled.output_losses_weighted(tf.cast(count, tf.float32) / self._parts)
+        return self._compiled.weight_output_losses(tf.cast(count, tf.float32) / self._parts)
 
     def _counted(self, batch: Batch) -> tuple[Batch, Any]:
         """Return the batch without its rows, and the rows if a reduction needs them.
@@ -251,7 +251,7 @@ def _divide(gradient: Any, scale: Any) -> Any:
     return gradient / scale
 
 
-def with_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
+def replace_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
     """Return this replica's batch with each row where `keep` is False replaced by row `filler`; in replica context.
 
     `keep` is a bool vector over the rows of all replicas, in the order of the data: worker r of n has those that are r
@@ -326,11 +326,11 @@ class MovingStatistics:
         """Return the present values on this replica."""
         return [variable.read_value() for variable in self._variables]
 
-    def finite(self) -> Any:
+    def all_finite(self) -> Any:
         """Return whether all statistics are finite on this replica, a bool scalar."""
         return all_finite(self.read())
 
-    def agree(self) -> None:
+    def average_over_replicas(self) -> None:
         """Replace the statistics on every replica by their mean over all replicas."""
         context = tf.distribute.get_replica_context()
         if self._variables and context.num_replicas_in_sync > 1:

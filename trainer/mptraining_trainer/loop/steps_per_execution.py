@@ -33,20 +33,20 @@ class StepsPerExecution:
             return cls(1, LIMIT, TARGET_SECONDS)
         return cls(1, steps_per_execution, LONGEST_SECONDS)
 
-    def after(self, step_seconds: float) -> StepsPerExecution:
+    def adjust(self, step_seconds: float) -> StepsPerExecution:
         """Return the number after a call whose steps took `step_seconds` each, the same mean on all workers."""
         if step_seconds <= 0:
             return self
         wanted = int(min(LIMIT, self.seconds / step_seconds))
         return replace(self, steps=max(1, min(wanted, self.steps * _MOST_GROWTH, self.limit)))
 
-    def shortened(self, step_seconds: float) -> str | None:
+    def limit_notice(self, step_seconds: float) -> str | None:
         """Return a notice if the job's steps at `step_seconds` each take longer than a call may."""
         if self.seconds != LONGEST_SECONDS or self.limit * step_seconds <= LONGEST_SECONDS:
             return None
         return (
             f"{self.limit} steps, as stepsPerExecution says, take longer than {LONGEST_SECONDS:g} s; calls are kept "
-            "shorter, so that a machine that is taken away has time to save"
+            "shorter, so that a preempted machine has time to save"
         )
 
 
@@ -68,7 +68,7 @@ class Boundaries:
     pauses: tuple[int, ...] = ()
     validates_at_end: bool = True
 
-    def until_next(self, step: int) -> int:
+    def steps_until_next(self, step: int) -> int:
         """Return the number of steps from `step` to the next boundary."""
         ends = [self.total_steps - step, *(pause - step for pause in self.pauses if pause > step)]
         for every in (self.steps_per_epoch, self.validation_every, self.checkpoint_every):
@@ -76,20 +76,20 @@ class Boundaries:
                 ends.append(every - (step - self.offset) % every)
         return min(ends)
 
-    def epoch_begins(self, step: int) -> bool:
+    def is_epoch_start(self, step: int) -> bool:
         return (step - self.offset) % self.steps_per_epoch == 0
 
     def epoch(self, step: int) -> int:
         """Return the epoch, from 1, of the last of `step` steps."""
         return -(-(step - self.offset) // self.steps_per_epoch)
 
-    def validates(self, step: int) -> bool:
+    def is_validation_due(self, step: int) -> bool:
         """Return whether validation is due after `step` steps, or after the last step unless due by epochs only."""
         return self.validation_every is not None and (
             (step - self.offset) % self.validation_every == 0 or (self.validates_at_end and step == self.total_steps)
         )
 
-    def saves(self, step: int) -> bool:
+    def is_save_due(self, step: int) -> bool:
         """Return whether a checkpoint is due after `step` steps; always after the last one."""
         return step == self.total_steps or (
             self.checkpoint_every is not None and (step - self.offset) % self.checkpoint_every == 0
@@ -105,10 +105,10 @@ class Execution:
 
     `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated parts,
     before any clipping and without the loss scale; it may be infinite or NaN. The first `finite_steps` steps had a
-    finite one. `loss_sum` and `metrics` run since `reset_metrics`. `asked_to_stop` and `broken` count the workers that
-    reported so (see `Loop.execute`), `step_seconds` is the mean over the workers: the same on every worker, so that all
-    decide the same. `waited_seconds` is the workers' mean of waiting for batches, None if not measured. (A GPU that
-    still computes while its host waits counts as waiting.)
+    finite one. `loss_sum` and `metrics` run since `reset_metrics`. `stop_requests` and `non_finite_workers` count the
+    workers that reported so (see `Loop.execute`), `step_seconds` is the mean over the workers: the same on every
+    worker, so that all decide the same. `waited_seconds` is the workers' mean of waiting for batches, None if not
+    measured. (A GPU that still computes while its host waits counts as waiting.)
     """
 
     applied_steps: int
@@ -121,7 +121,7 @@ class Execution:
     loss_scale: float | None
     skipped_steps: int
     skipped_in_a_row: int
-    asked_to_stop: int
+    stop_requests: int
     step_seconds: float
     waited_seconds: float | None = field(compare=False)
-    broken: int = 0
+    non_finite_workers: int = 0

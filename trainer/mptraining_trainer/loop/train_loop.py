@@ -23,15 +23,15 @@ import tensorflow as tf
 from mptraining_trainer.distribution.replica_variables import (
     CrossReplicaSum,
     all_finite,
+    all_reduce_sum,
     assign,
-    norm_of,
+    global_norm,
     run_eagerly,
-    summed,
 )
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.evaluation import Evaluation
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
-from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, RunningSum, with_rows
+from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, RunningSum, replace_rows
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
@@ -56,7 +56,7 @@ def _python_clock() -> Any:
 
 
 # The readings of an execution before the metrics: loss and its rounding error, weight and its rounding error, gradient
-# norm, finite steps, scale, skipped steps, skipped in a row, stop requests, seconds, broken, waited.
+# norm, finite steps, scale, skipped steps, skipped in a row, stop requests, seconds, non-finite workers, waited.
 _FIXED_READINGS = 13
 
 
@@ -81,9 +81,9 @@ class Loop:
         scaler: LossScaler | None = None,
         jit: bool = False,
         workers: int = 1,
-        timed: bool = True,
+        measures_waiting: bool = True,
     ) -> None:
-        """Create the loop; `timed` measures the waiting for batches, which costs some microseconds per step."""
+        """Create the loop; to measure the waiting for batches costs some microseconds per step."""
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
@@ -92,7 +92,7 @@ class Loop:
         self._workers = workers
         self._scaler = scaler
         self._worker_sum = CrossReplicaSum(strategy, workers)
-        self._timed = timed
+        self._measures_waiting = measures_waiting
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
@@ -113,8 +113,8 @@ class Loop:
         # The number of steps whose losses are summed, each weighted by its share of real rows.
         self._weights = RunningSum("loss_weight")
         self._statistics = MovingStatistics(keras, model)
-        # Variables that a forward pass changes by itself; a skipped step must restore them.
-        moved = keras.updated_by_calls(model) if scaler else []
+        # Variables that a forward pass changes; a skipped step must restore them.
+        moved = keras.forward_pass_variables(model) if scaler else []
         self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
         self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []
         if scaler:
@@ -122,16 +122,16 @@ class Loop:
         self.evaluation = Evaluation(
             strategy=strategy,
             step=self._replica_step,
-            own=own if "test_step" in compiled.own_steps else None,
+            own_step=own if "test_step" in compiled.own_steps else None,
             compiled=compiled,
-            take=self._next,
+            next_batch=self.next_batch,
             worker_sum=self._worker_sum,
         )
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
         # The optimizers that overwrite their variables with averages, and the number of updates after which they do so.
         each = [optimizer] if self._own is None else optimizers(keras, model)
-        found = ((one, keras.overwriting_average(one)) for one in each)
+        found = ((one, keras.pop_ema_overwrite_frequency(one)) for one in each)
         self._overwriting = [(one, frequency) for one, frequency in found if frequency]
         self._names: tuple[str, ...] = ()
         self._trace()
@@ -143,12 +143,12 @@ class Loop:
         return self._compiled.metrics
 
     @property
-    def logged(self) -> list[LoggedMetric]:
+    def logged_metrics(self) -> list[LoggedMetric]:
         """The names in the logs except the loss, with the direction that is better if Keras knows it."""
-        return self._compiled.logged(self._own.names if self._own else None)
+        return self._compiled.logged_metrics(self._own.names if self._own else None)
 
     @property
-    def sums(self) -> tuple[Any, ...]:
+    def epoch_sums(self) -> tuple[Any, ...]:
         """The variables that hold the sum of the epoch's losses; a checkpoint has to contain them."""
         return (*self._losses.variables, *self._weights.variables)
 
@@ -163,14 +163,20 @@ class Loop:
     # Host side
 
     def execute(
-        self, iterator: Any, steps: int, *, stop: bool = False, step_seconds: float = 0.0, broken: bool = False
+        self,
+        iterator: Any,
+        steps: int,
+        *,
+        stop: bool = False,
+        step_seconds: float = 0.0,
+        weights_non_finite: bool = False,
     ) -> Execution:
         """Train `steps` steps.
 
         `stop` requests that all workers stop after them, `step_seconds` is the recent duration of this worker's steps,
-        `broken` reports that its weights are not finite.
+        `weights_non_finite` reports that its weights are not finite.
         """
-        reports = tf.constant([float(stop), step_seconds, float(broken)], tf.float32)
+        reports = tf.constant([float(stop), step_seconds, float(weights_non_finite)], tf.float32)
         count = tf.constant(steps)
         if iterator is not self._traced_iterator:
             # The concrete function is cached: its lookup by arguments takes longer than a step of a small model.
@@ -200,20 +206,20 @@ class Loop:
             loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
             skipped_in_a_row=int(in_a_row),
-            asked_to_stop=int(asked),
+            stop_requests=int(asked),
             step_seconds=seconds / self._worker_sum.count,
-            waited_seconds=waited / self._worker_sum.count if self._timed else None,
-            broken=int(found),
+            waited_seconds=waited / self._worker_sum.count if self._measures_waiting else None,
+            non_finite_workers=int(found),
         )
 
-    def not_compilable(self, batch: Batch) -> str | None:
+    def xla_error(self, batch: Batch) -> str | None:
         """Return XLA's error for this model's step over a few examples; None if XLA accepts the step."""
         errors: list[str] = []
 
         def on_replica() -> None:
             if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
                 try:
-                    self._replica_step.lowered(batch)
+                    self._replica_step.lower_to_xla(batch)
                 except (ValueError, tf.errors.OpError) as error:
                     errors.append(str(error))
 
@@ -221,15 +227,15 @@ class Loop:
         run_eagerly(self._strategy, on_replica)
         return errors[0] if errors else None
 
-    def separable(self) -> None:
+    def disable_loss_sums(self) -> None:
         """Compute losses without sums over the replicas; call it before the first evaluation."""
-        self._replica_step.sums = False
+        self._replica_step.sums_over_replicas = False
 
-    def interpret(self) -> None:
+    def disable_xla(self) -> None:
         """Turn XLA off; call it before the first step."""
-        self._replica_step.interpret()
+        self._replica_step.disable_xla()
 
-    def take(self, iterator: Any) -> Any:
+    def next_batch(self, iterator: Any) -> Any:
         """Return the next batch of every replica, for `strategy.run`."""
         return self._next(iterator)
 
@@ -244,8 +250,8 @@ class Loop:
             self._masked = True
             self._trace()
 
-    def would_apply(self, batch: Any, keep: Any, filler: int) -> bool:
-        """Return whether a step over a batch of `take` is finite without loss scaling; nothing changes. Needs a scaler.
+    def is_step_finite(self, batch: Any, keep: Any, filler: int) -> bool:
+        """Return whether a step over a batch of `next_batch` is finite without loss scaling. It changes no state.
 
         Rows (in the order of the data, over all replicas) where `keep` is False, a bool vector [examples_per_step], are
         replaced by row `filler` of their replica's batch. Every worker must call it; all get the same result.
@@ -257,7 +263,7 @@ class Loop:
         self._reset()
         self._loss_before = self._weight_before = 0.0
 
-    def restored(self) -> None:
+    def sync_after_restore(self) -> None:
         """Read the sums and the scaler's counters; every worker must call it after a checkpoint was restored."""
         self._skipped_before = float(self._scaler.state().skipped_steps) if self._scaler else 0.0
         self._loss_before = self._losses.numpy()
@@ -304,7 +310,7 @@ class Loop:
         if self._scaler is None:
             # Checked once per execution, because statistics that the forward passes change may be infinite though no
             # gradient was.
-            moved = self._first_replica(self._strategy.run(self._statistics.finite))
+            moved = self._first_replica(self._strategy.run(self._statistics.all_finite))
             reports += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         reports = tf.concat([reports, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
@@ -343,8 +349,8 @@ class Loop:
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
-            gradients = summed(gradients)
-            norm = norm_of(gradients)
+            gradients = all_reduce_sum(gradients)
+            norm = global_norm(gradients)
             self._apply(loss, gradients, batch)
             return norm
 
@@ -377,8 +383,8 @@ class Loop:
             loss, gradients = self._shares(batch, scale)
         # The loss carries non-finite values of this replica's forward pass to the others.
         moved = all_finite([variable.read_value() for variable in self._changed_by_forward])
-        *gradients, total = summed([*gradients, tf.where(moved, loss, math.nan)])
-        return before, loss, gradients, norm_of(gradients), total
+        *gradients, total = all_reduce_sum([*gradients, tf.where(moved, loss, math.nan)])
+        return before, loss, gradients, global_norm(gradients), total
 
     def _finite(self, norms: Any, totals: Any) -> Any:
         """Return the decision from sums over all replicas, so that every replica of every worker decides the same."""
@@ -390,7 +396,7 @@ class Loop:
 
     def _probe_graph(self, batch: Any, keep: Any, filler: Any) -> Any:
         def on_replica(batch: Batch, keep: Any, filler: Any) -> tuple[Any, ...]:
-            return self._compute_update(with_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
+            return self._compute_update(replace_rows(batch, keep, filler, workers=self._workers), tf.constant(FLOOR))
 
         before, _, _, norms, totals = self._strategy.run(on_replica, args=(batch, keep, filler))
         self._undo(before)
@@ -410,7 +416,7 @@ class Loop:
             weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
             self._losses.add(loss * weight)
             self._weights.add(weight / self._replicas)
-        self._statistics.agree()
+        self._statistics.average_over_replicas()
 
     def _overwrite_by_average(self) -> None:
         """Replace the weights by their moving average every `ema_overwrite_frequency` updates.
@@ -430,14 +436,14 @@ class Loop:
     # Batches
 
     def _next(self, iterator: Any) -> Any:
-        """Return a batch for every replica from an iterator of `feed`; replicas take from a plain iterator in turn."""
+        """Return a batch for every replica; replicas take from an iterator that is not distributed in turn."""
         if self._replicas == 1 or isinstance(iterator, tf.distribute.DistributedIterator):
             return next(iterator)
         return self._strategy.experimental_distribute_values_from_function(lambda context: next(iterator))
 
     def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
         """Return a batch for every replica, and the seconds of waiting for it."""
-        if not self._timed:
+        if not self._measures_waiting:
             return self._next(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
             before = self._clock()
@@ -456,7 +462,7 @@ def _assign_if(variable: Any, value: Any, due: Any) -> Any:
     return variable.assign(tf.where(due, value, variable))
 
 
-def feed(strategy: Any, pipeline: Callable[[], Any]) -> Any:
+def make_iterator(strategy: Any, pipeline: Callable[[], Any]) -> Any:
     """Return an iterator for `Loop` over the batches of one replica, given to this worker's replicas in turn.
 
     CPU devices share a plain iterator: a distributed one passes every batch through threads that copy it to a device,

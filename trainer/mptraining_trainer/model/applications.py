@@ -29,7 +29,7 @@ _WEIGHTS = "spec.program.application.weights"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltApplication:
     """A built application: `rebuild` is the builder and its JSON arguments, `preprocess` takes a batch of images."""
 
     model: Any
@@ -87,7 +87,7 @@ def pretrained(
     return keras.Model(base.input, logits, name=name)
 
 
-def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Built:
+def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> BuiltApplication:
     """Return the application that the job names, under the current policy.
 
     Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and an
@@ -113,7 +113,7 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     if wanted.weights not in (None, "none", "imagenet"):
         _load_weights(model, wanted.weights)
     _normalize_over_replicas(job, keras, model, notice)
-    return Built(model, preprocess, preprocess_name, {"builder": builder, "arguments": arguments})
+    return BuiltApplication(model, preprocess, preprocess_name, {"builder": builder, "arguments": arguments})
 
 
 def names(keras: Keras) -> list[str]:

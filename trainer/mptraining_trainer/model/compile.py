@@ -35,8 +35,8 @@ def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> A
     known = classes(keras, kind)
     cls = known.get(wanted.class_name) or keras.module.saving.get_registered_object(wanted.class_name)
     if cls is None:
-        by_function = {plain(name): known[name] for name in known}
-        cls = by_function.get(plain(wanted.class_name)) if wanted.class_name.islower() else None
+        by_function = {normalized_name(name): known[name] for name in known}
+        cls = by_function.get(normalized_name(wanted.class_name)) if wanted.class_name.islower() else None
     if cls is None:
         hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
         raise InvalidSpec(
@@ -58,7 +58,7 @@ def classes(keras: Keras, kind: Kind) -> dict[str, Any]:
     }
 
 
-def plain(name: str) -> str:
+def normalized_name(name: str) -> str:
     """Return one spelling for a class and its function: `MeanSquaredError`, `mean_squared_error`."""
     return name.replace("_", "").lower()
 
@@ -116,7 +116,7 @@ def compile_model(
         if type(model).compile is not keras.module.Model.compile:
             raise InvalidProgram(
                 _ENTRY_POINT,
-                f"{type(model).__name__} has a `compile` of its own, and the job or the returned dict names more",
+                f"{type(model).__name__} has its own `compile`, and the job or the returned dict names more",
                 next_step="Name loss and metrics in the program's compile alone.",
             )
         before = _compiled_arguments(keras, model)
@@ -336,9 +336,9 @@ def _require_equal(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[
 def _comparable(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
     if isinstance(value, str):
         return "", value
-    name = plain(getattr(value, "__name__", type(value).__name__))
+    name = normalized_name(getattr(value, "__name__", type(value).__name__))
     if not hasattr(value, "get_config"):
-        same = {plain(known): cls for known, cls in classes(keras, kind).items()}.get(name)
+        same = {normalized_name(known): cls for known, cls in classes(keras, kind).items()}.get(name)
         if same is None:
             return name, str(id(value))
         value = same()

@@ -17,7 +17,7 @@ from mptraining_trainer.keras_backend import Keras
 _FEATURES = "spec.data.features"
 
 
-def in_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tuple[str, ...] | None:
+def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tuple[str, ...] | None:
     """Return the features' names in the order of the model's list of inputs; None if it takes them in another way.
 
     Features are matched by the names of the input layers or tensors if they have these, otherwise by their own order.
@@ -76,7 +76,7 @@ class LoggedMetric:
 
 
 @contextmanager
-def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
+def replace_update(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
     """In the block, pass calls of `metric.update_state` on as `update(update_state, values, sample_weight)`."""
     before = metric.update_state
     object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
@@ -86,7 +86,7 @@ def updated_by(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any
         object.__setattr__(metric, "update_state", before)
 
 
-def flat(metrics: Sequence[Any]) -> list[Any]:
+def flatten_metrics(metrics: Sequence[Any]) -> list[Any]:
     """Return the metrics, each container replaced by its own metrics."""
     return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
 
@@ -117,7 +117,7 @@ class CompiledModel:
         self.model = model
         self._labels = tuple(labels)
         # Names of the features in the order of a list of inputs.
-        self.inputs = in_order(keras, model, features) if features else None
+        self.inputs = input_order(keras, model, features) if features else None
         # Names of the outputs; None where the outputs are a list without names.
         structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
         named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
@@ -125,13 +125,13 @@ class CompiledModel:
         # The last results of an overridden `compute_metrics` that are not metrics of the model, by name.
         self._returned: dict[str, Any] = {}
 
-    def arranged_inputs(self, inputs: Any) -> Any:
+    def arrange_inputs(self, inputs: Any) -> Any:
         """Return a batch's inputs in the structure that Keras expects."""
         if self.inputs is None or not isinstance(inputs, Mapping):
             return inputs
         return tuple(inputs[name] for name in self.inputs)
 
-    def arranged(self, labels: Any) -> Any:
+    def arrange_labels(self, labels: Any) -> Any:
         """Return a batch's labels in the structure that Keras expects; None without labels."""
         if isinstance(labels, tuple) and not labels:
             return None
@@ -141,11 +141,11 @@ class CompiledModel:
             return dict(labels)
         return [labels[name] for name in self._labels]
 
-    def for_keras(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    def keras_arguments(self, batch: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         """Return inputs, labels and weights as `fit` passes them on: None where the batch has an empty tuple."""
         inputs, labels, weights = batch
         weights = None if isinstance(weights, tuple) and not weights else weights
-        return self.arranged_inputs(inputs), self.arranged(labels), weights
+        return self.arrange_inputs(inputs), self.arrange_labels(labels), weights
 
     def predictions(self, inputs: Any, *, training: bool) -> Any:
         """Return the model's outputs, called as in `fit` and `evaluate`."""
@@ -183,7 +183,7 @@ class CompiledModel:
             self.model._compile_metrics.update_state(labels, predictions, weights)
 
     @contextmanager
-    def output_losses_weighted(self, weight: Any) -> Iterator[None]:
+    def weight_output_losses(self, weight: Any) -> Iterator[None]:
         """In the block, weight a part of a batch by `weight` in Keras' per-output loss means."""
         if self.keras.legacy:
             each = tf.nest.flatten(getattr(self.model.compiled_loss, "_per_output_metrics", None))
@@ -193,14 +193,16 @@ class CompiledModel:
         with ExitStack() as ends:
             for tracker in trackers:
                 ends.enter_context(
-                    updated_by(tracker, lambda update, values, _weight: update(values, sample_weight=weight))
+                    replace_update(tracker, lambda update, values, _weight: update(values, sample_weight=weight))
                 )
             yield
 
     @contextmanager
     def results_of_one_replica(self) -> Iterator[None]:
         """In the block, read only this replica's part of tf_keras' metrics: a condition allows no all-reduce."""
-        wrapped = [(metric, metric.result) for metric in flat(self.model.metrics)] if self.keras.legacy else []
+        wrapped = (
+            [(metric, metric.result) for metric in flatten_metrics(self.model.metrics)] if self.keras.legacy else []
+        )
         for metric, _ in wrapped:
             object.__setattr__(metric, "result", partial(type(metric).result, metric))
         try:
@@ -226,11 +228,11 @@ class CompiledModel:
     @property
     def metrics(self) -> list[Any]:
         """All metrics of the model, without Keras' own mean of the loss if the training step sums the loss itself."""
-        return list(self.model.metrics) if "train_step" in self.own_steps else self.evaluated
+        return list(self.model.metrics) if "train_step" in self.own_steps else self.evaluation_metrics
 
-    def logged(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
+    def logged_metrics(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
         """Return the names in the logs, of the compiled metrics by default, each with the direction that is better."""
-        known = {each.name: getattr(each, "_direction", None) for each in flat(self.metrics)}
+        known = {each.name: getattr(each, "_direction", None) for each in flatten_metrics(self.metrics)}
         if names is None:
             # Trace only, because reading values that differ between replicas is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
@@ -261,7 +263,7 @@ class CompiledModel:
         return self.model._loss_tracker
 
     @property
-    def evaluated(self) -> list[Any]:
+    def evaluation_metrics(self) -> list[Any]:
         """The metrics that Keras' own `test_step` updates, without its mean of the total loss."""
         tracker = self._loss_tracker
         return [metric for metric in self.model.metrics if metric is not tracker]
@@ -269,12 +271,14 @@ class CompiledModel:
     @property
     def own_metrics(self) -> bool:
         """True if the model's class overrides `compute_metrics`."""
-        return type(self.model).compute_metrics is not self.keras.module.Model.compute_metrics
+        base = self.keras.module.Model
+        return type(self.model).compute_metrics is not base.compute_metrics
 
     @property
     def own_loss(self) -> bool:
         """True if the model's class overrides `compute_loss`."""
-        return type(self.model).compute_loss is not self.keras.module.Model.compute_loss
+        base = self.keras.module.Model
+        return type(self.model).compute_loss is not base.compute_loss
 
     @property
     def own_steps(self) -> tuple[str, ...]:
@@ -287,13 +291,13 @@ class CompiledModel:
         Call it inside the strategy's scope, so that every replica has the metrics' variables.
         """
         inputs, labels, weights = batch
-        inputs = self.arranged_inputs(inputs)
+        inputs = self.arrange_inputs(inputs)
         weights = None if isinstance(weights, tuple) else weights
         if isinstance(labels, Mapping) and self._outputs is None:
             # The outputs of a model that is not functional are only known from a call.
-            outputs = self._traced(_specs(inputs))
+            outputs = self._trace_outputs(_specs(inputs))
             self._outputs = _names(outputs if isinstance(outputs, Mapping) else None)
-        labels = self.arranged(labels)
+        labels = self.arrange_labels(labels)
         if self.keras.legacy:
             self._build_tf_keras(_specs(inputs), _specs(labels))
         else:
@@ -301,21 +305,24 @@ class CompiledModel:
         if labels is not None:
             self._build_by_update(_specs(inputs), _specs(labels), _specs(weights))
         if self.own_metrics:
-            self._build_returned(_specs(inputs), _specs(labels), _specs(weights))
+            self._build_returned_values(_specs(inputs), _specs(labels), _specs(weights))
 
     def _build_keras_3(self, inputs: Any, labels: Any, weights: Any) -> None:
         try:
             self.model._symbolic_build(data_batch=(inputs, labels, weights))
         except (ValueError, RuntimeError, TypeError, NotImplementedError):
             # Keras builds with symbolic tensors; a model that needs real tensors is traced.
-            predictions = self._traced(inputs)
+            predictions = self._trace_outputs(inputs)
             for container in (self.model._compile_metrics, self.model._compile_loss):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
 
     def _build_by_update(self, inputs: Any, labels: Any, weights: Any) -> None:
         """Trace an update if metrics create their variables in the first one, as R2Score and F1Score do."""
-        if all(getattr(metric, "built", True) and getattr(metric, "_built", True) for metric in flat(self.metrics)):
+        if all(
+            getattr(metric, "built", True) and getattr(metric, "_built", True)
+            for metric in flatten_metrics(self.metrics)
+        ):
             return
 
         def on_replica(*tensors: Any) -> None:
@@ -324,7 +331,7 @@ class CompiledModel:
 
         _trace_on_replicas(on_replica, inputs, labels, weights)
 
-    def _build_returned(self, inputs: Any, labels: Any, weights: Any) -> None:
+    def _build_returned_values(self, inputs: Any, labels: Any, weights: Any) -> None:
         """Create a variable for each number that `compute_metrics` returns and that is no metric of the model."""
         numbers: list[str] = []
 
@@ -335,7 +342,7 @@ class CompiledModel:
             numbers.extend(name for name, value in scalars.items() if tf.convert_to_tensor(value).shape.rank == 0)
 
         _trace_on_replicas(on_replica, inputs, labels, weights)
-        known = {"loss", *(each.name for each in self.logged())}
+        known = {"loss", *(each.name for each in self.logged_metrics())}
         for name in dict.fromkeys(numbers):
             if name not in known:
                 self._returned[name] = tf.Variable(
@@ -346,14 +353,14 @@ class CompiledModel:
                 )
 
     def _build_tf_keras(self, inputs: Any, labels: Any) -> None:
-        predictions = self._traced(inputs)
+        predictions = self._trace_outputs(inputs)
         if not self.model.compiled_loss.built:
             self.model.compiled_loss.build(predictions)
         metrics = self.model.compiled_metrics
         if labels is not None and not metrics.built:
             metrics.build(predictions, metrics._conform_to_outputs(predictions, labels))
 
-    def _traced(self, inputs: Any) -> Any:
+    def _trace_outputs(self, inputs: Any) -> Any:
         """Return the specs of the outputs for inputs of these specs."""
         traced = tf.function(lambda tensors: self.predictions(tensors, training=False), autograph=False)
         return traced.get_concrete_function(inputs).structured_outputs

@@ -17,8 +17,8 @@ from mptraining_trainer.model.preflight import ELEMENTWISE, SPARSE, Facts, Input
 
 # The number of examples read before training, and the number of those whose values `preflight` may reject:
 # `onNonFinite` handles later examples that are not finite.
-LOOKED_AT = 16
-CHECKED = 8
+EXAMPLES_READ = 16
+EXAMPLES_CHECKED = 8
 
 
 def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
@@ -32,9 +32,9 @@ def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
         batches.append(batch)
-        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= LOOKED_AT:
+        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= EXAMPLES_READ:
             break
-    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:LOOKED_AT], *batches)
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:EXAMPLES_READ], *batches)
     return few
 
 
@@ -46,7 +46,7 @@ def _shapes(batch: Any) -> list[Any]:
     return [array.shape[1:] for array in tf.nest.flatten(batch)]
 
 
-def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
+def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
     """Return the facts about the model and the first batch, (inputs, labels, …) as NumPy arrays.
 
     `inputs` is an array or a dict of arrays, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
@@ -60,11 +60,11 @@ def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, 
         return None
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
-    few = {name: tf.convert_to_tensor(value[:CHECKED]) for name, value in named.items()}
+    few = {name: tf.convert_to_tensor(value[:EXAMPLES_CHECKED]) for name, value in named.items()}
     output = (
         None
         if job.accelerator.kind == "tpu"
-        else _forward(model, compiled.arranged_inputs(few) if isinstance(inputs, Mapping) else few["inputs"])
+        else _forward(model, compiled.arrange_inputs(few) if isinstance(inputs, Mapping) else few["inputs"])
     )
     if output is not None and not tf.is_tensor(output):
         return None
@@ -75,7 +75,7 @@ def gather(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, 
         device_title=job.accelerator.title,
         compute_capability=job.accelerator.compute_capability,
         native_bfloat16=job.accelerator.kind != "cpu" or native_bfloat16(),
-        policy=keras.module.mixed_precision.global_policy().name,
+        policy=keras.policy,
         per_replica_batch=job.per_replica_batch_size or len(labels),
         widths=_widths(model, layer, keras),
         inputs=tuple(InputFacts(name, str(value.dtype), _finite(value)) for name, value in named.items()),

@@ -21,10 +21,10 @@ from mptraining_api.model_report import LayerFacts, ModelFacts, PolicyFacts, mix
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.storage import storage
-from mptraining_records.tfrecord import manifest as records_manifest
+from mptraining_records.tfrecord import manifest
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.dataset import open_data
-from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model import program
@@ -45,7 +45,7 @@ class LayerCall:
 
 
 @contextlib.contextmanager
-def recorded(keras: Keras) -> Iterator[list[LayerCall]]:
+def record_layer_calls(keras: Keras) -> Iterator[list[LayerCall]]:
     """Record every innermost call while the block traces a model."""
     base = keras.module.layers.Layer
     # In Keras 3 the operations of a functional model are not layers, but have the same `__call__`.
@@ -223,7 +223,7 @@ def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, n
             if built.compiled is not None and "train_step" in built.compiled.own_steps:
                 raise InvalidSpec(
                     "spec.program.function",
-                    f"{type(built.model).__name__} has a train_step of its own, which only training can check",
+                    f"{type(built.model).__name__} has its own train_step, which only training can check",
                     next_step="Use `mptj check` without --deep.",
                 )
             found.append(_policy_facts(built, keras, example, policy))
@@ -242,14 +242,14 @@ def example_of(data: ResolvedData, notice: Notices, now: Callable[[], float]) ->
     Raises a Problem that names what is missing; of a bucket only the manifest is read.
     """
     if data.features is not None:
-        return schema.decide(data, None, [], notice).example_spec()
+        return schema.decide_columns(data, None, [], notice).example_spec()
     step = "Name data.features, with them no data is needed; or run this where the data can be read."
     try:
-        manifest = records_manifest.find(data.train)
-        if manifest is not None:
-            return schema.decide(data, manifest, [], notice).example_spec()
+        split_manifest = manifest.find(data.train)
+        if split_manifest is not None:
+            return schema.decide_columns(data, split_manifest, [], notice).example_spec()
         if not any(storage.is_remote(pattern) for pattern in data.train):
-            split = open_data(data.train, data, like=None, notice=notice, now=now)
+            split = open_data(data.train, data, training_columns=None, notice=notice, now=now)
             split.reader.close()
             return split.columns.example_spec()
     except Problem as problem:
@@ -262,7 +262,7 @@ def example_of(data: ResolvedData, notice: Notices, now: Callable[[], float]) ->
 def _preprocess(data: ResolvedData) -> Preprocess:
     if data.preprocess in ("auto", "none"):
         return Preprocess()
-    return Preprocess(per_example=check(import_entry_point(data.preprocess, "spec.data.preprocess")))
+    return Preprocess(per_example=check_signature(import_entry_point(data.preprocess, "spec.data.preprocess")))
 
 
 def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: str) -> PolicyFacts:
@@ -279,15 +279,15 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
 
     def step(inputs: Any, labels: Any) -> Any:
         taken.extend(tf.nest.flatten(inputs))
-        inputs = compiled.arranged_inputs(inputs)
+        inputs = compiled.arrange_inputs(inputs)
         with tf.GradientTape() as tape:
             predictions = compiled.predictions(inputs, training=True)
             output.append(predictions)
-            loss = compiled.loss(inputs, compiled.arranged(labels), predictions, None, training=True)
+            loss = compiled.loss(inputs, compiled.arrange_labels(labels), predictions, None, training=True)
         forward.update(loss.graph.get_operations())
         return [one for one in tape.gradient(loss, variables) if one is not None]
 
-    with recorded(keras) as calls:
+    with record_layer_calls(keras) as calls:
         traced = tf.function(step, autograph=False).get_concrete_function(
             inputs, labels if len(labels) > 1 else next(iter(labels.values()), ())
         )

@@ -12,14 +12,14 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Function
-from mptraining_trainer.data.preprocess import Preprocess, check
+from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.supported_callbacks import checked
-from mptraining_trainer.source.user_code import import_entry_point, raised
+from mptraining_trainer.model.supported_callbacks import check_callbacks
+from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
 _ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)
@@ -104,7 +104,7 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     try:
         returned = builder(**arguments)
     except Exception as error:
-        raise InvalidProgram(_ENTRY_POINT, raised(function.entry_point, error)) from error
+        raise InvalidProgram(_ENTRY_POINT, describe_error(function.entry_point, error)) from error
     parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
     for key in parts:
         if key not in _ENTRIES:
@@ -113,7 +113,7 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     _check_model(function.entry_point, parts.get("model"), keras)
     given = parts.get("callbacks")
     given = given if isinstance(given, (list, tuple)) else [given] if given is not None else []
-    parts["callbacks"] = checked(given, package="tf_keras" if keras.legacy else "keras")
+    parts["callbacks"] = check_callbacks(given, package="tf_keras" if keras.legacy else "keras")
     return parts
 
 
@@ -125,10 +125,10 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
     if named not in ("auto", "none"):
         raise InvalidProgram(
             "spec.data.preprocess",
-            f"{named!r}, but the program returns a 'preprocess' of its own",
+            f"{named!r}, but the program returns its own 'preprocess'",
             next_step="Leave one of them out.",
         )
-    return check(own)
+    return check_signature(own)
 
 
 def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
@@ -165,6 +165,6 @@ def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.items())
             raise InvalidProgram(
                 _ENTRY_POINT,
-                raised(f"calling {type(model).__name__} with zeros ({shapes})", error),
+                describe_error(f"calling {type(model).__name__} with zeros ({shapes})", error),
                 next_step="The model must take the data's features; give it a keras.Input to be sure.",
             ) from error

@@ -12,8 +12,8 @@ WHERE = "the program's callbacks"
 
 # State that a callback needs after a restart: attributes that are the same in Keras 3.15 and tf_keras 2.21, or that
 # exist in one of them. LearningRateScheduler and ReduceLROnPlateau also change the learning rate, which is saved
-# separately; a CSVLogger's state is its file; the best weights of EarlyStopping are arrays (`WEIGHTS`).
-REMEMBERED: Mapping[str, tuple[str, ...]] = {
+# separately; a CSVLogger's state is its file; the best weights of EarlyStopping are arrays (`WEIGHT_ATTRIBUTES`).
+STATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch"),
     "LearningRateScheduler": (),
     "ReduceLROnPlateau": ("best", "wait", "cooldown_counter"),
@@ -31,13 +31,13 @@ REMEMBERED: Mapping[str, tuple[str, ...]] = {
     "SwapEMAWeights": ("_ema_weights_in_model",),
     "RemoteMonitor": (),
 }
-WEIGHTS: Mapping[str, str] = {"EarlyStopping": "best_weights"}
+WEIGHT_ATTRIBUTES: Mapping[str, str] = {"EarlyStopping": "best_weights"}
 # Callbacks that set the optimizer's learning rate, or may do so.
 RATE_SETTERS = frozenset({"LearningRateScheduler", "ReduceLROnPlateau", "LambdaCallback"})
 # Callbacks that fail if the learning rate is a schedule, as they do under `fit`.
 NEED_CONSTANT_RATE = frozenset({"LearningRateScheduler", "ReduceLROnPlateau"})
 # Callbacks that record their position when an epoch begins, and need it on a resume within an epoch.
-NOTE_THE_EPOCH = frozenset({"ModelCheckpoint", "TensorBoard"})
+NEED_EPOCH_BEGIN = frozenset({"ModelCheckpoint", "TensorBoard"})
 
 # Callbacks that are not called, because the trainer has the same function.
 SUPERSEDED: Mapping[str, str] = {
@@ -53,7 +53,7 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 _OF_THE_BASE = frozenset({"validation_data", "model", "_model", "params", "_chief_worker_only", "_supports_tf_logs"})
 
 
-def checked(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
+def check_callbacks(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
     """Return the callbacks if all are of this generation's `package`: keras or tf_keras. Raises InvalidProgram."""
     for number, callback in enumerate(callbacks):
         where = f"{WHERE}[{number}]"
@@ -73,21 +73,21 @@ def checked(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
 
 def kind(callback: Any) -> str | None:
     """Return the name of the Keras callback that it is or derives from; None for the user's own."""
-    return _of_keras(callback, REMEMBERED)
+    return _of_keras(callback, STATE_ATTRIBUTES)
 
 
-def superseded(callback: Any) -> str | None:
+def superseded_reason(callback: Any) -> str | None:
     """Return the reason why the loop does not call the callback; None if it does."""
     name = _of_keras(callback, SUPERSEDED)
-    return None if name is None or own(callback) else SUPERSEDED[name]
+    return None if name is None or is_user_defined(callback) else SUPERSEDED[name]
 
 
-def own(callback: Any) -> bool:
+def is_user_defined(callback: Any) -> bool:
     """Return whether the callback's class is the user's, derived from one of Keras' callbacks or not."""
     return _family(type(callback)) not in _FAMILIES
 
 
-def keeps_something(callback: Any) -> bool:
+def has_own_attributes(callback: Any) -> bool:
     """Return whether a user's callback has its own attributes, which may change while it is called."""
     if kind(callback) is None:
         return bool(set(vars(callback)) - _OF_THE_BASE)
@@ -107,7 +107,7 @@ def _family(base: type) -> str:
     return base.__module__.split(".")[0]
 
 
-def names(callbacks: Sequence[Any]) -> list[str]:
+def checkpoint_names(callbacks: Sequence[Any]) -> list[str]:
     """Return one name per callback for checkpoints: its class, with `-2` appended for the second of a class.
 
     A class that is not Keras' has the prefix `own.`.
@@ -115,27 +115,27 @@ def names(callbacks: Sequence[Any]) -> list[str]:
     seen: dict[str, int] = {}
     found = []
     for callback in callbacks:
-        name = f"{'own.' if own(callback) else ''}{type(callback).__name__}"
+        name = f"{'own.' if is_user_defined(callback) else ''}{type(callback).__name__}"
         seen[name] = seen.get(name, 0) + 1
         found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return found
 
 
-def remembered(callback: Any) -> dict[str, float | int | str | None]:
+def get_state(callback: Any) -> dict[str, float | int | str | None]:
     """Return the state of Keras' part of a callback as JSON values; numbers that JSON cannot represent are strings."""
-    attributes = REMEMBERED.get(kind(callback) or "", ())
+    attributes = STATE_ATTRIBUTES.get(kind(callback) or "", ())
     return {name: _plain(getattr(callback, name)) for name in attributes if hasattr(callback, name)}
 
 
-def restore(callback: Any, state: Mapping[str, Any]) -> None:
-    """Set the state that `remembered` returned for a callback of the same kind."""
-    for name in REMEMBERED.get(kind(callback) or "", ()):
+def set_state(callback: Any, state: Mapping[str, Any]) -> None:
+    """Set the state that `get_state` returned for a callback of the same kind."""
+    for name in STATE_ATTRIBUTES.get(kind(callback) or "", ()):
         if name in state:
             value = state[name]
             setattr(callback, name, float(value) if isinstance(value, str) else value)
 
 
-def calls_batches(callback: Any) -> bool:
+def has_batch_hooks(callback: Any) -> bool:
     """Return whether the callback does something at every batch."""
     if any(_overrides(callback, hook) for hook in _BATCH_HOOKS):
         return True

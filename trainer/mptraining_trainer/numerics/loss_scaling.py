@@ -67,7 +67,7 @@ class LossScaler:
         self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64))
         self._in_a_row.assign(tf.where(finite, tf.zeros_like(self._in_a_row), self._in_a_row + 1))
 
-    def give_back(self) -> None:
+    def undo_halving(self) -> None:
         """Undo the halving after one skipped step: a bad record caused it, not the scale."""
         if self.dynamic:
             self._scale.assign(tf.minimum(self._scale * 2.0, CEILING))
@@ -87,7 +87,7 @@ class LossScaler:
         self._in_a_row.assign(state.skipped_in_a_row)
 
 
-def scaler_for(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
+def make_scaler(precision: ResolvedPrecision, *, checked: bool) -> LossScaler | None:
     """Return the scaler for this policy; None if updates are not checked. Call it in the strategy's scope."""
     if precision.policy == "mixed_float16":
         return LossScaler(initial=precision.loss_scale, dynamic=precision.loss_scale_mode == "Dynamic")

@@ -6,7 +6,7 @@
                      device supports
     no safer policy  continue to skip bad batches; when they persist, the run has diverged
 
-Under every policy, a record that makes a batch non-finite by itself is excluded, see `training.bad_rows`.
+Under every policy, a record that alone makes a batch non-finite is excluded, see `training.bad_rows`.
 
 Under mixed_float16 every update is checked from the start and loss scaling skips a few, so only persistent skips are an
 incident, and the next policy follows immediately. A run therefore has at most three recoveries. With `Fail` there is
@@ -31,7 +31,7 @@ _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0
 # The fastest policy first, which is also the least safe.
 _BY_RISK = ("mixed_float16", "mixed_bfloat16", "float32")
 
-BROKEN = "the weights are no longer finite numbers"
+WEIGHTS_NOT_FINITE = "the weights are no longer finite numbers"
 
 
 class NonFinite(Diverged):
@@ -52,44 +52,45 @@ class NonFinite(Diverged):
 
 @dataclass(frozen=True)
 class PrecisionState:
-    """The precision of the training at present; `asked` is the job's own policy.
+    """The precision of the training at present; `requested_policy` is the job's own policy.
 
-    `checked`: every update is checked before it is applied, because of an incident in or before the step `until`.
+    `checked`: every update is checked before it is applied, because of an incident in or before the step
+    `checked_until`.
     """
 
-    asked: str
+    requested_policy: str
     policy: str
     checked: bool = False
-    until: int = 0
+    checked_until: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    measured: tuple[Trial, ...] = ()
+    trials: tuple[Trial, ...] = ()
     excluded: tuple[ExcludedRecord, ...] = ()
 
     @property
-    def looks(self) -> bool:
+    def skips_non_finite(self) -> bool:
         """True if non-finite updates are skipped, by loss scaling or because they are checked."""
         return self.checked or self.policy == "mixed_float16"
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Restore the last checkpoint and continue under `numbers`, or only to find the first bad value (`locate`)."""
+    """Restore the last checkpoint and continue under `precision_state`; `locate`: only find the bad value."""
 
-    numbers: PrecisionState
+    precision_state: PrecisionState
     from_step: int
     message: str
     locate: bool = False
     # Seconds of training before the rollback.
     seconds: float = 0.0
 
-    def recorded(self, to_step: int) -> PrecisionState:
-        """Return `numbers` with this rollback among their recoveries."""
-        numbers = self.numbers
-        done = Recovery(from_step=self.from_step, to_step=to_step, precision=numbers.policy, message=self.message)
-        return replace(numbers, recoveries=(*numbers.recoveries, done))
+    def with_recovery(self, to_step: int) -> PrecisionState:
+        """Return `precision_state` with this rollback among its recoveries."""
+        state = self.precision_state
+        recovery = Recovery(from_step=self.from_step, to_step=to_step, precision=state.policy, message=self.message)
+        return replace(state, recoveries=(*state.recoveries, recovery))
 
 
-def policies(job: ResolvedJob, *, native_bfloat16: bool) -> tuple[str, ...]:
+def supported_policies(job: ResolvedJob, *, native_bfloat16: bool) -> tuple[str, ...]:
     """Return the policies that this job's device supports without emulation, the safest first.
 
     `native_bfloat16` is this processor's.
@@ -103,30 +104,31 @@ def policies(job: ResolvedJob, *, native_bfloat16: bool) -> tuple[str, ...]:
     return tuple(policy for policy in reversed(_BY_RISK) if supported[policy])
 
 
-def safer(policy: str, available: Sequence[str]) -> str | None:
+def safer_policy(policy: str, available: Sequence[str]) -> str | None:
     """Return the next safer policy that the device supports, or None."""
     return next((each for each in _BY_RISK[_BY_RISK.index(policy) + 1 :] if each in available), None)
 
 
-def way_back(
-    numbers: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
+def plan_rollback(
+    state: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
 ) -> Rollback | None:
     """Return the rollback for the incident; None if the run has diverged."""
+    checked = replace(state, checked=True, checked_until=incident.step)
     if on_non_finite == "Fail":
-        if numbers.looks:
+        if state.skips_non_finite:
             return None
-        return Rollback(replace(numbers, checked=True, until=incident.step), incident.step, incident.found, locate=True)
-    if not numbers.looks:
-        message = f"{incident.found}; batches that do this are left out from here on"
-        return Rollback(replace(numbers, checked=True, until=incident.step), incident.step, message)
-    policy = safer(numbers.policy, available)
+        return Rollback(checked, incident.step, incident.found, locate=True)
+    if not state.skips_non_finite:
+        message = f"{incident.found}; such batches are skipped from here on"
+        return Rollback(checked, incident.step, message)
+    policy = safer_policy(state.policy, available)
     if policy is None:
         return None
-    message = f"{incident.found}; {policy} instead of {numbers.policy}"
-    return Rollback(replace(numbers, policy=policy, checked=True, until=incident.step), incident.step, message)
+    message = f"{incident.found}; {policy} instead of {state.policy}"
+    return Rollback(replace(checked, policy=policy), incident.step, message)
 
 
-def job_under(job: ResolvedJob, policy: str) -> ResolvedJob:
+def job_with_policy(job: ResolvedJob, policy: str) -> ResolvedJob:
     """Return the job with this policy, and with XLA as `resolve` would decide it."""
     compiled = job.jit_compile
     if compiled == "WherePossible" and job.accelerator.kind == "gpu" and policy == "float32":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -10,8 +12,8 @@ from mptraining_api.events import Notice
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData, InvalidProgram, PeerLost, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_records.storage import gcs_clients
 from mptraining_records.storage.gcs import SCHEME
-from mptraining_records.storage.retry import contact
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 # Words in errors of collective operations after a peer has died; the error class depends on which worker detects it.
@@ -32,7 +34,7 @@ _NOISE = ("[[{{", "Detected at", "File ", "Stack trace", "[Op:", "Graph executio
 _LABEL = "Received a label value of"
 
 
-def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0911 - a table, one row a kind
+def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0911 - a table, one row a kind
     """Return the Problem for `error`; an unknown error counts as the program's."""
     found: BaseException | None = error
     while found is not None:
@@ -41,7 +43,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
             return found
         found = found.__cause__ or found.__context__
     text = _cause_line(error)
-    if job.processes > 1 and of_a_peer(error):
+    if job.processes > 1 and is_peer_error(error):
         return PeerLost(
             "",
             f"another worker went away: {text}",
@@ -83,7 +85,7 @@ def explained(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR09
     return Problem("", f"{type(error).__name__}: {text}")
 
 
-def of_a_peer(error: BaseException) -> bool:
+def is_peer_error(error: BaseException) -> bool:
     """Return whether the error is that of a lost peer: a reset connection, or no heartbeat after 10 s."""
     if isinstance(error, RuntimeError):
         return any(word in str(error).lower() for word in _PEER)
@@ -118,17 +120,27 @@ def _cause_line(error: BaseException) -> str:
 _SECONDS = 10.0
 
 
-class StorageWatch:
-    """Reports retries of the storage clients, at most one line in ten seconds."""
+@contextmanager
+def report_storage_retries(telemetry: Telemetry) -> Iterator[None]:
+    """In the block, report retries of storage requests, at most one line in ten seconds."""
+    endpoint = gcs_clients.endpoint()
+    endpoint.on_retry = StorageRetryReporter(telemetry).report
+    try:
+        yield
+    finally:
+        endpoint.on_retry = None
+
+
+class StorageRetryReporter:
+    """Reports retries of storage requests, at most one line in ten seconds."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._reported_at = -math.inf
         self._unreported = 0
-        contact.on_retry = self.heard
 
-    def heard(self, line: str) -> None:
-        """Report one retry; called from any thread."""
+    def report(self, line: str) -> None:
+        """Report one retry, or only count it; called from any thread."""
         now = self._telemetry.now()
         if now - self._reported_at < _SECONDS:
             self._unreported += 1
@@ -137,18 +149,19 @@ class StorageWatch:
         more = f" ({self._unreported} new tries since the last line)" if self._unreported else ""
         self._unreported = 0
         # `notice` would report the same message only once in a run.
-        self._telemetry.say(Notice, level="Warning", topic="StorageRetried", message=line + more)
+        self._telemetry.emit(Notice, level="Warning", topic="StorageRetried", message=line + more)
 
 
-def judged(problem: Problem, identity: WorkerIdentity) -> Problem:
+def unreachable_storage_as_invalid_data(problem: Problem, identity: WorkerIdentity, *, has_responded: bool) -> Problem:
     """Return the problem, or InvalidData if storage without any response points to a mistake in the job.
 
-    Every run contacts its storage before the first step. If the service has never responded in the first attempt, an
-    address, a name server or a network policy is wrong, and no retry can fix it. In later attempts it may recover.
+    `has_responded`: the storage service sent a response in this attempt. Every run contacts its storage before the
+    first step. If the service has never responded in the first attempt, an address, a name server or a network policy
+    is wrong, and no retry can fix it. In later attempts it may recover.
     """
     # A field of the job may precede the URI.
     remote = SCHEME in problem.where or SCHEME in problem.found
-    if not isinstance(problem, StorageUnavailable) or not remote or contact.answered or identity.attempt > 1:
+    if not isinstance(problem, StorageUnavailable) or not remote or has_responded or identity.attempt > 1:
         return problem
     return InvalidData(
         problem.where,

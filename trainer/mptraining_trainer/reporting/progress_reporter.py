@@ -1,7 +1,7 @@
 """Progress reports of worker 0 to the operator, from a background thread: training never blocks on them.
 
-The newest Progress is POSTed at most once in `EVERY` seconds. If the operator cannot be reached, it is lost and a newer
-one follows. Only Finished is retried, and training's end waits for it a few seconds.
+The newest Progress is POSTed at most once in `INTERVAL_SECONDS`. If the operator cannot be reached, it is lost, and a
+newer one follows. Only Finished is retried, and training's end waits for it a few seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mptraining_trainer.reporting.telemetry import Notify
 
 # Seconds between two reports, the operator's limit; the report of the last step may come at any time.
-EVERY = 5.0
+INTERVAL_SECONDS = 5.0
 # Seconds to connect, and between two bytes of the response.
 _TIMEOUT = (3.0, 5.0)
 # A preempted machine has a grace period of 15 s in all.
@@ -44,10 +44,10 @@ TOPIC = "ProgressNotReported"
 
 
 class Reporter:
-    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
+    """`on_event` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
     The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
-    the CA of the operator's certificate. `every` is in seconds.
+    the CA of the operator's certificate. `interval` is in seconds.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Reporter:
         certificate: str,
         notice: Notify,
         *,
-        every: float = EVERY,
+        interval: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
         self._token_file = token_file
         self._notice = notice
-        self._every = every
+        self._interval = interval
         self._clock = clock
         self._authority = _written_to_file(certificate)
         self._session = requests.Session()
@@ -95,7 +95,7 @@ class Reporter:
             notice(TOPIC, f"progress is not reported to the operator ({_short(error)})", level="Warning")
             return None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Keep the newest Progress and Finished; ignore other events."""
         with self._changed:
             if isinstance(event, Finished):
@@ -146,7 +146,7 @@ class Reporter:
 
     def _try(self, event: Event, timeout: tuple[float, float]) -> bool:
         """Send the event and set the time of the next one; return False if a retry may succeed."""
-        self._next = self._clock() + self._every
+        self._next = self._clock() + self._interval
         try:
             token = self._token_file.read_text(encoding="ascii").strip()
             if not token:
@@ -204,7 +204,7 @@ class Reporter:
     def _back_off(self, wait: float | None) -> None:
         """Set the time of the next try by exponential backoff, at least the operator's Retry-After."""
         self._failures += 1
-        doubled = min(_LONGEST_WAIT, self._every * 2 ** min(self._failures - 1, 10))
+        doubled = min(_LONGEST_WAIT, self._interval * 2 ** min(self._failures - 1, 10))
         self._next = self._clock() + max(doubled, min(wait or 0.0, _LONGEST_WAIT))
 
     def _warn(self, what: str, message: str) -> None:

@@ -44,7 +44,7 @@ class SecretValues:
         }
         return cls(found, tuple(Path(each) for each in environment.get(SECRET_PATHS, "").split(":") if each))
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return the text with each value replaced by the name of its source."""
         if not self._variables and not self._paths:
             return text

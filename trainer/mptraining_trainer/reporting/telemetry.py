@@ -92,7 +92,7 @@ class WholeLines(io.TextIOBase):
         self._at_start = text.endswith("\n")
 
 
-def of(out: TextIO | WholeLines) -> WholeLines:
+def as_whole_lines(out: TextIO | WholeLines) -> WholeLines:
     """Return `out` as WholeLines; `out` itself if it is one already."""
     return out if isinstance(out, WholeLines) else WholeLines(out)
 
@@ -125,7 +125,7 @@ class Telemetry:
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
-        self._out = of(stream or sys.stdout)
+        self._out = as_whole_lines(stream or sys.stdout)
         self._wall = wall
         self._monotonic = monotonic
         self._began = monotonic()
@@ -149,10 +149,10 @@ class Telemetry:
         """Return the seconds since this object was created."""
         return self._monotonic() - self._began
 
-    def say(self, kind: type[Event], **fields: Any) -> None:
+    def emit(self, kind: type[Event], **fields: Any) -> None:
         """Report one event: a line on standard output and a line in the run folder."""
         if "message" in fields:
-            fields["message"] = self.hide(fields["message"])
+            fields["message"] = self.redact(fields["message"])
         event = kind(
             time=round(self._wall(), 3),
             attempt=self._identity.attempt,
@@ -166,23 +166,23 @@ class Telemetry:
             # The termination log comes before the run folder, whose write may fail.
             if self._termination_log and isinstance(event, Finished):
                 _write_termination_log(self._termination_log, event)
-            self._keep(line)
+            self._store(line)
         if self.listener is not None:
             self.listener(event)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Report `message` once for each topic and message; `warnings` are stored for the result."""
-        message = self.hide(message)
+        message = self.redact(message)
         if f"{topic}: {message}" in self._topics:
             return
         self._topics.add(f"{topic}: {message}")
         if level == "Warning":
             self.warnings.append(f"{topic}: {message}")
-        self.say(Notice, level=level, topic=topic, message=message)
+        self.emit(Notice, level=level, topic=topic, message=message)
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return the text without values of Secrets."""
-        return self._secrets.hide(text)
+        return self._secrets.redact(text)
 
     def close(self) -> None:
         """Upload the buffered events."""
@@ -190,11 +190,11 @@ class Telemetry:
             if self._output is not None and self._lines and not self._upload():
                 print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
 
-    def forget_output(self) -> None:
+    def disable_output(self) -> None:
         """Write no further events to the run folder, which belongs to another job or cannot be reached."""
         self._output = None
 
-    def _keep(self, line: str) -> None:
+    def _store(self, line: str) -> None:
         if self._output is None:
             return
         if storage.is_remote(self._output):
@@ -248,11 +248,11 @@ def _write_termination_log(path: str, event: Finished) -> None:
 def _short(event: Finished) -> str:
     """Return the event in `_TERMINATION_LOG_BYTES`: without metrics, then with a truncated message, if it is longer."""
     line = event.to_json()
-    if _fits(line):
+    if _fits_termination_log(line):
         return line
     event = event.model_copy(update={"metrics": {}})
     line = event.to_json()
-    if _fits(line):
+    if _fits_termination_log(line):
         return line
 
     def cut(length: int) -> str:
@@ -260,10 +260,12 @@ def _short(event: Finished) -> str:
 
     # Characters have different lengths in JSON, so the longest beginning that fits is found by bisection.
     beginnings = range(min(len(event.message), _TERMINATION_LOG_BYTES))
-    return cut(max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits(cut(length))) - 1))
+    return cut(
+        max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits_termination_log(cut(length))) - 1)
+    )
 
 
-def _fits(line: str) -> bool:
+def _fits_termination_log(line: str) -> bool:
     return len(line.encode()) <= _TERMINATION_LOG_BYTES
 
 

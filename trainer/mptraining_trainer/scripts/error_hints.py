@@ -87,11 +87,17 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(said) or error}"
 
 
-def next_step(error: BaseException, under: Circumstances) -> str | None:
+def next_step(error: BaseException, run: Circumstances) -> str | None:
     """Return the change to the script or the job, in one line; None for an unknown error."""
     text = f"{type(error).__name__}: {error}"
-    found = (_renamed(text), _tpu(text), _custom_loop(text, under), _batch(text, under), _unbuilt(text, under))
-    last = (_keras_2(error, text, under), _policy(text, under))
+    found = (
+        _renamed(text),
+        _tpu(text),
+        _custom_loop(text, run),
+        _batch(text, run),
+        _unbuilt(text, run),
+    )
+    last = (_keras_2(error, text, run), _policy(text, run))
     return next((each for each in (*found, *last) if each is not None), None)
 
 
@@ -113,47 +119,47 @@ def _tpu(text: str) -> str | None:
     )
 
 
-def _custom_loop(text: str, under: Circumstances) -> str | None:
-    if not under.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
+def _custom_loop(text: str, run: Circumstances) -> str | None:
+    if not run.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
         return None
     return (
-        f"A custom loop on {under.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
+        f"A custom loop on {run.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
         "of strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss "
         "divided by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
         "strategy: None for a strategy of the script's own."
     )
 
 
-def _batch(text: str, under: Circumstances) -> str | None:
-    if under.replicas == 1 or under.legacy or not _SIZES.search(text):
+def _batch(text: str, run: Circumstances) -> str | None:
+    if run.replicas == 1 or run.legacy or not _SIZES.search(text):
         return None
     return (
-        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {under.replicas} "
-        f"replicas, and no text as input: take a batch_size that is a multiple of {under.replicas} with "
-        f"drop_remainder=True, or {under.set_legacy}."
+        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {run.replicas} "
+        f"replicas, and no text as input: take a batch_size that is a multiple of {run.replicas} with "
+        f"drop_remainder=True, or {run.set_legacy}."
     )
 
 
-def _unbuilt(text: str, under: Circumstances) -> str | None:
-    if under.replicas == 1 or under.legacy:
+def _unbuilt(text: str, run: Circumstances) -> str | None:
+    if run.replicas == 1 or run.legacy:
         return None
     if "You must feed a value for placeholder tensor" in text:
         return (
-            f"On {under.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
+            f"On {run.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
             "before fit (optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1."
         )
     if "Unable to automatically build the model" not in text:
         return None
     return (
-        f"On {under.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
-        f"build all of its layers before fit, or set accelerator.countPerNode: 1 or {under.set_legacy}."
+        f"On {run.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
+        f"build all of its layers before fit, or set accelerator.countPerNode: 1 or {run.set_legacy}."
     )
 
 
-def _keras_2(error: BaseException, text: str, under: Circumstances) -> str | None:
-    if under.legacy or not (old_names.speaks_keras_2(text) or _assigns_a_callback_s_model(error)):
+def _keras_2(error: BaseException, text: str, run: Circumstances) -> str | None:
+    if run.legacy or not (old_names.is_keras_2_message(text) or _assigns_a_callback_s_model(error)):
         return None
-    return f"This is Keras 2 code, which tf_keras runs: set {under.set_legacy}."
+    return f"This is Keras 2 code, which tf_keras runs: set {run.set_legacy}."
 
 
 def _assigns_a_callback_s_model(error: BaseException) -> bool:
@@ -165,15 +171,15 @@ def _assigns_a_callback_s_model(error: BaseException) -> bool:
     return any((each.__module__.partition(".")[0], each.__name__) == ("keras", "Callback") for each in classes)
 
 
-def _policy(text: str, under: Circumstances) -> str | None:
-    if not under.policy.startswith("mixed_") or not _is_dtype_error(text):
+def _policy(text: str, run: Circumstances) -> str | None:
+    if not run.policy.startswith("mixed_") or not _is_dtype_error(text):
         return None
-    if under.policy == under.policy_of_job:
+    if run.policy == run.policy_of_job:
         whose, change = "the job's", "set precision: {policy: float32}"
     else:
         whose, change = "the script's own", "leave set_global_policy out"
     return (
-        f"Layers compute in {under.policy.removeprefix('mixed_')} under {whose} policy {under.policy}, and the script "
+        f"Layers compute in {run.policy.removeprefix('mixed_')} under {whose} policy {run.policy}, and the script "
         f"was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
     )
 

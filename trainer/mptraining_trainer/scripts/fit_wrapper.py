@@ -32,20 +32,20 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Script
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
-from mptraining_trainer.export.float32_model import policy_of, rounded_ids_noticed
+from mptraining_trainer.export.float32_model import policy_of, warn_about_rounded_ids
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.notebook_shell import place_of
-from mptraining_trainer.reporting.errors import of_a_peer
+from mptraining_trainer.notebook_shell import source_location
+from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step, one_line
 from mptraining_trainer.scripts.job_scope import job_scope
-from mptraining_trainer.scripts.late_settings import late_settings_ignored
-from mptraining_trainer.scripts.own_optimizers import built_before_their_first_step
-from mptraining_trainer.scripts.own_step_scaling import scale_own_train_step, undivided_outside_of_fit
+from mptraining_trainer.scripts.late_settings import ignore_late_settings
+from mptraining_trainer.scripts.own_optimizers import build_optimizers_early
+from mptraining_trainer.scripts.own_step_scaling import apply_undivided_outside_of_fit, scale_own_train_step
 
 
 @contextmanager
-def random_states_kept() -> Iterator[None]:
+def preserve_random_states() -> Iterator[None]:
     """Restore the random states of Python, from which Keras 3 seeds its global generator, and of NumPy at the end."""
     python, of_numpy = random.getstate(), np.random.get_state()
     try:
@@ -58,7 +58,7 @@ def random_states_kept() -> Iterator[None]:
 T = TypeVar("T")
 
 
-class Added(Enum):
+class Addition(Enum):
     """Functions that the trainer adds to a script, each with the topic and the message of its failure."""
 
     READ = ("NotRestored", "the checkpoint could not be read")
@@ -87,19 +87,19 @@ class Context(Protocol):
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
         """Save a checkpoint after an epoch of the last of these fits; every worker calls it."""
 
-    def earlier(self, model: Any) -> Sequence[FitState]:
+    def load_earlier_fits(self, model: Any) -> Sequence[FitState]:
         """Return the fits of earlier attempts up to their checkpoint; called once, before the first fit, of `model`."""
 
     def restore(self, model: Any, *, whole: bool) -> bool:
-        """Restore from the checkpoint of `earlier`: model and optimizer if `whole`, else only the model, if saved.
+        """Restore from the checkpoint of `load_earlier_fits`; return whether it was restored.
 
-        Return whether it was restored.
+        Model and optimizer are restored if `whole`, else only the model, if it is in the checkpoint.
         """
 
-    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+    def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
-    def failed(self, what: Added, error: Exception) -> None:
+    def report_failure(self, what: Addition, error: Exception) -> None:
         """Report an error of the trainer that the script must not see. Raise an error that must end the run."""
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
@@ -119,12 +119,12 @@ class Fits:
         self.steps = 0
         # The policy of the last fit's model; None before the first fit.
         self.policy: str | None = None
-        self.done: list[FitState] = []
+        self.states: list[FitState] = []
         self._earlier: Sequence[FitState] | None = None
 
     @property
     def epochs(self) -> int:
-        return sum(fit.epochs for fit in self.done)
+        return sum(fit.epochs for fit in self.states)
 
     def begin(self, model: Any, planned: int, build: Callable[[], None]) -> tuple[int, FitState]:
         """Return how many planned epochs of the next fit to skip, and the state of the same fit in an earlier attempt.
@@ -137,36 +137,36 @@ class Fits:
         self.model = model
         if self._earlier is None:
             nothing: Sequence[FitState] = ()
-            self._earlier = self._guarded(Added.READ, lambda: self.context.earlier(model), nothing)
-        number, skipped, before = len(self.done), 0, FitState(epochs=0)
+            self._earlier = self._call_guarded(Addition.READ, lambda: self.context.load_earlier_fits(model), nothing)
+        number, skipped, before = len(self.states), 0, FitState(epochs=0)
         if number < len(self._earlier):
             last = number == len(self._earlier) - 1
-            self._guarded(Added.BUILD, build, None)
-            restored = self._guarded(Added.RESTORE, lambda: self.context.restore(model, whole=last), False)
+            self._call_guarded(Addition.BUILD, build, None)
+            restored = self._call_guarded(Addition.RESTORE, lambda: self.context.restore(model, whole=last), False)
             if restored or not last:
                 before = self._earlier[number]
                 skipped = min(planned, before.epochs) if last else planned
             else:
                 self._earlier = ()
-        self.done.append(before.model_copy(deep=True))
+        self.states.append(before.model_copy(deep=True))
         return skipped, before
 
-    def follow(self, what: Added, call: Callable[[], None]) -> None:
+    def run_addition(self, what: Addition, call: Callable[[], None]) -> None:
         """Call a function that the trainer adds to a fit; its error must not end a script that trains without it."""
-        self._guarded(what, call, None)
+        self._call_guarded(what, call, None)
 
-    def _guarded(self, what: Added, call: Callable[[], T], otherwise: T) -> T:
+    def _call_guarded(self, what: Addition, call: Callable[[], T], otherwise: T) -> T:
         try:
-            with random_states_kept():
+            with preserve_random_states():
                 return call()
         except Exception as error:  # noqa: BLE001 - the error is the trainer's and not the script's
-            self.context.failed(what, error)
+            self.context.report_failure(what, error)
             return otherwise
 
     def epoch_ended(self, metrics: Mapping[str, float]) -> None:
-        fit = self.done[-1]
+        fit = self.states[-1]
         history = {name: [*fit.history.get(name, []), value] for name, value in metrics.items()}
-        self.done[-1] = FitState(epochs=fit.epochs + 1, history={**fit.history, **history})
+        self.states[-1] = FitState(epochs=fit.epochs + 1, history={**fit.history, **history})
 
 
 _PATH = "spec.program.script.path"
@@ -177,10 +177,10 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     """Run the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
 
     `strategy` is None for one device or a script that creates its own. Errors in the trainer's additions to a fit
-    (checkpoints, progress, building a model) do not end the script: they go to `context.failed`. Return the model that
-    the last `fit` trained, None if there was none. Raise InvalidProgram for a script that cannot work here, Preempted
-    if `context` requested a stop, and Problem (reason ProgramFailed) for the script's own error, whose traceback is
-    written to stderr.
+    (checkpoints, progress, building a model) do not end the script: they go to `context.report_failure`. Return the
+    model that the last `fit` trained, None if there was none. Raise InvalidProgram for a script that cannot work here,
+    Preempted if `context` requested a stop, and Problem (reason ProgramFailed) for the script's own error, whose
+    traceback is written to stderr.
     """
     script = job.program.script
     assert script is not None
@@ -192,11 +192,11 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     fits = Fits(strategy, context)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
-        around.enter_context(late_settings_ignored(context.notice))
+        around.enter_context(ignore_late_settings(context.notice))
         for generation in generations:
             around.enter_context(_wrapped_fit(generation, fits))
-            around.enter_context(rounded_ids_noticed(generation, context.notice))
-            around.enter_context(built_before_their_first_step(generation))
+            around.enter_context(warn_about_rounded_ids(generation, context.notice))
+            around.enter_context(build_optimizers_early(generation))
         around.enter_context(_as_main(path, folder, script))
         around.enter_context(job_scope(generations, job.precision.policy, strategy))
         try:
@@ -209,10 +209,10 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
         except Problem:
             raise
         except Exception as error:
-            if job.processes > 1 and of_a_peer(error):
+            if job.processes > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
-            raise _failed(script, folder, error, _circumstances(job, keras, fits, path)) from error
+            raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
     return fits.model
 
 
@@ -244,12 +244,12 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         planned = max(0, given["epochs"] - first)
         fits.policy = policy_of(model, keras)
         replicas = strategy.num_replicas_in_sync
-        fits.follow(Added.POLICY, lambda: fits.context.fitted(model, fits.policy or "", replicas))
+        fits.run_addition(Addition.POLICY, lambda: fits.context.on_fit(model, fits.policy or "", replicas))
         if replicas > 1:
-            fits.follow(Added.BUILD, lambda: _built_by_its_parts(model, keras))
+            fits.run_addition(Addition.BUILD, lambda: _built_by_its_parts(model, keras))
         skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
-        given["callbacks"] = _with(given["callbacks"], _callback(keras, fits))
+        given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits))
         # A progress bar would be one line of many kilobytes in a pod's log.
         if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
             given["verbose"] = 2
@@ -265,7 +265,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
     @functools.wraps(make_train_function)
     def scaled(model: Any, *args: Any, **kwargs: Any) -> Any:
         # The step is scaled here, because `train_on_batch` trains without `fit`.
-        fits.follow(Added.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
+        fits.run_addition(Addition.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
         return make_train_function(model, *args, **kwargs)
 
     # `compile` is replaced on its defining class: `load_model` does not compile a class that overrides it.
@@ -276,7 +276,9 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
     def compiled(model: Any, *args: Any, **kwargs: Any) -> Any:
         found = compile_model(model, *args, **kwargs)
         given = args[0] if args else kwargs.get("optimizer")
-        fits.follow(Added.SCALE, lambda: undivided_outside_of_fit(model, given, keras, fits.context.notice))
+        fits.run_addition(
+            Addition.SCALE, lambda: apply_undivided_outside_of_fit(model, given, keras, fits.context.notice)
+        )
         return found
 
     owner.compile = compiled
@@ -290,7 +292,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         keras.module.Model.make_train_function = make_train_function
 
 
-def _with(callbacks: Any, ours: Any) -> Any:
+def _add_callback(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
         return callbacks
@@ -312,24 +314,24 @@ def _callback(keras: Keras, fits: Fits) -> Any:
             self.batches = 0
 
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
-            fits.follow(Added.PROFILE, lambda: fits.context.before_batch(fits.steps))
+            fits.run_addition(Addition.PROFILE, lambda: fits.context.before_batch(fits.steps))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             fits.steps += batch + 1 - self.batches
             self.batches = batch + 1
-            fits.follow(Added.PROFILE, lambda: fits.context.after_batch(fits.steps))
+            fits.run_addition(Addition.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
                 raise _Stop
             if time.monotonic() - self.reported_at >= _SECONDS_BETWEEN_PROGRESS:
                 self.reported_at = time.monotonic()
-                fits.follow(Added.PROGRESS, lambda: self._progress(fits.epochs + 1, logs))
+                fits.run_addition(Addition.PROGRESS, lambda: self._progress(fits.epochs + 1, logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
             metrics: dict[str, float] = {}
-            fits.follow(Added.PROGRESS, lambda: metrics.update(_numbers(logs)))
+            fits.run_addition(Addition.PROGRESS, lambda: metrics.update(_numbers(logs)))
             fits.epoch_ended(metrics)
-            fits.follow(Added.PROGRESS, lambda: self._progress(fits.epochs, metrics, epoch_ended=True))
-            fits.follow(Added.SAVE, lambda: fits.context.save(self.model, fits.done))
+            fits.run_addition(Addition.PROGRESS, lambda: self._progress(fits.epochs, metrics, epoch_ended=True))
+            fits.run_addition(Addition.SAVE, lambda: fits.context.save(self.model, fits.states))
 
         def _progress(self, epoch: int, logs: Any, *, epoch_ended: bool = False) -> None:
             fits.context.progress(fits.steps, epoch, _numbers(logs), epoch_ended=epoch_ended)
@@ -390,7 +392,7 @@ def _as_main(path: Path, folder: Path, script: Script) -> Iterator[None]:
 
 def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Circumstances:
     # The policy is that of the last fitted model, or the global one that the script has set.
-    policy = fits.policy if fits.policy not in (None, "float32") else keras.module.mixed_precision.global_policy().name
+    policy = fits.policy if fits.policy not in (None, "float32") else keras.policy
     return Circumstances(
         policy=str(policy),
         policy_of_job=job.precision.policy,
@@ -401,16 +403,16 @@ def _circumstances(job: ResolvedJob, keras: Keras, fits: Fits, path: Path) -> Ci
     )
 
 
-def _failed(script: Script, folder: Path, error: Exception, under: Circumstances) -> Problem:
+def _to_problem(script: Script, folder: Path, error: Exception, circumstances: Circumstances) -> Problem:
     if "Mixing different tf.distribute.Strategy" in str(error):
         return InvalidProgram(
             "spec.strategy",
-            f"{script.path} opens a tf.distribute strategy of its own inside the job's",
+            f"{script.path} opens its own tf.distribute strategy inside the job's",
             next_step="Set strategy: None, or take the strategy out of the script.",
         )
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     text = "Traceback (most recent call last):\n" + "".join(lines)
-    print(SecretValues.from_environment(os.environ).hide(text), file=sys.stderr, end="", flush=True)
-    place = place_of(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, one_line(error), next_step=next_step(error, under) or "")
+    print(SecretValues.from_environment(os.environ).redact(text), file=sys.stderr, end="", flush=True)
+    place = source_location(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
+    return Problem(place, one_line(error), next_step=next_step(error, circumstances) or "")

@@ -19,7 +19,7 @@ _TOO_LATE = ("after initialization", "after being initialized", "have been initi
 
 
 @contextmanager
-def late_settings_ignored(notice: Notify) -> Iterator[None]:
+def ignore_late_settings(notice: Notify) -> Iterator[None]:
     """Replace the error of such a setting by a notice; other errors propagate."""
     places = [
         (tf.config.threading, "set_intra_op_parallelism_threads"),

@@ -18,11 +18,11 @@ _SET_POLICY = "Write tf.keras.mixed_precision.set_global_policy('mixed_float16')
 # Obsolete names of mixed-precision APIs, each with its replacement.
 OLD_MIXED_PRECISION = MappingProxyType(
     {
-        "enable_mixed_precision_graph_rewrite": "The graph rewrite is gone: leave the line out and set precision: "
+        "enable_mixed_precision_graph_rewrite": "The graph rewrite was removed: delete the line and set precision: "
         "{policy: mixed_float16}, or write tf.keras.mixed_precision.set_global_policy('mixed_float16').",
         "set_policy": _SET_POLICY,
-        "auto_mixed_precision": "tf.config.optimizer's auto_mixed_precision rewrites graphs behind Keras: leave the "
-        "line out and set precision: {policy: mixed_float16}.",
+        "auto_mixed_precision": "tf.config.optimizer's auto_mixed_precision rewrites graphs that Keras does not see: "
+        "delete the line and set precision: {policy: mixed_float16}.",
     }
 )
 
@@ -76,6 +76,6 @@ def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
     return tuple(sorted(found, key=lambda each: each.line))
 
 
-def speaks_keras_2(message: str) -> bool:
+def is_keras_2_message(message: str) -> bool:
     """Return whether the message is one of Keras 3 for code that tf_keras can run."""
     return _MESSAGES.search(message) is not None

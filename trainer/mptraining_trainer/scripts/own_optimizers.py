@@ -13,7 +13,7 @@ from mptraining_trainer.keras_backend import Keras
 
 
 @contextmanager
-def built_before_their_first_step(keras: Keras) -> Iterator[None]:
+def build_optimizers_early(keras: Keras) -> Iterator[None]:
     """Create the variables of an unbuilt Keras 3 optimizer outside the function that is being traced.
 
     Inside it TensorFlow would have to initialize them there: with a replica's batch shape that fails with `You must

@@ -49,7 +49,7 @@ def scale_own_train_step(model: Any, keras: Keras, notice: Notify) -> None:
     model.train_step = _ScaledStep(own, optimizer, notice)
 
 
-def undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
+def apply_undivided_outside_of_fit(model: Any, optimizer: Any, keras: Keras, notice: Notify) -> None:
     """Apply the gradients of a custom loop undivided if `compile` wrapped its optimizer in a LossScaleOptimizer.
 
     `optimizer` is the argument of `compile`. An optimizer that the program wrapped itself is not changed, nor one whose
@@ -69,14 +69,14 @@ class _Undivided:
         self._notice = notice
         self._scaled = False
         # A tf.function may call these methods, and AutoGraph must not convert them.
-        optimizer.apply = _not_converted(self._applied)
-        optimizer.scale_loss = _not_converted(self._noted)
+        optimizer.apply = _not_converted(self._apply_gradients)
+        optimizer.scale_loss = _not_converted(self._record_scaling)
 
-    def _noted(self, loss: Any) -> Any:
+    def _record_scaling(self, loss: Any) -> Any:
         self._scaled = True
         return self._scale_loss(loss)
 
-    def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
+    def _apply_gradients(self, grads: Any, trainable_variables: Any = None) -> Any:
         if self._scaled:
             return self._apply(grads, trainable_variables)
         self._notice(
@@ -116,8 +116,8 @@ class _ScaledStep:
         # Whether the step is being traced, and whether the program itself scales in it.
         self._active = False
         self._by_program = False
-        optimizer.apply = _not_converted(self._applied)
-        optimizer.scale_loss = _not_converted(self._scaled_by_program)
+        optimizer.apply = _not_converted(self._apply_gradients)
+        optimizer.scale_loss = _not_converted(self._scale_by_program)
 
     def __call__(self, data: Any) -> Any:
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -130,13 +130,13 @@ class _ScaledStep:
         finally:
             self._active = False
 
-    def _scaled_by_program(self, loss: Any) -> Any:
+    def _scale_by_program(self, loss: Any) -> Any:
         if not self._active:
             return self._outside[1](loss)
         self._by_program = True
         return self._scale_loss(loss)
 
-    def _applied(self, grads: Any, trainable_variables: Any = None) -> Any:
+    def _apply_gradients(self, grads: Any, trainable_variables: Any = None) -> Any:
         if not self._active:
             return self._outside[0](grads, trainable_variables)
         if self._by_program:

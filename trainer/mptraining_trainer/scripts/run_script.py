@@ -15,29 +15,29 @@ from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
-from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Loaded
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.distribution.strategy import started_fields
 from mptraining_trainer.export.export import publish
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
-from mptraining_trainer.reporting.errors import of_a_peer
+from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
-from mptraining_trainer.scripts.fit_wrapper import Added, run_script
+from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
-from mptraining_trainer.training_result import Trained
+from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 _LONGEST_ERROR = 500
 
 
-def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> Trained:
+def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
-    telemetry.say(events.Started, **started_fields(job, keras, strategy))
+    telemetry.emit(events.Started, **started_fields(job, keras, strategy))
     context = _Script(worker, keras, strategy)
-    worker.preemption.spare_children()
+    worker.preemption.unblock_for_children()
     began = telemetry.now()
     try:
         model = run_script(
@@ -57,8 +57,8 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     if model is None:
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     else:
-        exported = _exported(worker, context, model, policy)
-    return Trained(
+        exported = _export(worker, context, model, policy)
+    return TrainingResult(
         step=context.step,
         metrics=context.metrics,
         model=exported,
@@ -71,13 +71,13 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     )
 
 
-def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
+def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
     """Export the model; return its path in the run folder, None if the export failed and on other workers."""
     try:
         # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.
         weights = model.get_weights()
     except Exception as error:  # noqa: BLE001 - the script's model may raise any error
-        context.failed(Added.EXPORT, error)
+        context.report_failure(Addition.EXPORT, error)
         exit_barrier(worker.identity)
         return None
     exit_barrier(worker.identity)
@@ -97,7 +97,7 @@ def _exported(worker: Worker, context: _Script, model: Any, policy: str) -> str 
             # The next attempt has no steps left and only exports the model.
             raise
         except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
-            context.failed(Added.EXPORT, error)
+            context.report_failure(Addition.EXPORT, error)
     return None
 
 
@@ -106,7 +106,7 @@ def _warn_about_export(worker: Worker, model: str) -> None:
     if about["policy"] != "float32":
         worker.telemetry.notice(
             "NotFloat32",
-            f"the exported model computes under {about['policy']}: its layers keep a policy of their own",
+            f"the exported model computes under {about['policy']}: its layers keep their own policy",
             level="Warning",
         )
     if about["main"] not in ("model.keras", "saved_model"):
@@ -128,7 +128,7 @@ class _Script:
         self._checkpointer: Checkpointer | None = None
         # Model and optimizer of `_checkpointer`: a script may have several, one after the other.
         self._checkpointer_of: tuple[Any, Any] = (None, None)
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedCheckpoint | None = None
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
         self._reported_at = -math.inf
@@ -145,7 +145,7 @@ class _Script:
         if not epoch_ended and telemetry.now() - self._reported_at < self._worker.progress_seconds:
             return
         self._reported_at = telemetry.now()
-        telemetry.say(
+        telemetry.emit(
             events.Progress,
             step=self.step,
             epoch=epoch,
@@ -156,11 +156,11 @@ class _Script:
         )
 
     def before_batch(self, step: int) -> None:
-        self._profiling.before(self.first_step + step)
+        self._profiling.before_execution(self.first_step + step)
 
     def after_batch(self, step: int) -> None:
         self.step = self.first_step + step
-        self._profiling.after(self.step)
+        self._profiling.after_execution(self.step)
 
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
         job, identity = self._worker.job, self._worker.identity
@@ -179,7 +179,7 @@ class _Script:
             )
         )
 
-    def earlier(self, model: Any) -> Sequence[FitState]:
+    def load_earlier_fits(self, model: Any) -> Sequence[FitState]:
         self._loaded = self._checkpoints(model).load()
         if self._loaded is None:
             return ()
@@ -220,7 +220,7 @@ class _Script:
             return False
         return True
 
-    def fitted(self, model: Any, policy: str, replicas: int) -> None:
+    def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         job = self._worker.job
         self.policy = policy
         if policy != job.precision.policy:
@@ -244,13 +244,13 @@ class _Script:
                 level="Warning",
             )
 
-    def failed(self, what: Added, error: Exception) -> None:
+    def report_failure(self, what: Addition, error: Exception) -> None:
         if isinstance(error, Superseded | Preempted):
             raise error
-        if what == Added.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
+        if what == Addition.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
             # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.
             raise error
-        if self._worker.job.processes > 1 and of_a_peer(error):
+        if self._worker.job.processes > 1 and is_peer_error(error):
             raise error
         said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         text = " ".join(str(said).split())[:_LONGEST_ERROR]
@@ -265,7 +265,7 @@ class _Script:
         return self._keras if isinstance(model, self._keras.module.Model) else load("Keras3")
 
     def stop_requested(self) -> bool:
-        return self._worker.preemption.asked()
+        return self._worker.preemption.stop_requested()
 
     def finish(self) -> None:
         """Wait until the last checkpoint and the profile are published."""
@@ -274,7 +274,7 @@ class _Script:
             if self._checkpointer is not None:
                 self._checkpointer.wait()
         except Exception as error:  # noqa: BLE001 - the script itself has succeeded
-            self.failed(Added.SAVE, error)
+            self.report_failure(Addition.SAVE, error)
 
     def _checkpoints(self, model: Any) -> Checkpointer:
         if self._checkpointer_of[0] is not model or self._checkpointer_of[1] is not model.optimizer:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_records.storage import local as files
+from mptraining_records.storage import local
 
 # Larger than any program, smaller than a node's disk. Larger content is data and belongs in a bucket or a volume.
 MOST_ARCHIVE_BYTES = 512 << 20
@@ -36,7 +36,7 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, 
 
 
 @dataclass
-class Unpacked:
+class Extraction:
     """The entries extracted so far; paths are relative to the archive's root."""
 
     where: str
@@ -45,44 +45,44 @@ class Unpacked:
     files: set[PurePosixPath] = field(default_factory=set)
     links: set[PurePosixPath] = field(default_factory=set)
 
-    def admit(self, name: str, size: int) -> PurePosixPath:
+    def check_entry(self, name: str, size: int) -> PurePosixPath:
         """Count one entry. Raise InvalidData if it points outside the folder or exceeds a limit."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise self.refused(name, "leads out of the source folder")
+            raise self.entry_error(name, "leads out of the source folder")
         if path in self.links or any(parent in self.links for parent in path.parents):
-            raise self.refused(name, "is behind a link")
+            raise self.entry_error(name, "is behind a link")
         self.entries += 1
         self.bytes += size
         if self.entries > MOST_ENTRIES:
-            raise self.refused(name, f"is one entry more than {MOST_ENTRIES:,}")
+            raise self.entry_error(name, f"is one entry more than {MOST_ENTRIES:,}")
         if self.bytes > MOST_BYTES:
-            raise self.refused(name, f"goes beyond {MOST_BYTES >> 30} GiB unpacked")
+            raise self.entry_error(name, f"goes beyond {MOST_BYTES >> 30} GiB unpacked")
         return path
 
-    def refused(self, name: str, why: str) -> InvalidData:
+    def entry_error(self, name: str, why: str) -> InvalidData:
         quoted = repr(name if len(name) <= 200 else name[:200] + "…")
         return InvalidData(self.where, f"{quoted} in the archive {why}", next_step=_NEXT_STEP)
 
 
-def unpack(archive: Path, folder: Path, where: str) -> Unpacked:
+def unpack(archive: Path, folder: Path, where: str) -> Extraction:
     """Extract `archive` into `folder`, which is created; the content decides the archive's type.
 
     `where` names the archive in messages. Raises InvalidSpec if the file is not an archive, InvalidData if it is
     damaged or unsafe, StorageUnavailable if the disk is full.
     """
-    files.make_folder(folder)
-    unpacked = Unpacked(where)
-    with files.explained(archive), archive.open("rb") as file:
+    local.make_folder(folder)
+    extraction = Extraction(where)
+    with local.translate_errors(archive), archive.open("rb") as file:
         magic = file.read(2)
-    with files.explained(folder), _archive_errors(where):
+    with local.translate_errors(folder), _archive_errors(where):
         if magic == _GZIP:
-            _untar(archive, folder, unpacked)
+            _untar(archive, folder, extraction)
         elif magic == _ZIP:
-            _unzip(archive, folder, unpacked)
+            _unzip(archive, folder, extraction)
         else:
             raise InvalidSpec("spec.source.archive.uri", f"{where} is no archive", expected=".tgz, .tar.gz or .zip")
-    return unpacked
+    return extraction
 
 
 @contextmanager
@@ -102,45 +102,45 @@ def _archive_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-def _untar(archive: Path, folder: Path, unpacked: Unpacked) -> None:
+def _untar(archive: Path, folder: Path, extraction: Extraction) -> None:
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
-                _untar_one(tar, member, folder, unpacked)
+                _untar_one(tar, member, folder, extraction)
     except gzip.BadGzipFile as error:
         # BadGzipFile is an OSError too, but the file system did not fail.
         raise tarfile.ReadError(str(error)) from error
 
 
-def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> None:
-    path = unpacked.admit(member.name, member.size)
+def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, extraction: Extraction) -> None:
+    path = extraction.check_entry(member.name, member.size)
     if hasattr(tarfile, "data_filter"):
-        _apply_data_filter(member, folder, unpacked)
+        _apply_data_filter(member, folder, extraction)
     # Links are created here, because tarfile extracts another entry in place of a link that it cannot create.
     if member.issym():
         if not _stays_inside(path, member.linkname):
-            raise unpacked.refused(member.name, f"is a link to {member.linkname!r}, which leads out")
-        unpacked.links.add(path)
+            raise extraction.entry_error(member.name, f"is a link to {member.linkname!r}, which leads out")
+        extraction.links.add(path)
         Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
         Path(folder, path).symlink_to(member.linkname)
     elif member.islnk():
         # A hard link to a link would be that link in another folder, from where it may point outside.
         target = PurePosixPath(member.linkname)
         if target.is_absolute() or ".." in target.parts:
-            raise unpacked.refused(member.name, f"is a link to {member.linkname!r}, which leads out")
-        if target not in unpacked.files or target == path:
-            raise unpacked.refused(member.name, f"is a hard link to {member.linkname!r}, no file before it")
-        unpacked.bytes += Path(folder, target).stat().st_size
-        unpacked.files.add(path)
+            raise extraction.entry_error(member.name, f"is a link to {member.linkname!r}, which leads out")
+        if target not in extraction.files or target == path:
+            raise extraction.entry_error(member.name, f"is a hard link to {member.linkname!r}, no file before it")
+        extraction.bytes += Path(folder, target).stat().st_size
+        extraction.files.add(path)
         Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(folder, target), Path(folder, path))
     elif member.isdir():
         Path(folder, path).mkdir(parents=True, exist_ok=True)
     elif member.isreg():
         _write(tar, member, Path(folder, path))
-        unpacked.files.add(path)
+        extraction.files.add(path)
     else:
-        raise unpacked.refused(member.name, "is a device or a pipe")
+        raise extraction.entry_error(member.name, "is a device or a pipe")
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
@@ -155,22 +155,22 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
     place.chmod(member.mode & 0o755 | 0o600)
 
 
-def _apply_data_filter(member: tarfile.TarInfo, folder: Path, unpacked: Unpacked) -> None:
+def _apply_data_filter(member: tarfile.TarInfo, folder: Path, extraction: Extraction) -> None:
     """Apply Python's own `data` filter to the entry; Debian 12's Python 3.11.2 has none."""
     try:
         tarfile.data_filter(member, str(folder))
     except (tarfile.LinkOutsideDestinationError, tarfile.AbsoluteLinkError) as error:
-        raise unpacked.refused(member.name, f"is a link to {member.linkname!r}, which leads out") from error
+        raise extraction.entry_error(member.name, f"is a link to {member.linkname!r}, which leads out") from error
     except tarfile.SpecialFileError as error:
-        raise unpacked.refused(member.name, "is a device or a pipe") from error
+        raise extraction.entry_error(member.name, "is a device or a pipe") from error
     except tarfile.FilterError as error:
-        raise unpacked.refused(member.name, f"was refused by tarfile: {error}") from error
+        raise extraction.entry_error(member.name, f"was refused by tarfile: {error}") from error
 
 
 def _stays_inside(link: PurePosixPath, target: str) -> bool:
     """Return whether a relative link's target is inside the folder, whatever other links exist.
 
-    The link's folder is a real one (`admit`), so `..` leads to the parent only before any other name.
+    The link's folder is a real one (`check_entry`), so `..` leads to the parent only before any other name.
     """
     path = PurePosixPath(target)
     up = 0
@@ -181,15 +181,15 @@ def _stays_inside(link: PurePosixPath, target: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts[up:] and up < len(link.parts)
 
 
-def _unzip(archive: Path, folder: Path, unpacked: Unpacked) -> None:
+def _unzip(archive: Path, folder: Path, extraction: Extraction) -> None:
     with zipfile.ZipFile(archive) as packed:
         for entry in packed.infolist():
-            path = unpacked.admit(entry.filename, entry.file_size)
+            path = extraction.check_entry(entry.filename, entry.file_size)
             if stat.S_ISLNK(entry.external_attr >> 16):
-                raise unpacked.refused(entry.filename, "is a link, which a .zip may not hold")
+                raise extraction.entry_error(entry.filename, "is a link, which a .zip may not hold")
             try:
                 packed.extract(entry, folder)
             except (RuntimeError, NotImplementedError) as error:
-                raise unpacked.refused(entry.filename, f"cannot be read: {error}") from error
+                raise extraction.entry_error(entry.filename, f"cannot be read: {error}") from error
             if not entry.is_dir():
-                unpacked.files.add(path)
+                extraction.files.add(path)

@@ -15,8 +15,7 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOL
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
-from mptraining_records.storage import local as storage_local
-from mptraining_records.storage import storage
+from mptraining_records.storage import local, storage
 from mptraining_trainer.source import requirements
 from mptraining_trainer.source.archive import MOST_ARCHIVE_BYTES, unpack
 from mptraining_trainer.source.requirements import install
@@ -35,7 +34,7 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
         mounted = Path(_required(environment, CONFIG_MAP_FOLDER))
         results.append(_fetch_config_map(source.config_map, mounted, _empty_source_folder(environment)))
     if source.requirements is not None:
-        packages, cache = Path(_required(environment, PACKAGES_FOLDER)), environment.get(requirements.FOLDER)
+        packages, cache = Path(_required(environment, PACKAGES_FOLDER)), environment.get(requirements.CACHE_VARIABLE)
         taken = install(source.requirements, folder, packages, cache=Path(cache) if cache else None)
         results.append(f"{source.requirements} {f'taken from {cache}' if taken else 'installed'}")
     return "; ".join(results) or "nothing to do"
@@ -43,7 +42,7 @@ def prepare(job: ResolvedJob, environment: Mapping[str, str]) -> str:
 
 def _empty_source_folder(environment: Mapping[str, str]) -> Path:
     folder = Path(_required(environment, SOURCE_FOLDER))
-    storage_local.delete_folder(folder)
+    local.delete_folder(folder)
     return folder
 
 
@@ -63,16 +62,16 @@ def _fetch(archive: Archive, folder: Path) -> str:
             next_step="Leave data out of it; data belongs into a bucket.",
         )
     with tempfile.TemporaryDirectory() as scratch:
-        local = Path(scratch, "archive")
-        storage.download(archive.uri, local)
-        return _unpack(local, folder, archive.uri, archive.sha256, field="spec.source.archive.sha256")
+        path = Path(scratch, "archive")
+        storage.download(archive.uri, path)
+        return _unpack(path, folder, archive.uri, archive.sha256, field="spec.source.archive.sha256")
 
 
 def _fetch_config_map(config_map: ConfigMapSource, mounted: Path, folder: Path) -> str:
     if config_map.sha256 is None:
         return _copy(mounted, folder)
-    local = mounted / CONFIG_MAP_ARCHIVE
-    if not local.is_file():
+    path = mounted / CONFIG_MAP_ARCHIVE
+    if not path.is_file():
         raise InvalidSpec(
             "spec.source.configMap.name",
             f"ConfigMap {config_map.name!r} has no entry {CONFIG_MAP_ARCHIVE!r}",
@@ -80,12 +79,12 @@ def _fetch_config_map(config_map: ConfigMapSource, mounted: Path, folder: Path) 
             next_step="Put it under binaryData, or leave sha256 out if the entries are the files themselves.",
         )
     where = f"{CONFIG_MAP_ARCHIVE} in ConfigMap {config_map.name}"
-    return _unpack(local, folder, where, config_map.sha256, field="spec.source.configMap.sha256")
+    return _unpack(path, folder, where, config_map.sha256, field="spec.source.configMap.sha256")
 
 
-def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
+def _unpack(path: Path, folder: Path, where: str, sha256: str, *, field: str) -> str:
     """Verify the sha256, then extract, so that write access to the bucket does not permit running code in the job."""
-    with storage_local.explained(local), local.open("rb") as file:
+    with local.translate_errors(path), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
         raise InvalidSpec(
@@ -94,15 +93,15 @@ def _unpack(local: Path, folder: Path, where: str, sha256: str, *, field: str) -
             expected=sha256,
             next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
         )
-    unpacked = unpack(local, folder, where)
-    return f"{len(unpacked.files):,} files, {unpacked.bytes:,} bytes from {where}"
+    extraction = unpack(path, folder, where)
+    return f"{len(extraction.files):,} files, {extraction.bytes:,} bytes from {where}"
 
 
 def _copy(mounted: Path, folder: Path) -> str:
     """Copy the files of a mounted ConfigMap: links into a hidden folder, `..data`, without subfolders."""
-    storage_local.make_folder(folder)
+    local.make_folder(folder)
     copied = 0
-    with storage_local.explained(mounted):
+    with local.translate_errors(mounted):
         for path in sorted(mounted.iterdir()):
             if path.is_file() and not path.name.startswith(".."):
                 shutil.copyfile(path, folder / path.name)

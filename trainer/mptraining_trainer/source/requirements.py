@@ -26,12 +26,12 @@ from mptraining_records.storage import local
 from mptraining_trainer.reporting.secrets import SecretValues
 
 # The cache folder. Users set it in podTemplate.env and mount a volume there.
-FOLDER = "MPTRAINING_PACKAGES_CACHE"
+CACHE_VARIABLE = "MPTRAINING_PACKAGES_CACHE"
 
 _FILE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
 
 
-def place(folder: Path, requirements: Path, constraints: str) -> Path | None:
+def cache_path(folder: Path, requirements: Path, constraints: str) -> Path | None:
     """Return the cache folder of these requirements, or None if their text does not determine their content.
 
     A path in the source does not, since the files there may change under the same name.
@@ -50,17 +50,17 @@ def place(folder: Path, requirements: Path, constraints: str) -> Path | None:
     return folder / digest.hexdigest()
 
 
-def keep(packages: Path, kept: Path) -> None:
+def save_to_cache(packages: Path, cached: Path) -> None:
     """Copy installed packages to the cache. A failure is only written to stderr: the job has what it needs."""
-    unfinished = kept.with_name(f".{kept.name}.{socket.gethostname()}-{os.getpid()}.part")
+    unfinished = cached.with_name(f".{cached.name}.{socket.gethostname()}-{os.getpid()}.part")
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(packages, unfinished)
-        unfinished.rename(kept)
+        unfinished.rename(cached)
     except OSError as error:
         # Another worker may have filled the cache first, which is no error.
-        if not kept.is_dir():
-            sys.stderr.write(f"{FOLDER}: the packages could not be kept: {error}\n")
+        if not cached.is_dir():
+            sys.stderr.write(f"{CACHE_VARIABLE}: the packages could not be cached: {error}\n")
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -100,7 +100,7 @@ _TENSORFLOW = "tensorflow"
 def install(requirements: str, source: Path, packages: Path, *, cache: Path | None = None) -> bool:
     """Install the requirements of the file `requirements` below `source` into the folder `packages`, replacing it.
 
-    Returns True if they came from `cache` (see `place`); otherwise they are installed and copied there. pip's own
+    Returns True if they came from `cache` (see `cache_path`); otherwise they are installed and copied there. pip's own
     variables (PIP_INDEX_URL, ...) set index, proxy and certificates. Raises InvalidSpec if the file does not exist,
     InvalidProgram with pip's error line; pip's whole output is on stderr.
     """
@@ -110,11 +110,11 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
         hint = nearest(requirements, known) or f"The source has {', '.join(known) or 'no .txt files'}."
         raise InvalidSpec(_WHERE, f"no file {requirements!r} in the source", next_step=hint)
     known_here = _versions()
-    kept = place(cache, file, _constraints(known_here)) if cache is not None else None
+    cached = cache_path(cache, file, _constraints(known_here)) if cache is not None else None
     local.delete_folder(packages)
-    if kept is not None and kept.is_dir():
-        with local.explained(kept):
-            shutil.copytree(kept, packages)
+    if cached is not None and cached.is_dir():
+        with local.translate_errors(cached):
+            shutil.copytree(cached, packages)
         return True
     local.make_folder(packages)
     # The scratch folder is on the same disk as the packages, so that they are renamed and not copied.
@@ -123,8 +123,8 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
         _pip(file, source, prefix, Path(scratch), known_here)
         for found in sorted(prefix.glob("lib*/python*/site-packages/*")):
             shutil.move(found, packages / found.name)
-    if kept is not None:
-        keep(packages, kept)
+    if cached is not None:
+        save_to_cache(packages, cached)
     return False
 
 
@@ -164,7 +164,7 @@ def _pip(file: Path, source: Path, prefix: Path, scratch: Path, known: dict[str,
         errors="replace",
     )
     if done.returncode != 0:
-        sys.stderr.write(SecretValues.from_environment(os.environ).hide(done.stdout))
+        sys.stderr.write(SecretValues.from_environment(os.environ).redact(done.stdout))
         step = "Correct the file, or build the packages into an image and name it in spec.podTemplate.image."
         raise InvalidProgram(_WHERE, f"pip: {_error_line(done.stdout)}", next_step=step)
 

@@ -35,7 +35,7 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise _module_not_found(where, name, missing) from None
         step = f"Add {missing!r} to source.requirements or to the image." if missing else ""
-        raise InvalidProgram(where, raised(f"importing {name}", error), next_step=step) from error
+        raise InvalidProgram(where, describe_error(f"importing {name}", error), next_step=step) from error
     try:
         found = getattr(module, attribute)
     except AttributeError:
@@ -47,7 +47,7 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def raised(what: str, error: Exception) -> str:
+def describe_error(what: str, error: Exception) -> str:
     """Return an error of the user's code and its place: `importing flowers raised NameError: ... (at flowers.py:3)`."""
     place = _user_frame(error)
     if isinstance(error, SyntaxError):

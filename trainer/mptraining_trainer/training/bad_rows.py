@@ -1,9 +1,9 @@
 """Detection and exclusion of records that make a step's numbers infinite or NaN.
 
 Under mixed_float16 a skipped step is normal: the loss scale was too high. So the batch of a skipped step is tried once
-more without loss scaling. If it is bad then too, `isolated` searches for the rows that cause it. Their records are
-skipped from then on, as damaged records are under `badRecords: Skip`: the order of the other records does not change.
-Every worker tries the same batches and gets the same result.
+more without loss scaling. If it is bad then too, `isolate_bad_rows` searches for the rows that cause it. Their records
+are skipped from then on, as damaged records are under `badRecords: Skip`: the order of the other records does not
+change. Every worker tries the same batches and gets the same result.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from mptraining_trainer.training.build import BuildResult, RunContext
 from mptraining_trainer.training.non_finite import NOT_FINITE
 
 Keep = NDArray[np.bool_]
-# `is_good` of `isolated`.
-Tried = Callable[[Keep, int], bool]
+# `is_good` of `isolate_bad_rows`.
+IsGood = Callable[[Keep, int], bool]
 
 # Number of rows of a replica's batch that are tried as the filler.
 _FILLERS = 4
 
 
-def isolated(rows: int, is_good: Tried, *, replicas: int, workers: int, most: int) -> list[int] | None:
-    """Return the rows, at most `most` of `rows`, each of which makes a batch bad and without which this one is good.
+def isolate_bad_rows(rows: int, is_good: IsGood, *, replicas: int, workers: int, max_rows: int) -> list[int] | None:
+    """Return the rows, at most `max_rows`, each of which makes a batch bad and without which this one is good.
 
     `is_good(keep, filler)` tries the batch with each row that is not kept replaced by row `filler` of the same
     replica's batch. A row is tried among good rows and not alone, because a moving variance depends on the whole batch.
     Worker r of n has the rows that are r modulo n, and splits them over its replicas in equal pieces.
 
-    Return None if there are no such rows: the batch is bad as a whole, or more than `most` rows are bad. At most about
-    8 * most * log2(rows) batches are tried.
+    Return None if there are no such rows: the batch is bad as a whole, or more than `max_rows` rows are bad. At most
+    about 8 * max_rows * log2(rows) batches are tried.
     """
     if rows == 1:
         return [0]
@@ -54,7 +54,7 @@ def isolated(rows: int, is_good: Tried, *, replicas: int, workers: int, most: in
         if not only(()):
             # One of the filler rows is bad itself.
             continue
-        found = _search(np.arange(rows), only, most)
+        found = _search(np.arange(rows), only, max_rows)
         if found and is_good(~_mask(rows, found), filler):
             owners = [(row % workers, row // workers // size) for row in found]
             # Only a minority of a replica's batch can be bad, unless each of the rows is bad without any other too.
@@ -64,15 +64,15 @@ def isolated(rows: int, is_good: Tried, *, replicas: int, workers: int, most: in
     return None
 
 
-def _search(rows: NDArray[np.int64], is_good: Callable[[Sequence[int]], bool], most: int) -> list[int] | None:
-    """Return each row that is bad among good rows; None if a part is bad but no half of it, or for more than `most`."""
+def _search(rows: NDArray[np.int64], is_good: Callable[[Sequence[int]], bool], max_rows: int) -> list[int] | None:
+    """Return each row that is bad among good rows; None if a part is bad but no half of it, or for too many rows."""
     found: list[int] = []
     left = [rows]
     while left:
         part = left.pop()
         if len(part) == 1:
             found.append(int(part[0]))
-            if len(found) > most:
+            if len(found) > max_rows:
                 return None
             continue
         bad = [half for half in np.array_split(part, 2) if not is_good(half.tolist())]
@@ -112,19 +112,19 @@ class Suspects:
     records: tuple[int, ...] = ()
 
 
-def suspects(built: BuildResult, position: Position) -> Suspects:
+def find_suspects(built: BuildResult, position: Position) -> Suspects:
     """Try the batch of the step at `position` without changing any state. Every worker must call it."""
     context, loop = built.context, built.loop
     rows = context.batching.examples_per_step
-    batch = loop.take(built.feed(position, 1))
-    if loop.would_apply(batch, np.ones(rows, np.bool_), 0):
+    batch = loop.next_batch(built.make_iterator(position, 1))
+    if loop.is_step_finite(batch, np.ones(rows, np.bool_), 0):
         return Suspects(False)
-    found = isolated(
+    found = isolate_bad_rows(
         rows,
-        lambda keep, filler: loop.would_apply(batch, keep, filler),
+        lambda keep, filler: loop.is_step_finite(batch, keep, filler),
         replicas=context.job.replicas,
         workers=context.share.workers,
-        most=max(1, min(_MOST_OF_A_STEP, rows // 8)),
+        max_rows=max(1, min(_MOST_OF_A_STEP, rows // 8)),
     )
     begin = context.batching.next_step(position)
     places = np.array([begin.examples + row for row in found or ()], np.int64)
@@ -133,7 +133,7 @@ def suspects(built: BuildResult, position: Position) -> Suspects:
     return Suspects(True, tuple(context.order(begin.seed).records(begin.epoch, places).tolist()))
 
 
-def located(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
+def locate_records(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
     """Return the file, number and byte offset of each of these training records."""
     dataset = context.datasets.training.dataset
     shards, rows = dataset.locate(np.array(records, np.int64))
@@ -141,38 +141,41 @@ def located(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> 
     return [dataset.shards[shard].bad_record(row, cause) for shard, row in places]
 
 
-def described(records: Sequence[BadRecord]) -> str:
+def describe_records(records: Sequence[BadRecord]) -> str:
     """Return text such as "record 37 of gs://bucket/train-00000.tfrecord"; further records are only counted."""
     first = f"record {records[0].record} of {records[0].uri}"
     return first if len(records) == 1 else f"{first} and {len(records) - 1} more of the same step"
 
 
 class RecordExclusion:
-    """Record exclusion of one session that skips bad steps; `built` and `numbers` include the excluded records."""
+    """Record exclusion of one session that skips bad steps.
+
+    `built` and `precision_state` include the excluded records.
+    """
 
     def __init__(
         self,
         built: BuildResult,
-        numbers: PrecisionState,
+        precision_state: PrecisionState,
         skipped: SkippedRecords,
         notice: Callable[..., None],
         *,
-        fails: bool,
+        fail_on_non_finite: bool,
     ) -> None:
-        """With `fails`, a step that is bad without loss scaling ends the session: the job allows no skipped batch."""
+        """With `fail_on_non_finite`, a step that is bad without loss scaling ends the session."""
         self.built = built
-        self.numbers = numbers
+        self.precision_state = precision_state
         self._skipped = skipped
         self._notice = notice
-        self._fails = fails
+        self._fail_on_non_finite = fail_on_non_finite
         self._searches_left = float(_SEARCHES)
         self._noticed: set[str] = set()
-        skipped.exclude(located(built.context, [each.record for each in numbers.excluded]))
+        skipped.exclude(locate_records(built.context, [each.record for each in precision_state.excluded]))
 
-    def look(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> bool:
-        """Return whether a step was skipped because of records that `built.feed` now excludes.
+    def check(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> bool:
+        """Return whether a step was skipped because of records that `built.make_iterator` now excludes.
 
-        The arguments are those of `NonFiniteMonitor.look`. Raise NonFinite with `fails`.
+        The arguments are those of `NonFiniteMonitor.check`. Raise NonFinite with `fail_on_non_finite`.
         """
         self._searches_left = min(_SEARCHES, self._searches_left + steps / _STEPS_PER_SEARCH)
         if execution.applied_steps == steps or self._searches_left < 1:
@@ -180,10 +183,10 @@ class RecordExclusion:
         self._searches_left -= 1
         done = min(execution.finite_steps, steps - 1)
         step, begin = before + done + 1, position(done)
-        found = suspects(self.built, begin)
+        found = find_suspects(self.built, begin)
         if not found.bad:
             return False
-        if self._fails:
+        if self._fail_on_non_finite:
             raise NonFinite(step, NOT_FINITE, position=begin)
         if not found.records:
             text = (
@@ -193,7 +196,7 @@ class RecordExclusion:
             self._notice_once("CauseNotFound", text)
             return False
         context = self.built.context
-        known = {each.record for each in self.numbers.excluded}
+        known = {each.record for each in self.precision_state.excluded}
         new = [record for record in found.records if record not in known]
         most = max(_MOST_AT_LEAST, int(_MOST_SHARE * context.batching.count))
         if len(known) + len(new) > most:
@@ -205,16 +208,16 @@ class RecordExclusion:
         return True
 
     def _exclude(self, step: int, records: Sequence[int]) -> None:
-        excluded = (*self.numbers.excluded, *(ExcludedRecord(record=record, step=step) for record in records))
-        self.numbers = replace(self.numbers, excluded=excluded)
-        numbers = frozenset(each.record for each in excluded)
-        self.built = replace(self.built, context=replace(self.built.context, excluded=numbers))
+        excluded = (*self.precision_state.excluded, *(ExcludedRecord(record=record, step=step) for record in records))
+        self.precision_state = replace(self.precision_state, excluded=excluded)
+        record_numbers = frozenset(each.record for each in excluded)
+        self.built = replace(self.built, context=replace(self.built.context, excluded=record_numbers))
         self.built.loop.use_masks()
         if self.built.scaler is not None:
-            self.built.scaler.give_back()
-        bad = located(self.built.context, records)
+            self.built.scaler.undo_halving()
+        bad = locate_records(self.built.context, records)
         self._skipped.exclude(bad)
-        text = f"step {step}: {described(bad)} is left out from here on: {CAUSE}; see {self._skipped.manifest}"
+        text = f"step {step}: {describe_records(bad)} is skipped from here on: {CAUSE}; see {self._skipped.manifest}"
         self._notice("RecordExcluded", text, level="Warning")
 
     def _notice_once(self, topic: str, text: str) -> None:

@@ -24,24 +24,24 @@ VALIDATION = "val_"
 
 @dataclass(frozen=True)
 class Monitor:
-    """`metric` is its name in the logs, `val_` included; `sure` is False if `mode` is only a default."""
+    """`metric` is its name in the logs, `val_` included; `is_mode_known` is False if `mode` is only a default."""
 
     metric: str
     mode: Mode
-    sure: bool = True
+    is_mode_known: bool = True
 
     @property
-    def best(self) -> str:
+    def best_adjective(self) -> str:
         """Return the word for the best value: highest or lowest."""
         return "highest" if self.mode == "max" else "lowest"
 
-    def better(self, value: float, than: float | None) -> bool:
+    def is_better(self, value: float, best: float | None) -> bool:
         """Return whether `value` is better; NaN and infinity never are, nor an equal value. None is the worst."""
         if not math.isfinite(value):
             return False
-        if than is None:
+        if best is None:
             return True
-        return value > than if self.mode == "max" else value < than
+        return value > best if self.mode == "max" else value < best
 
 
 def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
@@ -61,7 +61,7 @@ def monitor(metric: str, directions: Mapping[str, str | None], *, validated: boo
 
     Raise InvalidSpec with the field `where` for a metric that no log of this training will contain.
     """
-    names = known(list(directions), validated=validated)
+    names = log_names(list(directions), validated=validated)
     if metric not in names:
         hint = nearest(metric, names)
         raise InvalidSpec(
@@ -71,7 +71,7 @@ def monitor(metric: str, directions: Mapping[str, str | None], *, validated: boo
     return Monitor(metric, mode or "min", mode is not None)
 
 
-def known(metrics: Sequence[str], *, validated: bool) -> list[str]:
+def log_names(metrics: Sequence[str], *, validated: bool) -> list[str]:
     """Return the names in the logs: the loss, the metrics, and their `val_` names if `validated`."""
     training = list(dict.fromkeys(["loss", *metrics]))
     return training + ([f"{VALIDATION}{name}" for name in training] if validated else [])
@@ -85,19 +85,19 @@ class BestWeights:
     host arrays in the order of `model.get_weights()`.
     """
 
-    def __init__(self, model: Any, watched: Monitor) -> None:
+    def __init__(self, model: Any, monitor: Monitor) -> None:
         self._model = model
-        self._watched = watched
+        self._monitor = monitor
         self.best: Best | None = None
         self.metrics: dict[str, float] = {}
         self.weights: list[np.ndarray] = []
 
-    def offer(self, step: int, metrics: Mapping[str, float]) -> None:
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the weights if the metrics are better. Every worker calls it with the same metrics."""
-        value = metrics.get(self._watched.metric)
-        if value is None or not self._watched.better(value, self.best.value if self.best else None):
+        value = metrics.get(self._monitor.metric)
+        if value is None or not self._monitor.is_better(value, self.best.value if self.best else None):
             return
-        self.best = Best(monitor=self._watched.metric, mode=self._watched.mode, step=step, value=value)
+        self.best = Best(monitor=self._monitor.metric, mode=self._monitor.mode, step=step, value=value)
         self.metrics = {name: number for name, number in metrics.items() if np.isfinite(number)}
         self.weights = [np.array(array, copy=True) for array in self._model.get_weights()]
 
@@ -112,7 +112,7 @@ class BestWeights:
         if not isinstance(state, Mapping) or not weights:
             return
         best = Best.model_validate(state["best"])
-        if (best.monitor, best.mode) == (self._watched.metric, self._watched.mode):
+        if (best.monitor, best.mode) == (self._monitor.metric, self._monitor.mode):
             self.best, self.weights = best, list(weights)
             self.metrics = {str(name): float(value) for name, value in dict(state["metrics"]).items()}  # type: ignore
 
@@ -129,8 +129,8 @@ def best_weights(
     directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
-    text = f"the weights with the {watched.best} {watched.metric} are exported, compared after each {when}"
-    if not watched.sure:
+    text = f"the weights with the {watched.best_adjective} {watched.metric} are exported, compared after each {when}"
+    if not watched.is_mode_known:
         text += "; nothing says that lower is better: name the metric ..._accuracy or the like where higher is"
-    notice("Best", text, level="Info" if watched.sure else "Warning")
+    notice("Best", text, level="Info" if watched.is_mode_known else "Warning")
     return BestWeights(model, watched)

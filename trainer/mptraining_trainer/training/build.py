@@ -1,8 +1,8 @@
 """Build of model, loop and input pipeline under one precision policy, again for each policy that is tried or chosen.
 
-The same job under the same policy begins with the same weights, seeds and order, whatever was built before. `compiles`,
-`sums_over_replicas` and `leave_out` decide whether XLA compiles the step; `assemble` builds a BuildResult for a
-RunContext.
+The same job under the same policy begins with the same weights, seeds and order, whatever was built before.
+`can_compile`, `report_replica_sums` and `must_disable_xla` decide whether XLA compiles the step; `assemble` builds a
+BuildResult for a RunContext.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.separable_loss import needs_sums
-from mptraining_trainer.loop.train_loop import Loop, feed
+from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
-from mptraining_trainer.model.first_look import CHECKED, LOOKED_AT, first_examples, gather
+from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
-from mptraining_trainer.numerics.loss_scaling import LossScaler, scaler_for
-from mptraining_trainer.numerics.recovery import job_under, policies, safer
-from mptraining_trainer.source.user_code import raised
+from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
+from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
+from mptraining_trainer.source.user_code import describe_error
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
 
 
-def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
+def can_compile(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> bool:
     """Return whether XLA compiles the step. Raise InvalidProgram if the job says Always and XLA cannot.
 
     Synchronized BatchNormalization communicates with the other replicas during the forward pass, which a compiled
@@ -62,7 +62,7 @@ def compiles(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, 
     return False
 
 
-def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
+def report_replica_sums(job: ResolvedJob, notice: Callable[[str, str], None]) -> None:
     """Report that a loss with a count over the replicas (a mask, a sum of weights) cannot be compiled.
 
     Raise InvalidProgram if the job says Always.
@@ -72,16 +72,16 @@ def sums_over_replicas(job: ResolvedJob, notice: Callable[[str, str], None]) -> 
     notice("NotCompiled", f"XLA is off: {what} cannot be compiled")
 
 
-def leave_out(job: ResolvedJob, said: str | None, notice: Callable[[str, str], None]) -> bool:
+def must_disable_xla(job: ResolvedJob, xla_error: str | None, notice: Callable[[str, str], None]) -> bool:
     """Return whether XLA must be disabled because it has no kernel for an operation of the model.
 
-    `said` is XLA's error message for the step, None if there is none. Errors that are not about operations are ignored
-    here: the first step raises them again. Raise InvalidProgram if the job says Always.
+    `xla_error` is XLA's error message for the step, None if there is none. Errors that are not about operations are
+    ignored here: the first step raises them again. Raise InvalidProgram if the job says Always.
     """
-    if said is None or "unsupported operations" not in said:
+    if xla_error is None or "unsupported operations" not in xla_error:
         return False
-    found = sorted({name for match in _NO_KERNEL.findall(said) for name in match if name})
-    operations = ", ".join(found) or said.partition("\n")[0][:200]
+    found = sorted({name for match in _NO_KERNEL.findall(xla_error) for name in match if name})
+    operations = ", ".join(found) or xla_error.partition("\n")[0][:200]
     _refuse_always(
         job,
         f"a model in which XLA has no kernel for: {operations}",
@@ -128,7 +128,8 @@ class RunContext:
     @property
     def example(self) -> ExampleSpec:
         """The spec of one example after the job's preprocessing."""
-        return self.datasets.preprocess.example_after(self.datasets.training.columns.example_spec())
+        columns = self.datasets.training.columns
+        return self.datasets.preprocess.example_after(columns.example_spec())
 
     def order(self, seed: int) -> Order:
         """Return the order of the training records; a pass that began with one seed continues with it."""
@@ -138,8 +139,8 @@ class RunContext:
     @property
     def first(self) -> Position:
         """The position of the first example."""
-        fingerprint = self.datasets.training.dataset.fingerprint
-        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=fingerprint)
+        dataset = self.datasets.training.dataset
+        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=dataset.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -155,15 +156,15 @@ class BuildResult:
     preprocess: Preprocess
     findings: tuple[Finding, ...]
 
-    def feed(self, position: Position, steps: int) -> Any:
+    def make_iterator(self, position: Position, steps: int) -> Any:
         """Return an iterator for the loop over `steps` steps from `position`."""
-        return feed(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
+        return make_iterator(self.context.strategy, lambda: _pipeline(self.context, self.preprocess, position, steps))
 
 
 def assemble(context: RunContext, policy: str, *, checked: bool = False) -> BuildResult:
     """Build model, loop and input. Every worker must call it. Raise Problem for a program that cannot train."""
-    job, keras = job_under(context.job, policy), context.keras
-    keras.forget()
+    job, keras = job_with_policy(context.job, policy), context.keras
+    keras.clear_session()
     keras.set_policy(policy)
     keras.set_seed(context.training.seed)
     data = context.datasets.training
@@ -177,14 +178,14 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
-        return assemble(context, _unscaled(context, type(compiled.model).__name__), checked=checked)
+        return assemble(context, _policy_without_scaling(context, type(compiled.model).__name__), checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
-        scaler = None if own else scaler_for(job.precision, checked=checked)
-        with _explained(job), suppress(Exception) if own else nullcontext():
+        scaler = None if own else make_scaler(job.precision, checked=checked)
+        with _program_errors(job), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
-        jit = not own and compiles(job, keras, built.model, context.notice)
+        jit = not own and can_compile(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
             strategy=context.strategy,
@@ -196,7 +197,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             scaler=scaler,
             jit=jit,
             workers=job.processes,
-            timed=data.cached is None,
+            measures_waiting=data.cached is None,
         )
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
@@ -205,25 +206,25 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         per_batch = job.program.application is not None
         preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
     # Invalid data is refused before the first step.
-    with pipeline.explaining(data):
-        steps = math.ceil(LOOKED_AT / context.batching.examples_per_step)
+    with pipeline.raise_reading_problems(data):
+        steps = math.ceil(EXAMPLES_READ / context.batching.examples_per_step)
         examples = first_examples(_pipeline(context, preprocess, context.first, steps))
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
     tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    sums, facts = _traced(context, job, built, loop, examples)
+    sums, facts = _trace(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
-        loop.separable()
+        loop.disable_loss_sums()
     if jit and sums and job.replicas > 1:
-        sums_over_replicas(job, context.notice)
-        loop.interpret()
-    elif jit and eager and leave_out(job, loop.not_compilable(tensors), context.notice):
-        loop.interpret()
+        report_replica_sums(job, context.notice)
+        loop.disable_xla()
+    elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
+        loop.disable_xla()
     findings = tuple(preflight.warnings(facts)) if facts else ()
     return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
-def _traced(
+def _trace(
     context: RunContext, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
 ) -> tuple[bool, Facts | None]:
     """Trace the step; return whether the loss needs sums over the replicas, and the facts for `preflight`.
@@ -242,11 +243,11 @@ def _traced(
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
     tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
-    with _explained(job), context.strategy.scope():
+    with _program_errors(job), context.strategy.scope():
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
-    moved = [*keras.updated_by_calls(built.model), *keras.random_states(built.model)]
+    moved = [*keras.forward_pass_variables(built.model), *keras.random_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
     sums = False
@@ -254,15 +255,17 @@ def _traced(
         # The model's own step may call neither the compiled loss nor the model.
         with _ignoring_all_but_problems() if own else nullcontext():
             sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
-    facts = gather(compiled, tf.nest.map_structure(lambda array: array[:CHECKED], examples), keras, job)
+    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:EXAMPLES_CHECKED], examples), keras, job)
     values.assign(moved, before)
     return sums, facts
 
 
-def _unscaled(context: RunContext, name: str) -> str:
+def _policy_without_scaling(context: RunContext, name: str) -> str:
     """Return and report the policy in place of mixed_float16 for a `train_step` that gets no loss scaling."""
-    policy = safer("mixed_float16", policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
-    text = f"{policy} instead of mixed_float16: {name} has a train_step of its own, whose loss is not scaled here"
+    policy = (
+        safer_policy("mixed_float16", supported_policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
+    )
+    text = f"{policy} instead of mixed_float16: {name} has its own train_step, whose loss is not scaled here"
     context.notice("LossNotScaled", text, level="Warning")
     return policy
 
@@ -279,7 +282,7 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
         excluded=context.excluded,
         preprocess=preprocess,
         steps=steps,
-        weigh=_class_weights(context),
+        add_class_weights=_class_weights(context),
     )
 
 
@@ -301,7 +304,7 @@ def _ignoring_all_but_problems() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(job: ResolvedJob) -> Iterator[None]:
+def _program_errors(job: ResolvedJob) -> Iterator[None]:
     """Convert errors of Keras or of the program to InvalidProgram, with the program's file and line."""
     try:
         yield
@@ -315,7 +318,7 @@ def _explained(job: ResolvedJob) -> Iterator[None]:
                 raise cause from None
             chain.append(cause)
         function = job.program.function
-        text = raised(function.entry_point, error) if function else " ".join(str(error).split())[:600]
+        text = describe_error(function.entry_point, error) if function else " ".join(str(error).split())[:600]
         raise InvalidProgram("spec.program", text) from error
 
 

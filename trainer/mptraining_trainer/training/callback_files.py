@@ -20,21 +20,20 @@ from typing import Any
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidProgram, Problem, Superseded
 from mptraining_records.storage import storage
-from mptraining_trainer.model.supported_callbacks import WHERE
-from mptraining_trainer.model.supported_callbacks import kind as callback_kind
+from mptraining_trainer.model import supported_callbacks
 
 _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBoard": "log_dir"}
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Destination of a callback's files: everything below `scratch` is published below the URI `published`."""
 
     scratch: Path
     published: str
 
 
-def split(path: str) -> tuple[str | None, str]:
+def split_path(path: str) -> tuple[str | None, str]:
     """Return the folder of an absolute path or gs:// URI (None for a relative path), and the path below it.
 
     Elements with a placeholder, such as `{epoch}`, belong to the path below. Raise ValueError for a relative path that
@@ -53,7 +52,7 @@ def split(path: str) -> tuple[str | None, str]:
     return (f"{scheme}://" if scheme else "") + "/".join(elements[:fixed]), "/".join(elements[fixed:])
 
 
-def kept_rows(content: str, separator: str, epochs: int) -> str:
+def rows_of_first_epochs(content: str, separator: str, epochs: int) -> str:
     """Return the header of a CSVLogger's file and its rows of the first `epochs` epochs."""
     rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
     kept = rows[:1] + [row for row in rows[1:] if row and row[0].isdigit() and int(row[0]) < epochs]
@@ -65,8 +64,8 @@ def kept_rows(content: str, separator: str, epochs: int) -> str:
 class CallbackFiles:
     """Redirects the callbacks' paths into `scratch`, and publishes from there in a background thread.
 
-    `notice` reports files that could not be published. `check` must be set to a function that raises Superseded if a
-    newer attempt has claimed the run folder.
+    `notice` reports files that could not be published. `check_fence` must be set to a function that raises Superseded
+    if a newer attempt has claimed the run folder.
     """
 
     def __init__(
@@ -80,9 +79,9 @@ class CallbackFiles:
         self._folder = folder
         self._scratch = scratch
         self._chief = chief
-        self.check: Callable[[], None] = lambda: None
+        self.check_fence: Callable[[], None] = lambda: None
         self._notice = notice
-        self._places: list[Place] = []
+        self._destinations: list[Destination] = []
         self._published: dict[Path, tuple[int, int]] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="callbacks")
         self._pending: Future[None] | None = None
@@ -91,15 +90,15 @@ class CallbackFiles:
         """Redirect each callback that writes files to the scratch folder. Raise InvalidProgram for a path outside."""
         boards = 0
         for number, callback in enumerate(callbacks):
-            kind = callback_kind(callback)
+            kind = supported_callbacks.kind(callback)
             if kind not in _ATTRIBUTES:
                 continue
             given = str(getattr(callback, _ATTRIBUTES[kind]))
             try:
-                folder, below = split(given)
+                folder, below = split_path(given)
             except ValueError as error:
                 raise InvalidProgram(
-                    f"{WHERE}[{number}]",
+                    f"{supported_callbacks.WHERE}[{number}]",
                     f"{kind}: {error}",
                     next_step="Give a path below it, a whole path or a gs:// URI.",
                 ) from None
@@ -114,34 +113,36 @@ class CallbackFiles:
             local = scratch / below
             (local if kind == "TensorBoard" else local.parent).mkdir(parents=True, exist_ok=True)
             setattr(callback, _ATTRIBUTES[kind], str(local))
-            self._places.append(Place(scratch, folder))
+            self._destinations.append(Destination(scratch, folder))
 
-    def bring_back(self, callback: Any, epochs: int | None) -> None:
+    def restore_csv_log(self, callback: Any, epochs: int | None) -> None:
         """Fetch the published file of a CSVLogger, so that the logger appends after the first `epochs` epochs.
 
         None means a new training, in which only a logger with `append` continues the published file.
         """
-        if callback_kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
+        if supported_callbacks.kind(callback) != "CSVLogger" or (epochs is None and not callback.append):
             return
         local = Path(callback.filename)
-        place = next(place for place in self._places if local.is_relative_to(place.scratch))
-        uri = storage.join(place.published, local.relative_to(place.scratch).as_posix())
+        destination = next(
+            destination for destination in self._destinations if local.is_relative_to(destination.scratch)
+        )
+        uri = storage.join(destination.published, local.relative_to(destination.scratch).as_posix())
         if not storage.exists(uri):
             return
         content = storage.read(uri).decode("utf-8")
         if epochs is not None:
-            content = kept_rows(content, callback.sep, epochs)
+            content = rows_of_first_epochs(content, callback.sep, epochs)
         with local.open("w", encoding="utf-8", newline="") as file:
             file.write(content)
         callback.append = True
 
     def publish(self) -> None:
         """Start to publish the changed files and return at once. Raise the error of the previous publication."""
-        self.settle()
-        if self._chief and self._places:
+        self.wait()
+        if self._chief and self._destinations:
             self._pending = self._writer.submit(self._publish)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until the publication ends, after which callbacks may write again. Raise Superseded."""
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -151,12 +152,12 @@ class CallbackFiles:
         self._writer.shutdown()
 
     def _publish(self) -> None:
-        self.check()
-        for place in self._places:
-            for path, state in _files(place.scratch):
+        self.check_fence()
+        for destination in self._destinations:
+            for path, state in _files(destination.scratch):
                 if self._published.get(path) == state:
                     continue
-                uri = storage.join(place.published, path.relative_to(place.scratch).as_posix())
+                uri = storage.join(destination.published, path.relative_to(destination.scratch).as_posix())
                 try:
                     storage.upload(path, uri)
                 except Superseded:

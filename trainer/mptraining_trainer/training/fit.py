@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from mptraining_trainer.checkpoints.checkpoint import Checkpointer
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.data.batching import Batching
 from mptraining_trainer.data.dataset import SkippedRecords
-from mptraining_trainer.data.input_stats import STEADY, WORTH_SAYING, InputMeter, InputSince, advice
+from mptraining_trainer.data.input_stats import REPORTED_PERCENT, WARM_UP_SECONDS, InputInterval, InputMeter, advice
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, StepsPerExecution
 from mptraining_trainer.loop.train_loop import Loop
@@ -43,23 +44,23 @@ class Speed:
         # Time and step of the end of the first execution.
         self._warm_since: tuple[float, int] | None = None
         # `recent` counts since the last Progress, `_steady` since the first execution.
-        self.recent = InputSince()
-        self._steady = InputSince()
+        self.recent = InputInterval()
+        self._steady = InputInterval()
         self._advised = False
 
-    def add(self, took: float, waited: float | None, steps: int, step: int) -> float | None:
+    def add(self, seconds: float, waited_seconds: float | None, steps: int, step: int) -> float | None:
         """Add an execution that ended with step `step`; return the seconds per step, None for the first execution.
 
-        `took` and `waited` (for data, None if it was not measured) are in seconds.
+        `seconds` and `waited_seconds` (for data, None if it was not measured) are those of the execution.
         """
         if self._warm_since is None:
             self._warm_since = self._now(), step
-            self.recent, self._steady = InputSince.begin(self._meter), InputSince.begin(self._meter)
+            self.recent, self._steady = InputInterval.begin(self._meter), InputInterval.begin(self._meter)
             return None
-        self.recent.add(took, waited)
-        self._steady.add(took, waited)
-        self._step_seconds.append((took / steps, steps))
-        return took / steps
+        self.recent.add(seconds, waited_seconds)
+        self._steady.add(seconds, waited_seconds)
+        self._step_seconds.append((seconds / steps, steps))
+        return seconds / steps
 
     @property
     def step_seconds(self) -> float | None:
@@ -77,14 +78,14 @@ class Speed:
         """The percentage of the time in which the device waited for data."""
         return self._steady.bound_percent
 
-    def said(self) -> None:
+    def reset_recent(self) -> None:
         """Reset `recent` after a Progress event."""
-        self.recent = InputSince.begin(self._meter)
+        self.recent = InputInterval.begin(self._meter)
 
     def advice(self) -> str | None:
         """Return advice against waiting for data, once, if the wait is long enough; else None."""
         percent = self._steady.bound_percent
-        if self._advised or percent is None or self._steady.seconds <= STEADY or percent < WORTH_SAYING:
+        if self._advised or percent is None or self._steady.seconds <= WARM_UP_SECONDS or percent < REPORTED_PERCENT:
             return None
         self._advised = True
         return advice(self._steady, self._meter)
@@ -98,7 +99,52 @@ class Speed:
 
 
 # Returns an iterator for the loop from a position on, over a number of steps.
-Feed = Callable[[Position, int], Any]
+MakeIterator = Callable[[Position, int], Any]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The examples of each step, the steps at which training pauses, and the first number of steps per execution."""
+
+    batching: Batching
+    boundaries: Boundaries
+    steps_per_execution: StepsPerExecution
+
+
+class NonFiniteHandling:
+    """Handling of infinite and NaN values: exclusion of the records that cause them, then the check of the rest.
+
+    `exclusion` is None where bad steps are not skipped.
+    """
+
+    def __init__(
+        self, precision_state: PrecisionState, monitor: NonFiniteMonitor, exclusion: RecordExclusion | None = None
+    ) -> None:
+        self._precision_state = precision_state
+        self._monitor = monitor
+        self._exclusion = exclusion
+
+    @property
+    def precision_state(self) -> PrecisionState:
+        """The precision state, with the records that are excluded by now."""
+        return self._precision_state if self._exclusion is None else self._exclusion.precision_state
+
+    def limit_steps(self, step: int, steps: int) -> int:
+        """See `NonFiniteMonitor.limit_steps`."""
+        return self._monitor.limit_steps(step, steps)
+
+    def check(
+        self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]
+    ) -> MakeIterator | None:
+        """Return the loop's new source of iterators if further records were excluded, else None. Raise NonFinite.
+
+        The arguments are those of `NonFiniteMonitor.check`.
+        """
+        make_iterator = None
+        if self._exclusion is not None and self._exclusion.check(execution, before, steps, position):
+            make_iterator = self._exclusion.built.make_iterator
+        self._monitor.check(execution, before, steps, position, cause_excluded=make_iterator is not None)
+        return make_iterator
 
 
 class FitLoop:
@@ -111,20 +157,14 @@ class FitLoop:
         scaler: LossScaler | None,
         checkpointer: Checkpointer,
         *,
-        skipped: SkippedRecords,
-        batching: Batching,
-        boundaries: Boundaries,
-        pace: StepsPerExecution,
-        meter: InputMeter,
+        plan: StepPlan,
+        non_finite: NonFiniteHandling,
         hooks: Hooks,
-        numbers: PrecisionState,
-        watch: NonFiniteMonitor,
-        exclusion: RecordExclusion | None = None,
+        skipped_records: SkippedRecords,
+        meter: InputMeter,
         validation: tuple[Any, int] | None = None,
     ) -> None:
-        """`numbers` is the precision state, `watch` the check for infinite and NaN values.
-
-        `exclusion` excludes records that cause such values, where bad steps are skipped.
+        """Create the loop.
 
         `validation` is an endless iterator over masked batches, with the number of steps that covers every example
         once.
@@ -134,13 +174,11 @@ class FitLoop:
         self._loop = loop
         self._scaler = scaler
         self._checkpointer = checkpointer
-        self._skipped = skipped
-        self._batching = batching
-        self._boundaries = boundaries
-        self._pace = pace
-        self.numbers = numbers
-        self._exclusion = exclusion
-        self._watch = watch
+        self._skipped_records = skipped_records
+        self._batching = plan.batching
+        self._boundaries = plan.boundaries
+        self._steps_per_execution = plan.steps_per_execution
+        self._non_finite = non_finite
         self._validation = validation
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
@@ -153,7 +191,12 @@ class FitLoop:
         self.skipped_steps = 0
         self.loss_scale: float | None = None
         self.gradient_norm: float | None = None
-        self._broken = False
+        self._weights_non_finite = False
+
+    @property
+    def precision_state(self) -> PrecisionState:
+        """The precision state, with the records that are excluded by now."""
+        return self._non_finite.precision_state
 
     @property
     def step_seconds(self) -> float | None:
@@ -165,29 +208,38 @@ class FitLoop:
         validation's with `val_`. Raise Preempted, NonFinite.
         """
         metrics: dict[str, float] = {}
-        now, ends, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
+        now, boundaries, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
         recent = 0.0
-        if step >= ends.total_steps or hooks.stopped or hooks.pending(step):
+        if step >= boundaries.total_steps or hooks.training_stopped or hooks.has_pending(step):
             metrics = self._finish_pending_step(iterator, step, position)
-        over = hooks.stopped
-        while step < ends.total_steps and not over:
-            if ends.epoch_begins(step):
+        over = hooks.training_stopped
+        while step < boundaries.total_steps and not over:
+            if boundaries.is_epoch_start(step):
                 self._loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0.0
-            steps = self._watch.at_most(step, min(self._pace.steps, ends.until_next(step)))
+            steps = min(self._steps_per_execution.steps, boundaries.steps_until_next(step))
+            steps = self._non_finite.limit_steps(step, steps)
             hooks.execution_begins(step)
-            self._profiling.before(step)
+            self._profiling.before_execution(step)
             before = now()
-            with self._profiling.step(step):
-                stop, broken = self._worker.preemption.asked(), self._broken
-                execution = self._loop.execute(iterator, steps, stop=stop, step_seconds=recent, broken=broken)
+            with self._profiling.trace_execution(step):
+                execution = self._loop.execute(
+                    iterator,
+                    steps,
+                    stop=self._worker.preemption.stop_requested(),
+                    step_seconds=recent,
+                    weights_non_finite=self._weights_non_finite,
+                )
             took = now() - before
             self.training_seconds += took
-            feed = self._checked(execution, step, steps, position)
+            advance = partial(self._batching.advance, position)
+            make_iterator = self._non_finite.check(execution, step, steps, advance)
             step += steps
-            self._profiling.after(step)
+            self._profiling.after_execution(step)
             position = self._batching.advance(position, steps)
-            iterator = iterator if feed is None else feed(position, max(0, ends.total_steps - step))
+            iterator = (
+                iterator if make_iterator is None else make_iterator(position, max(0, boundaries.total_steps - step))
+            )
             self._record(execution)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
@@ -195,24 +247,26 @@ class FitLoop:
             one_step = self._speed.add(took, execution.waited_seconds, steps, step)
             if one_step is not None:
                 recent = one_step
-                if steps == self._pace.steps:
-                    self._pace = self._pace.after(execution.step_seconds)
-            stopping = execution.asked_to_stop > 0
+                if steps == self._steps_per_execution.steps:
+                    self._steps_per_execution = self._steps_per_execution.adjust(execution.step_seconds)
+            stopping = execution.stop_requests > 0
             # The save comes before validation, which may take longer than the grace period of a preempted machine.
-            if ends.saves(step) or stopping:
-                self._keep(step, position)
-                self._skipped.publish()
-            if stopping and step < ends.total_steps:
-                raise self._preempted(step)
-            validated = self._validated(step, position) if ends.validates(step) or hooks.cut else {}
+            if boundaries.is_save_due(step) or stopping:
+                self._save(step, position)
+                self._skipped_records.publish()
+            if stopping and step < boundaries.total_steps:
+                raise self._preempted_error(step)
+            validated = (
+                self._validate(step, position) if boundaries.is_validation_due(step) or hooks.epoch_ended_early else {}
+            )
             metrics |= validated
-            over = hooks.turn(step, trained, validated)
-            if over and not ends.saves(step):
-                self._keep(step, position)
+            over = hooks.run_step_end(step, trained, validated)
+            if over and not boundaries.is_save_due(step):
+                self._save(step, position)
             if (
                 validated
                 or over
-                or step == ends.total_steps
+                or step == boundaries.total_steps
                 or now() - self._reported_at >= self._worker.progress_seconds
             ):
                 self._report(step, metrics, execution, now)
@@ -220,55 +274,49 @@ class FitLoop:
         self.last_step = step
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    def _checked(self, execution: Execution, before: int, steps: int, position: Position) -> Feed | None:
-        """Return the loop's new feed if further records were excluded, else None. Raise NonFinite."""
-        after, feed = partial(self._batching.advance, position), None
-        if self._exclusion is not None and self._exclusion.look(execution, before, steps, after):
-            self.numbers, feed = self._exclusion.numbers, self._exclusion.built.feed
-        self._watch.look(execution, before, steps, after, explained=feed is not None)
-        return feed
-
     def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""
-        over = step >= self._boundaries.total_steps or self._hooks.stopped
+        over = step >= self._boundaries.total_steps or self._hooks.training_stopped
         execution = self._loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validates = over or self._boundaries.validates(step) or self._hooks.cut
-        validated = self._validated(step, position) if validates else {}
+        validates = over or self._boundaries.is_validation_due(step) or self._hooks.epoch_ended_early
+        validated = self._validate(step, position) if validates else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
-        self._hooks.turn(step, trained, validated)
+        self._hooks.run_step_end(step, trained, validated)
         if not over:
             self._report(step, trained | validated, execution, self._worker.telemetry.now)
         return trained | validated
 
-    def _keep(self, step: int, position: Position) -> None:
-        with self._broken_on_non_finite():
+    def _save(self, step: int, position: Position) -> None:
+        with self._record_non_finite():
             self._checkpointer.save(self._state(step, position))
 
     def abandon(self) -> None:
         """Stop profiling; another fit loop resumes from an earlier step."""
         self._profiling.abandon()
 
-    def settle(self) -> bool:
+    def wait_for_save(self) -> bool:
         """Wait for the last save; return whether the weights are finite. Raise NonFinite on a single worker."""
-        with self._broken_on_non_finite():
+        with self._record_non_finite():
             self._checkpointer.wait()
-        return not self._broken
+        return not self._weights_non_finite
 
     @contextmanager
-    def _broken_on_non_finite(self) -> Iterator[None]:
-        """Record NonFinite in `_broken` if there are several workers. Only the chief writes weights and finds that they
-        are not finite: the next execution tells the other workers, so that all stop after the same step.
+    def _record_non_finite(self) -> Iterator[None]:
+        """Record NonFinite in `_weights_non_finite` if there are several workers.
+
+        Only the chief writes weights and finds that they are not finite: the next execution reports it to the other
+        workers, so that all stop after the same step.
         """
         try:
             yield
         except NonFinite:
             if self._worker.job.processes == 1:
                 raise
-            self._broken = True
+            self._weights_non_finite = True
 
-    def _validated(self, step: int, position: Position) -> dict[str, float]:
+    def _validate(self, step: int, position: Position) -> dict[str, float]:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:
             return {}
@@ -278,23 +326,23 @@ class FitLoop:
             iterator,
             steps,
             now=self._worker.telemetry.now,
-            stop=self._worker.preemption.asked,
-            begins=self._hooks.test_batches_begin,
-            ends=self._hooks.test_batches_end,
+            stop=self._worker.preemption.stop_requested,
+            on_batches_begin=self._hooks.test_batches_begin,
+            on_batches_end=self._hooks.test_batches_end,
         )
         if metrics is None:
             if self._checkpointer.last_step != step:
-                self._keep(step, position)
-                self._skipped.publish()
-            raise self._preempted(step)
+                self._save(step, position)
+                self._skipped_records.publish()
+            raise self._preempted_error(step)
         self._hooks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def _preempted(self, step: int) -> Preempted:
+    def _preempted_error(self, step: int) -> Preempted:
         exit_barrier(self._worker.identity)
-        self.settle()
+        self.wait_for_save()
         return Preempted(
-            f"step {step}", "this machine is being taken away; saved", next_step="The next attempt goes on from here."
+            f"step {step}", "this machine is being preempted; saved", next_step="The next attempt resumes from here."
         )
 
     def _record(self, execution: Execution) -> None:
@@ -317,7 +365,7 @@ class FitLoop:
         figures = self._meter.figures
         speed = self.step_seconds
         examples = None if speed is None else self._batching.examples_per_step / speed
-        self._worker.telemetry.say(
+        self._worker.telemetry.emit(
             events.Progress,
             step=step,
             total_steps=self._boundaries.total_steps,
@@ -333,15 +381,15 @@ class FitLoop:
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
-            precision=self.numbers.policy,
-            recoveries=len(self.numbers.recoveries),
+            precision=self.precision_state.policy,
+            recoveries=len(self.precision_state.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
         )
-        self._speed.said()
+        self._speed.reset_recent()
         if (text := self._speed.advice()) is not None:
             self._worker.telemetry.notice("InputBound", text, level="Warning")
-        if speed is not None and (text := self._pace.shortened(speed)):
+        if speed is not None and (text := self._steps_per_execution.limit_notice(speed)):
             self._worker.telemetry.notice("StepsPerExecution", text)
 
     @property
@@ -351,6 +399,7 @@ class FitLoop:
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None
+        precision_state = self.precision_state
         identity, job = self._worker.identity, self._worker.job
         return CheckpointState(
             step=step,
@@ -360,13 +409,13 @@ class FitLoop:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
-            policy=self.numbers.policy,
-            asked_policy=self.numbers.asked,
-            checked=self.numbers.checked,
-            checked_until=self.numbers.until,
-            recoveries=self.numbers.recoveries,
-            measured=self.numbers.measured,
-            excluded=self.numbers.excluded,
+            policy=precision_state.policy,
+            asked_policy=precision_state.requested_policy,
+            checked=precision_state.checked,
+            checked_until=precision_state.checked_until,
+            recoveries=precision_state.recoveries,
+            measured=precision_state.trials,
+            excluded=precision_state.excluded,
             replicas=job.replicas,
             examples_per_step=self._batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,

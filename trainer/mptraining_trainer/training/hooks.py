@@ -36,26 +36,26 @@ class Hooks:
     def __init__(self, callbacks: Callbacks | None = None, best: BestWeights | None = None) -> None:
         self._callbacks = callbacks
         self.best = best
-        self._ends = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
+        self._boundaries = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
         # The last step whose hooks have run, and the number of epochs that have ended by then.
         self._done_step = 0
         self._epochs = 0
         self._stopped = False
         # A callback stopped training after a batch: the epoch ends at this step.
-        self._cut = False
+        self._epoch_ended_early = False
 
     @property
-    def cut(self) -> bool:
+    def epoch_ended_early(self) -> bool:
         """Whether a callback ended the epoch early, so that validation and the end of the epoch follow here."""
-        return self._cut
+        return self._epoch_ended_early
 
     @property
-    def stopped(self) -> bool:
+    def training_stopped(self) -> bool:
         """Whether a callback ended the training."""
         return self._stopped
 
     @property
-    def chosen(self) -> Best | None:
+    def best_to_export(self) -> Best | None:
         """The step whose weights are exported; None for the last."""
         return self.best.best if self.best is not None else None
 
@@ -72,51 +72,51 @@ class Hooks:
         `fence` is the chief's; it guards the publication of the callbacks' files.
         """
         step, state = (resumed.step, resumed.callbacks) if resumed else (0, {})
-        self._ends = ends = boundaries
+        self._boundaries = boundaries
         kept: Any = state.get(_TRAINING)
         if kept:
             self._done_step, self._epochs = int(kept["turned"]), int(kept["epochs"])
-            self._stopped, self._cut = bool(kept["stopped"]), bool(kept.get("cut"))
+            self._stopped, self._epoch_ended_early = bool(kept["stopped"]), bool(kept.get("cut"))
         elif resumed:
             # An older version saved this state only with callbacks: count the hooks of all earlier steps as done.
-            self._done_step, self._epochs = step, (step - ends.offset) // ends.steps_per_epoch
+            self._done_step, self._epochs = step, (step - boundaries.offset) // boundaries.steps_per_epoch
         if self.best is not None:
             self.best.restore(state.get(_BEST), weights.get(_BEST, ()))
         if self._callbacks is not None:
-            self._callbacks.publish_only(fence)
-            inside = step > 0 and (not ends.epoch_begins(step) or self.pending(step))
+            self._callbacks.set_fence(fence)
+            inside = step > 0 and (not boundaries.is_epoch_start(step) or self.has_pending(step))
             self._callbacks.begin(
-                epochs=-(-(ends.total_steps - ends.offset) // ends.steps_per_epoch),
-                steps_per_epoch=ends.steps_per_epoch,
+                epochs=-(-(boundaries.total_steps - boundaries.offset) // boundaries.steps_per_epoch),
+                steps_per_epoch=boundaries.steps_per_epoch,
                 state=state,
                 weights=weights,
                 epochs_done=self._epochs if resumed else None,
-                epoch=ends.epoch(step) - 1 if inside else None,
+                epoch=boundaries.epoch(step) - 1 if inside else None,
                 step=step,
             )
 
-    def pending(self, step: int) -> bool:
+    def has_pending(self, step: int) -> bool:
         """Return whether the hooks of this step's end have not run although its checkpoint was written."""
-        if self.stopped or step in (0, self._done_step):
+        if self.training_stopped or step in (0, self._done_step):
             return False
-        if self._cut:
+        if self._epoch_ended_early:
             return True
         has_hooks = self._callbacks is not None or self.best is not None
-        return self._ends.validates(step) or (has_hooks and self._ends.epoch_begins(step))
+        return self._boundaries.is_validation_due(step) or (has_hooks and self._boundaries.is_epoch_start(step))
 
     def execution_begins(self, step: int) -> None:
         """Call the hooks before an execution, after `step` steps."""
         if self._callbacks is None:
             return
-        done_before, index = divmod(step - self._ends.offset, self._ends.steps_per_epoch)
+        done_before, index = divmod(step - self._boundaries.offset, self._boundaries.steps_per_epoch)
         if index == 0:
             self._callbacks.epoch_begins(done_before)
         self._callbacks.batches_begin(index, step)
 
     def execution_ends(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._callbacks is not None:
-            last = (step - 1 - self._ends.offset) % self._ends.steps_per_epoch
-            self._cut = self._callbacks.batches_end(last, metrics)
+            last = (step - 1 - self._boundaries.offset) % self._boundaries.steps_per_epoch
+            self._epoch_ended_early = self._callbacks.batches_end(last, metrics)
 
     def validation_begins(self) -> None:
         if self._callbacks is not None:
@@ -136,23 +136,23 @@ class Hooks:
         if self._callbacks is not None:
             self._callbacks.validation_ends(metrics)
 
-    def turn(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
+    def run_step_end(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
         """Call the hooks of a step's end, after validation; return whether a callback has ended the training.
 
         `trained` are the metrics since the epoch began, `validated` those of validation with `val_`.
         """
         if self._done_step == step or self._stopped:
             return self._stopped
-        epoch_ends = step > 0 and (self._ends.epoch_begins(step) or self._cut)
+        epoch_ends = step > 0 and (self._boundaries.is_epoch_start(step) or self._epoch_ended_early)
         if self.best is not None:
             # The means of a partial epoch are not comparable; they count only at the last step of the job.
-            whole = (epoch_ends and not self._cut) or step >= self._ends.total_steps
-            self.best.offer(step, {**(trained if whole else {}), **validated})
+            whole = (epoch_ends and not self._epoch_ended_early) or step >= self._boundaries.total_steps
+            self.best.update(step, {**(trained if whole else {}), **validated})
         if epoch_ends:
-            epoch = self._ends.epoch(step)
+            epoch = self._boundaries.epoch(step)
             if self._callbacks is not None:
                 self._callbacks.epoch_ends(epoch - 1, {**trained, **validated})
-                self._stopped = self._callbacks.stopping
+                self._stopped = self._callbacks.any_worker_stopped
             self._epochs = epoch
         if epoch_ends or validated:
             self._done_step = step
@@ -167,7 +167,7 @@ class Hooks:
         if self._callbacks is not None:
             self._callbacks.abandon()
 
-    def exported(
+    def select_export(
         self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
     ) -> tuple[int, Mapping[str, float], Sequence[Any]]:
         """Return and report step, metrics and weights to export: the best if the job wants them, else the last."""
@@ -182,15 +182,15 @@ class Hooks:
         notice("Best", f"the weights of step {best.step} are exported: {best.monitor} {best.value:.6g}")
         return best.step, self.best.metrics, self.best.weights
 
-    def ended(self, *, first_step: int, last_step: int) -> str:
+    def end_message(self, *, first_step: int, last_step: int) -> str:
         """Return how training ended, as text."""
-        ends, which = self._ends, ""
+        boundaries, which = self._boundaries, ""
         if self.best is not None and self.best.best is not None:
             best = self.best.best
             which = f"; exported step {best.step} with {best.monitor} {best.value:.6g}"
-        if self.stopped:
-            return f"a callback stopped it at step {last_step} of {ends.total_steps}{which}"
-        already = "already " if first_step >= ends.total_steps else ""
+        if self.training_stopped:
+            return f"a callback stopped it at step {last_step} of {boundaries.total_steps}{which}"
+        already = "already " if first_step >= boundaries.total_steps else ""
         return f"{already}trained to the last step{which}"
 
     def state(self) -> dict[str, JsonValue]:
@@ -201,8 +201,8 @@ class Hooks:
         found[_TRAINING] = {
             "turned": self._done_step,
             "epochs": self._epochs,
-            "stopped": self.stopped,
-            "cut": self._cut,
+            "stopped": self.training_stopped,
+            "cut": self._epoch_ended_early,
         }
         return found
 
@@ -214,21 +214,21 @@ class Hooks:
         return found
 
 
-def hooks_of(worker: Worker, built: BuildResult) -> Hooks:
+def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     """Return the hooks of a built model: its program's callbacks, and the best weights if the job exports them.
 
     Call it before any write to the run folder. Raise InvalidProgram and InvalidSpec for invalid callbacks or monitors.
     """
     notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.context.keras
     validated = built.context.datasets.validation is not None
-    metrics = built.loop.logged
+    metrics = built.loop.logged_metrics
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
     if not program.callbacks:
         return Hooks(None, best)
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
-    worker.ends.callback(shutil.rmtree, scratch, ignore_errors=True)
+    worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
-    worker.ends.callback(files.close)
+    worker.exit_stack.callback(files.close)
     callbacks = Callbacks(
         program.callbacks,
         keras=keras,
@@ -240,6 +240,6 @@ def hooks_of(worker: Worker, built: BuildResult) -> Hooks:
         validated=validated,
         notice=notice,
         now=worker.telemetry.now,
-        agree=sum_over_workers(built.context.strategy, job.processes),
+        sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
     )
     return Hooks(callbacks, best)

@@ -10,7 +10,7 @@ there, with validation. An epoch that the job's last step truncates does not end
 Every worker calls the callbacks, as under `fit`, because reading or setting a variable may be a collective operation.
 Keras' own callbacks write into a separate folder per worker (`callback_files`), and all workers agree whether to stop.
 Each checkpoint has the callbacks' state: of Keras' own by an explicit list of attributes (`model.supported_callbacks`),
-of the user's what they declare (`methods`, `packed`).
+of the user's what they declare (`state_methods`, `pack_state`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer.export.export import float32_copy
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model import supported_callbacks as kinds
-from mptraining_trainer.source.user_code import raised
-from mptraining_trainer.training.best_weights import known, mode_of
+from mptraining_trainer.model import supported_callbacks
+from mptraining_trainer.source.user_code import describe_error
+from mptraining_trainer.training.best_weights import log_names, mode_of
 from mptraining_trainer.training.callback_files import CallbackFiles
 
 _PAIRS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
@@ -40,7 +40,7 @@ _ARRAY, _NUMBER = "$array", "$number"
 _KINDS = "biuf"
 
 
-def methods(callback: Any) -> tuple[str, str] | None:
+def state_methods(callback: Any) -> tuple[str, str] | None:
     """Return the names of the callback's methods that get and set its state; None if it has none."""
     for pair in _PAIRS:
         if all(callable(getattr(callback, name, None)) for name in pair):
@@ -48,35 +48,35 @@ def methods(callback: Any) -> tuple[str, str] | None:
     return None
 
 
-def packed(state: Any) -> tuple[JsonValue, list[np.ndarray]]:
+def pack_state(state: Any) -> tuple[JsonValue, list[np.ndarray]]:
     """Return the state as a JSON value, and its arrays. Raise TypeError with the path of any other value."""
     arrays: list[np.ndarray] = []
-    return _packed(state, "state", arrays), arrays
+    return _pack_value(state, "state", arrays), arrays
 
 
-def unpacked(value: JsonValue, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the inverse of `packed`; tuples become lists, tensors become arrays."""
+def unpack_state(value: JsonValue, arrays: Sequence[np.ndarray]) -> Any:
+    """Return the inverse of `pack_state`; tuples become lists, tensors become arrays."""
     if isinstance(value, list):
-        return [unpacked(each, arrays) for each in value]
+        return [unpack_state(each, arrays) for each in value]
     if not isinstance(value, Mapping):
         return value
     if set(value) == {_ARRAY}:
         return arrays[int(str(value[_ARRAY]))]
     if set(value) == {_NUMBER}:
         return float(str(value[_NUMBER]))
-    return {name: unpacked(each, arrays) for name, each in value.items()}
+    return {name: unpack_state(each, arrays) for name, each in value.items()}
 
 
-def _packed(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
+def _pack_value(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str) or name in (_ARRAY, _NUMBER):
                 raise TypeError(f"{where} has the key {name!r}, which is no name")
-        return {name: _packed(each, f"{where}[{name!r}]", arrays) for name, each in value.items()}
+        return {name: _pack_value(each, f"{where}[{name!r}]", arrays) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_packed(each, f"{where}[{number}]", arrays) for number, each in enumerate(value)]
+        return [_pack_value(each, f"{where}[{number}]", arrays) for number, each in enumerate(value)]
     if type(value) in (int, float):
         return value if math.isfinite(value) else {_NUMBER: str(value)}
     array = np.array(value) if hasattr(value, "__array__") else None
@@ -94,7 +94,7 @@ _PUBLISH_EVERY = 30.0
 
 
 class Callbacks:
-    """The callbacks of one training. `agree` is the sum of a number over all workers."""
+    """The callbacks of one training. `sum_over_workers` is the sum of a number over all workers."""
 
     def __init__(
         self,
@@ -109,14 +109,16 @@ class Callbacks:
         validated: bool,
         notice: Callable[..., None],
         now: Callable[[], float],
-        agree: Callable[[float], float],
+        sum_over_workers: Callable[[float], float],
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
         for callback in callbacks:
-            if (instead := kinds.superseded(callback)) is not None:
+            if (instead := supported_callbacks.superseded_reason(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
-        self._callbacks = callbacks = tuple(one for one in callbacks if kinds.superseded(one) is None)
-        self._names = kinds.names(callbacks)
+        self._callbacks = callbacks = tuple(
+            one for one in callbacks if supported_callbacks.superseded_reason(one) is None
+        )
+        self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = keras
         self._model = model
         self._optimizer = optimizer
@@ -125,8 +127,8 @@ class Callbacks:
         self._rebuild = rebuild
         self._notice = notice
         self._now = now
-        self._agree = agree
-        self._batch_callbacks = [one for one in self._callbacks if kinds.calls_batches(one)]
+        self._sum_over_workers = sum_over_workers
+        self._batch_callbacks = [one for one in self._callbacks if supported_callbacks.has_batch_hooks(one)]
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = now()
@@ -155,49 +157,60 @@ class Callbacks:
         saving_model = _Float32SavingModel(self._model, self._keras, self._rebuild)
         for callback in self._callbacks:
             # A CSVLogger's earlier file must be in place before `set_model` or `on_train_begin` opens it.
-            self._files.bring_back(callback, epochs_done)
+            self._files.restore_csv_log(callback, epochs_done)
             self._call("set_params", {"verbose": 0, "epochs": epochs, "steps": steps_per_epoch}, only=[callback])
             self._call(
                 "set_model", saving_model if _kind(callback) == "ModelCheckpoint" else self._model, only=[callback]
             )
         self._call("on_train_begin", {})
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            attribute = kinds.WEIGHTS.get(_kind(callback))
+            attribute = supported_callbacks.WEIGHT_ATTRIBUTES.get(_kind(callback))
             if attribute and name in weights:
                 setattr(callback, attribute, list(weights[name]))
         if epoch is not None:
             # Only callbacks that record the epoch's number at its begin; the user's own may do so.
-            only = [one for one in self._callbacks if kinds.kind(one) is None or _kind(one) in kinds.NOTE_THE_EPOCH]
+            only = [
+                one
+                for one in self._callbacks
+                if supported_callbacks.kind(one) is None or _kind(one) in supported_callbacks.NEED_EPOCH_BEGIN
+            ]
             self._call("on_epoch_begin", epoch, {}, only=only)
         # The state is restored last, so that the hooks above do not overwrite it.
         for name, callback in zip(self._names, self._callbacks, strict=True):
             kept = state.get(name)
             if isinstance(kept, Mapping):
-                kinds.restore(callback, kept)
+                supported_callbacks.set_state(callback, kept)
             self._restore_declared(name, callback, state, weights)
         self._restore_rate(state.get(_RATE))
         self._count_steps(step)
 
-    def publish_only(self, fence: Fence | None) -> None:
+    def set_fence(self, fence: Fence | None) -> None:
         """Publish files only while this attempt owns the run folder."""
         if fence is not None:
-            self._files.check = fence.check
+            self._files.check_fence = fence.check
 
     @property
-    def stopping(self) -> bool:
+    def any_worker_stopped(self) -> bool:
         """Whether a callback on any worker stopped training; a collective operation that every worker must call."""
-        return self._agree(float(bool(self._model.stop_training))) > 0
+        return self._sum_over_workers(float(bool(self._model.stop_training))) > 0
 
     def state(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint, by callback name."""
         found: dict[str, JsonValue] = {
-            name: dict(kinds.remembered(callback)) for name, callback in zip(self._names, self._callbacks, strict=True)
+            name: dict(supported_callbacks.get_state(callback))
+            for name, callback in zip(self._names, self._callbacks, strict=True)
         }
         self._declared = {}
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            if (declared := methods(callback)) is not None:
-                found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._packed(callback, declared[0])
-        setters = [one for one in self._callbacks if kinds.own(one) or _kind(one) in kinds.RATE_SETTERS]
+            if (declared := state_methods(callback)) is not None:
+                found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._pack_declared(
+                    callback, declared[0]
+                )
+        setters = [
+            one
+            for one in self._callbacks
+            if supported_callbacks.is_user_defined(one) or _kind(one) in supported_callbacks.RATE_SETTERS
+        ]
         if self._job_rate is not None and setters:
             found[_RATE] = {"job": self._job_rate, "now": self._rate()}
         return found
@@ -208,7 +221,7 @@ class Callbacks:
         """
         found = {name: arrays for name, arrays in self._declared.items() if arrays}
         for name, callback in zip(self._names, self._callbacks, strict=True):
-            arrays = getattr(callback, kinds.WEIGHTS.get(_kind(callback), ""), None)
+            arrays = getattr(callback, supported_callbacks.WEIGHT_ATTRIBUTES.get(_kind(callback), ""), None)
             if arrays is not None:
                 found[name] = [np.array(array) for array in arrays]
         return found
@@ -220,7 +233,7 @@ class Callbacks:
         """Call the hooks before an execution with batch `first` of the epoch, after `step` steps."""
         if self._batch_callbacks:
             self._count_steps(step)
-            self._files.settle()
+            self._files.wait()
             self._call("on_train_batch_begin", first, {}, only=self._batch_callbacks)
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
@@ -230,10 +243,10 @@ class Callbacks:
         self._call("on_train_batch_end", last, dict(logs), only=self._batch_callbacks)
         if self._now() - self._published_at >= _PUBLISH_EVERY:
             self._publish()
-        return self.stopping
+        return self.any_worker_stopped
 
     def validation_begins(self) -> None:
-        self._files.settle()
+        self._files.wait()
         self._call("on_test_begin", {})
 
     def test_batches_begin(self, first: int) -> None:
@@ -247,30 +260,30 @@ class Callbacks:
         self._call("on_test_end", dict(logs))
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._files.settle()
+        self._files.wait()
         # All callbacks share one dict: ReduceLROnPlateau adds the learning rate, which a later CSVLogger writes.
         self._call("on_epoch_end", epoch, dict(logs))
         self._publish()
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Call the hooks after the last step; EarlyStopping may restore its best weights."""
-        self._files.settle()
+        self._files.wait()
         self._call("on_train_end", dict(logs))
         self._publish()
-        self._files.settle()
+        self._files.wait()
 
     def abandon(self) -> None:
         """Stop publishing and close the callbacks; other instances resume from an earlier step and write the files."""
-        self._files.settle()
+        self._files.wait()
         self._files.close()
         for callback in self._callbacks:
-            kinds.close(callback)
+            supported_callbacks.close(callback)
 
-    def _packed(self, callback: Any, getter: str) -> tuple[JsonValue, list[np.ndarray]]:
+    def _pack_declared(self, callback: Any, getter: str) -> tuple[JsonValue, list[np.ndarray]]:
         try:
-            return packed(self._call(getter, only=[callback]))
+            return pack_state(self._call(getter, only=[callback]))
         except TypeError as error:
-            where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
+            where = f"{supported_callbacks.WHERE}[{self._callbacks.index(callback)}]"
             raise InvalidProgram(
                 where,
                 f"{type(callback).__name__}.{getter}(): {error}",
@@ -280,12 +293,12 @@ class Callbacks:
     def _restore_declared(
         self, name: str, callback: Any, state: Mapping[str, JsonValue], weights: Mapping[str, Sequence[np.ndarray]]
     ) -> None:
-        key, declared = f"{name}{_DECLARED}", methods(callback)
+        key, declared = f"{name}{_DECLARED}", state_methods(callback)
         if declared is not None:
             if key in state:
-                found = unpacked(state[key], weights.get(key, ()))
+                found = unpack_state(state[key], weights.get(key, ()))
                 self._call(declared[1], found, only=[callback])
-        elif kinds.own(callback) and kinds.keeps_something(callback):
+        elif supported_callbacks.is_user_defined(callback) and supported_callbacks.has_own_attributes(callback):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
             self._notice("CallbackState", f"{text}: its attributes are reset by a restart", level="Warning")
 
@@ -307,16 +320,16 @@ class Callbacks:
             except Problem:
                 raise
             except Exception as error:
-                where = f"{kinds.WHERE}[{self._callbacks.index(callback)}]"
-                raise Problem(where, raised(f"{type(callback).__name__}.{hook}", error)) from error
+                where = f"{supported_callbacks.WHERE}[{self._callbacks.index(callback)}]"
+                raise Problem(where, describe_error(f"{type(callback).__name__}.{hook}", error)) from error
         return returned
 
     def _check(self, validated: bool) -> None:
-        schedule = self._keras.module.optimizers.schedules.LearningRateSchedule
+        schedules = self._keras.module.optimizers.schedules
         rate = getattr(self._optimizer, "_learning_rate", None)
         for number, callback in enumerate(self._callbacks):
-            where, kind = f"{kinds.WHERE}[{number}]", _kind(callback)
-            if kind in kinds.NEED_CONSTANT_RATE and isinstance(rate, schedule):
+            where, kind = f"{supported_callbacks.WHERE}[{number}]", _kind(callback)
+            if kind in supported_callbacks.NEED_CONSTANT_RATE and isinstance(rate, schedules.LearningRateSchedule):
                 raise InvalidProgram(
                     where,
                     f"{kind} sets the learning rate, and the optimizer's is a schedule ({type(rate).__name__})",
@@ -325,7 +338,7 @@ class Callbacks:
             monitors = kind in ("EarlyStopping", "ReduceLROnPlateau") or getattr(callback, "save_best_only", False)
             if not monitors:
                 continue
-            names = known(list(self._directions), validated=validated)
+            names = log_names(list(self._directions), validated=validated)
             if callback.monitor not in names:
                 text = f"{kind} monitors {callback.monitor!r}, which is none of {', '.join(names)}"
                 self._notice("Monitor", text, level="Warning")
@@ -402,4 +415,4 @@ class _Float32SavingModel:
 
 
 def _kind(callback: Any) -> str:
-    return kinds.kind(callback) or ""
+    return supported_callbacks.kind(callback) or ""

@@ -15,10 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_records.reading.order import Position
-from mptraining_trainer.distribution.coordination import gathered
+from mptraining_trainer.distribution.coordination import gather_over_workers
 from mptraining_trainer.loop.step import ReplicaStep
 from mptraining_trainer.numerics.recovery import NonFinite
-from mptraining_trainer.training.bad_rows import described, located, suspects
+from mptraining_trainer.training.bad_rows import describe_records, find_suspects, locate_records
 from mptraining_trainer.training.build import BuildResult
 
 _KINDS = ("weight", "input", "activation", "statistic", "loss", "gradient")
@@ -46,22 +46,22 @@ def locate_nan(built: BuildResult, incident: NonFinite) -> NonFinite:
     where = f"examples {begin.examples} to {last} of pass {begin.epoch + 1}"
     try:
         # This comes first, because the inspection changes moving statistics.
-        records = suspects(built, begin).records if built.scaler is not None else ()
+        records = find_suspects(built, begin).records if built.scaler is not None else ()
         if records:
-            where = f"{described(located(built.context, records))}, among {where}"
-        finding = _first_over_replicas(built, _inspected(built, begin))
+            where = f"{describe_records(locate_records(built.context, records))}, among {where}"
+        finding = _first_over_replicas(built, _inspect_replicas(built, begin))
     except (tf.errors.OpError, ValueError, TypeError, AttributeError, RuntimeError):
         # The location is optional, the incident is not: some models work only in graph mode.
         return incident
     if finding is None:
         return incident
-    kind, text = _described(built, finding)
+    kind, text = _describe(built, finding)
     said = NonFinite(incident.step, f"{incident.found}; it began with {text} ({where})")
     said.next_step = _NEXT[kind]
     return said
 
 
-def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
+def _inspect_replicas(built: BuildResult, position: Position) -> list[Finding | None]:
     """Return the finding of each replica of this worker."""
     context = built.context
     assert built.program.compiled is not None
@@ -75,7 +75,7 @@ def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
     )
     scale = built.scaler.scale.read_value() if built.scaler else tf.constant(1.0)
     found: dict[int, Finding | None] = {}
-    with _recorded(built) as records:
+    with _record_outputs(built) as records:
 
         def on_replica(batch: Any, scale: Any) -> None:
             mask = batch[3] if built.loop.masked else None
@@ -84,12 +84,12 @@ def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
             records.outputs = []
             loss, gradients = step.gradients(batch, scale, metrics=False)
             replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) or 0)
-            checked |= {"activation": records.outputs, "loss": [(0, finite(loss))]}
-            checked["statistic"] = list(enumerate(map(finite, _updated_by_calls(built))))
-            checked["gradient"] = list(enumerate(map(finite, gradients)))[::-1]
-            found[replica] = first_of(checked)
+            checked |= {"activation": records.outputs, "loss": [(0, is_finite(loss))]}
+            checked["statistic"] = list(enumerate(map(is_finite, _updated_by_calls(built))))
+            checked["gradient"] = list(enumerate(map(is_finite, gradients)))[::-1]
+            found[replica] = first_non_finite(checked)
 
-        batch = built.loop.take(built.feed(position, 1))
+        batch = built.loop.next_batch(built.make_iterator(position, 1))
         context.strategy.run(on_replica, args=(batch, scale))
     return list(found.values())
 
@@ -97,12 +97,12 @@ def _inspected(built: BuildResult, position: Position) -> list[Finding | None]:
 def _check_weights_and_inputs(built: BuildResult, batch: Any, mask: Any) -> dict[str, list[tuple[int, bool]]]:
     """Return (index, finite) of each weight and input before the step."""
     return {
-        "weight": list(enumerate(map(finite, _weights(built)))),
-        "input": list(enumerate(finite(_unmasked(tensor, mask)) for tensor in _inputs(batch))),
+        "weight": list(enumerate(map(is_finite, _weights(built)))),
+        "input": list(enumerate(is_finite(_unmasked(tensor, mask)) for tensor in _inputs(batch))),
     }
 
 
-def first_of(checked: Mapping[str, Sequence[tuple[int, bool]]]) -> Finding | None:
+def first_non_finite(checked: Mapping[str, Sequence[tuple[int, bool]]]) -> Finding | None:
     """Return the first tensor that is not finite, by kind and then by order; None if all are."""
     for number, kind in enumerate(_KINDS):
         for place, fine in checked[kind]:
@@ -111,7 +111,7 @@ def first_of(checked: Mapping[str, Sequence[tuple[int, bool]]]) -> Finding | Non
     return None
 
 
-def finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     """Return whether no element is infinite or NaN; True for None and for types that are not floating-point."""
     if value is None:
         return True
@@ -120,7 +120,7 @@ def finite(value: Any) -> bool:
 
 
 @contextmanager
-def _recorded(built: BuildResult) -> Iterator[threading.local]:
+def _record_outputs(built: BuildResult) -> Iterator[threading.local]:
     """Patch every layer, so that its call appends (index, finite) to the `outputs` of its thread's replica."""
     records = threading.local()
     patched = []
@@ -131,7 +131,7 @@ def _recorded(built: BuildResult) -> Iterator[threading.local]:
         def recording(*arguments: Any, **named: Any) -> Any:
             output = call(*arguments, **named)
             if hasattr(records, "outputs"):
-                records.outputs.append((place, all(map(finite, tf.nest.flatten(output)))))
+                records.outputs.append((place, all(map(is_finite, tf.nest.flatten(output)))))
             return output
 
         object.__setattr__(layer, "call", recording)
@@ -157,11 +157,11 @@ def _first_over_replicas(built: BuildResult, found: list[Finding | None]) -> Fin
     if identity.workers == 1:
         return own
     said = [1, *own] if own is not None else [0, 0, 0]
-    of_workers = gathered(context.strategy, identity.worker, identity.workers, said)
+    of_workers = gather_over_workers(context.strategy, identity.worker, identity.workers, said)
     return min(((kind, place) for there, kind, place in of_workers if there), default=None)
 
 
-def _described(built: BuildResult, finding: Finding) -> tuple[str, str]:
+def _describe(built: BuildResult, finding: Finding) -> tuple[str, str]:
     """Return the kind and the description of a finding."""
     kind, place = _KINDS[finding[0]], finding[1]
     if kind == "input":
@@ -189,7 +189,7 @@ def _weights(built: BuildResult) -> list[Any]:
 
 def _updated_by_calls(built: BuildResult) -> list[Any]:
     """Return the TensorFlow variables that a forward pass changes."""
-    return list(built.context.keras.updated_by_calls(built.program.model))
+    return list(built.context.keras.forward_pass_variables(built.program.model))
 
 
 def _inputs(batch: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mptraining_trainer.numerics.loss_scaling import FLOOR
-from mptraining_trainer.numerics.recovery import BROKEN, NonFinite, PrecisionState, safer
+from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite, PrecisionState, safer_policy
 
 if TYPE_CHECKING:
     from mptraining_records.reading.order import Position
@@ -20,7 +20,7 @@ NOT_FINITE = "loss, gradients or moving statistics are infinite or NaN"
 _WORTH_SAYING = 0.1
 
 
-def persistent(*, skipped: int, steps: int, in_a_row: int) -> bool:
+def is_persistent(*, skipped: int, steps: int, in_a_row: int) -> bool:
     """Return whether skipping persists: `skipped` of the last `steps` steps, `in_a_row` at their end."""
     return in_a_row >= PERSISTENT or (skipped >= PERSISTENT and 2 * skipped >= steps)
 
@@ -33,7 +33,7 @@ class NonFiniteMonitor:
 
     def __init__(
         self,
-        numbers: PrecisionState,
+        precision_state: PrecisionState,
         available: Sequence[str],
         notice: Callable[..., None],
         *,
@@ -41,33 +41,33 @@ class NonFiniteMonitor:
         dynamic: bool = True,
         locate: bool = False,
     ) -> None:
-        self._numbers = numbers
-        self._may_change = safer(numbers.policy, available) is not None
+        self._precision_state = precision_state
+        self._may_change = safer_policy(precision_state.policy, available) is not None
         self._notice = notice
         self._skipped_before = self._skipped_last = skipped
         self._steps = 0
         self._dynamic = dynamic
         self._locate = locate
 
-    def at_most(self, step: int, steps: int) -> int:
+    def limit_steps(self, step: int, steps: int) -> int:
         """Return how many of `steps` steps may be fused from `step` on: none past the previous bad step."""
         if self._locate:
             return 1
-        left = self._numbers.until - step
-        return min(steps, left) if self._numbers.checked and left > 0 else steps
+        left = self._precision_state.checked_until - step
+        return min(steps, left) if self._precision_state.checked and left > 0 else steps
 
-    def look(
+    def check(
         self,
         execution: Execution,
         before: int,
         steps: int,
         position: Callable[[int], Position],
         *,
-        explained: bool = False,
+        cause_excluded: bool = False,
     ) -> None:
         """Raise NonFinite if the run cannot continue after this execution of `steps` steps after step `before`.
 
-        `position` returns the data's position after a number of them. `explained`: steps were skipped because of
+        `position` returns the data's position after a number of them. `cause_excluded`: steps were skipped because of
         records that are excluded from now on.
         """
         now = execution.skipped_steps - self._skipped_last
@@ -76,13 +76,13 @@ class NonFiniteMonitor:
         last = before + steps
         # The first step whose gradients were not finite, if any.
         first = min(before + execution.finite_steps + 1, last)
-        if self._numbers.looks:
-            bad, found = self._found_checked(execution, first, last, 0 if explained else now)
+        if self._precision_state.skips_non_finite:
+            bad, found = self._found_checked(execution, first, last, 0 if cause_excluded else now)
         else:
             bad, found = first, self._found_unchecked(execution, steps)
         if found is not None:
             raise NonFinite(bad, found, position=position(bad - before - 1))
-        if now and not explained:
+        if now and not cause_excluded:
             self._warn(execution, last)
 
     def _found_unchecked(self, execution: Execution, steps: int) -> str | None:
@@ -90,24 +90,24 @@ class NonFiniteMonitor:
             return "the norm of the gradients is infinite or NaN"
         if execution.applied_steps and not math.isfinite(execution.loss):
             return f"the loss is {execution.loss}, no finite number"
-        return BROKEN if execution.broken else None
+        return WEIGHTS_NOT_FINITE if execution.non_finite_workers else None
 
     def _found_checked(self, execution: Execution, first: int, last: int, skipped_now: int) -> tuple[int, str | None]:
-        numbers = self._numbers
-        if execution.broken or (execution.applied_steps and not math.isfinite(execution.loss)):
-            return last, BROKEN
+        precision_state = self._precision_state
+        if execution.non_finite_workers or (execution.applied_steps and not math.isfinite(execution.loss)):
+            return last, WEIGHTS_NOT_FINITE
         if self._locate:
             return last, NOT_FINITE if skipped_now else self._not_reproduced(last)
-        if numbers.policy == "mixed_float16":
+        if precision_state.policy == "mixed_float16":
             stuck = not self._dynamic or (execution.loss_scale or 0.0) <= FLOOR
             return last, self._persistent(execution) if stuck else None
-        if skipped_now and self._may_change and last > numbers.until:
+        if skipped_now and self._may_change and last > precision_state.checked_until:
             return first, f"{NOT_FINITE} again"
         return last, self._persistent(execution)
 
     def _persistent(self, execution: Execution) -> str | None:
         skipped, in_a_row = execution.skipped_steps - self._skipped_before, execution.skipped_in_a_row
-        if not persistent(skipped=skipped, steps=self._steps, in_a_row=in_a_row):
+        if not is_persistent(skipped=skipped, steps=self._steps, in_a_row=in_a_row):
             return None
         scale = execution.loss_scale
         at = "" if scale is None else f" with the loss scale at {'its floor' if self._dynamic else 'a fixed'} {scale:g}"
@@ -116,12 +116,12 @@ class NonFiniteMonitor:
         return f"gradients overflowed in {skipped} of {self._steps} steps{at}"
 
     def _not_reproduced(self, step: int) -> str | None:
-        if step < self._numbers.until:
+        if step < self._precision_state.checked_until:
             return None
         return "numbers stopped being finite; the same steps, run again one by one, stayed finite"
 
     def _warn(self, execution: Execution, step: int) -> None:
-        if self._numbers.checked and self._numbers.policy != "mixed_float16":
+        if self._precision_state.checked and self._precision_state.policy != "mixed_float16":
             if not self._warned:
                 self._warned = True
                 text = f"step {step}: a batch with infinite or NaN numbers was skipped; result.json counts them"

@@ -28,7 +28,7 @@ _ROUND_SECONDS = 0.1
 _MOST_STEPS = 64
 
 
-def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry) -> PrecisionState:
+def measure_policies(context: RunContext, available: Sequence[str], telemetry: Telemetry) -> PrecisionState:
     """Try the policies `available`, the safest first, and report the result. Every worker must call it; all agree."""
     trials = []
     if len(available) > 1:
@@ -37,13 +37,13 @@ def measured(context: RunContext, available: Sequence[str], telemetry: Telemetry
             seconds, losses = _run_trial(assemble(context, policy), telemetry.now)
             (seconds,) = mean_over_workers(context.strategy, [seconds])
             expected = expected or losses
-            trials.append(judged(policy, seconds, losses, expected))
-    policy = chosen(trials) if trials else available[0]
-    telemetry.notice("Measured", f"{in_words(trials)}: {policy}")
-    return PrecisionState(asked="Measure", policy=policy, measured=tuple(trials))
+            trials.append(evaluate_trial(policy, seconds, losses, expected))
+    policy = choose_policy(trials) if trials else available[0]
+    telemetry.notice("Measured", f"{describe_trials(trials)}: {policy}")
+    return PrecisionState(requested_policy="Measure", policy=policy, trials=tuple(trials))
 
 
-def judged(policy: str, seconds: float, losses: Sequence[float], expected: Sequence[float]) -> Trial:
+def evaluate_trial(policy: str, seconds: float, losses: Sequence[float], expected: Sequence[float]) -> Trial:
     """Return the trial of `seconds` per step. `losses` are those of its applied steps, `expected` float32's.
 
     A step that loss scaling skipped changed no weight, so the n-th applied step is compared with float32's n-th.
@@ -55,7 +55,7 @@ def judged(policy: str, seconds: float, losses: Sequence[float], expected: Seque
     return Trial(policy=policy, step_seconds=seconds, loss=loss if math.isfinite(loss) else None, agrees=agrees)
 
 
-def chosen(trials: Sequence[Trial]) -> str:
+def choose_policy(trials: Sequence[Trial]) -> str:
     """Return the fastest policy that agrees; float32, the first trial, unless another is faster by the margin."""
     safest = trials[0]
     limit = safest.step_seconds * (1 - _MARGIN)
@@ -63,7 +63,7 @@ def chosen(trials: Sequence[Trial]) -> str:
     return min(faster, key=lambda trial: trial.step_seconds, default=safest).policy
 
 
-def in_words(trials: Sequence[Trial]) -> str:
+def describe_trials(trials: Sequence[Trial]) -> str:
     if not trials:
         return "this device computes one policy without emulating it, so nothing was timed"
     return ", ".join(
@@ -76,7 +76,7 @@ def in_words(trials: Sequence[Trial]) -> str:
 
 def _run_trial(built: BuildResult, now: Callable[[], float]) -> tuple[float, list[float]]:
     """Return the seconds per step, without waiting for data, and the losses of the first applied steps."""
-    iterator = built.feed(built.context.first, _LOSS_STEPS + (_ROUNDS + 1) * _MOST_STEPS)
+    iterator = built.make_iterator(built.context.first, _LOSS_STEPS + (_ROUNDS + 1) * _MOST_STEPS)
     first = [built.loop.execute(iterator, 1) for _ in range(_LOSS_STEPS)]
     losses = [execution.loss for execution in first if execution.applied_steps]
 

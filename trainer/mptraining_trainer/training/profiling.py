@@ -33,8 +33,8 @@ _RECORDED = "plugins/profile/*/*.xplane.pb"
 class Profiling:
     """Records the steps of `job.profile`, if it is set. Steps count from 1, and both ends are included.
 
-    Call `before` and `after` around every execution, and `finish` when training is over. `profiler` is
-    `tf.profiler.experimental`.
+    Call `before_execution` and `after_execution` around every execution, and `finish` when training is over. `profiler`
+    is `tf.profiler.experimental`.
     """
 
     def __init__(self, worker: Worker, profiler: Any = tf.profiler.experimental) -> None:
@@ -46,9 +46,9 @@ class Profiling:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
         self._published: Future[None] | None = None
-        worker.ends.callback(self.abandon)
+        worker.exit_stack.callback(self.abandon)
 
-    def before(self, step: int) -> None:
+    def before_execution(self, step: int) -> None:
         """Start recording if the step after `step` steps is in the range."""
         if step >= self._last and self._since is None:
             # An earlier attempt passed the range before this resume, so its profile is not missing.
@@ -64,14 +64,14 @@ class Profiling:
             return
         self._since = step
 
-    def step(self, step: int) -> AbstractContextManager[Any]:
+    def trace_execution(self, step: int) -> AbstractContextManager[Any]:
         """Return a context that marks an execution after `step` steps as a training step in the profile."""
         if self._since is None:
             return contextlib.nullcontext()
         mark: AbstractContextManager[Any] = self._profiler.Trace("train", step_num=step + 1, _r=1)
         return mark
 
-    def after(self, step: int) -> None:
+    def after_execution(self, step: int) -> None:
         """Stop and publish the recording if `step` completes the range."""
         if self._since is None or step < self._last:
             return
@@ -89,7 +89,7 @@ class Profiling:
         if self._since is not None:
             # Training ended within the range.
             self._last = step
-            self.after(step)
+            self.after_execution(step)
         if self._published is not None:
             self._published.result()
         elif self._last > 0:
@@ -108,7 +108,7 @@ class Profiling:
         except (Problem, OSError, ValueError) as error:
             self._not_profiled(str(error))
             return
-        message = f"steps {first} to {last} are in {to}; look with: tensorboard --logdir {folder}"
+        message = f"steps {first} to {last} are in {to}; view with: tensorboard --logdir {folder}"
         worker.telemetry.notice("Profiled", message)
 
     def _give_up(self, why: str) -> None:
@@ -131,7 +131,7 @@ class Profiling:
         self._writer.shutdown(wait=False)
 
 
-def pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
+def profile_pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
     """Return the steps after which executions must end, so that a recording has exactly its range."""
     return () if steps is None else (max(1, steps.first_step) - 1, max(1, steps.last_step))
 
