@@ -37,6 +37,15 @@ _CASES: dict[str, Program] = {
         metrics=("accuracy",),
         weighted_metrics=("sparse_categorical_accuracy",),
     ),
+    # Found by the drawn programs: the loss of a mask sums over the replicas, which alternate there.
+    "a mask and an activity regularizer": replace(
+        _TWO_EPOCHS,
+        inputs="sequence",
+        task="tokens",
+        loss="sparse_categorical_crossentropy",
+        dtype="int64",
+        extras=("activity",),
+    ),
     "SGD(use_ema=True)": replace(_SCALAR, ema="ema"),
     "SGD(use_ema=True, ema_overwrite_frequency=2)": replace(_SCALAR, ema="overwrite"),
     "binary_crossentropy as a string, labels 0 and 1": _BINARY,

@@ -7,7 +7,8 @@ whole batch. Everything runs in replica context unless stated otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -51,6 +52,8 @@ class ReplicaStep:
         self._scaled = scaled
         self._static = static
         self._trainable = compiled.keras.variables_of(compiled.model.trainable_variables)
+        if replicas > 1 and not compiled.keras.legacy:
+            _keep_losses_by_replica(compiled.model)
         wrap_reductions(legacy=compiled.keras.legacy)
         # XLA compiles only the forward and backward pass: an all-reduce or synchronized statistics cannot be inside.
         self._differentiate: Any = (
@@ -221,6 +224,45 @@ class ReplicaStep:
         if self._replicas == 1:
             return value
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+class _LossesByReplica:
+    """The list that a Keras 3 layer keeps its `add_loss` tensors in, one for each replica.
+
+    Replicas are threads that alternate at every all-reduce. A mask makes the compiled loss sum over the replicas before
+    Keras reads the layers' losses; a single list has those of another replica by then.
+    """
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def _list(self) -> list[Any]:
+        if not hasattr(self._of_thread, "losses"):
+            self._of_thread.losses = []
+        losses: list[Any] = self._of_thread.losses
+        return losses
+
+    def extend(self, losses: Iterable[Any]) -> None:
+        self._list().extend(losses)
+
+    def clear(self) -> None:
+        self._list().clear()
+
+    def __getitem__(self, index: slice) -> list[Any]:
+        return self._list()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list())
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+
+def _keep_losses_by_replica(model: Any) -> None:
+    for layer in model._flatten_layers():
+        if not isinstance(layer._losses, _LossesByReplica):
+            # Keras tracks what is assigned to an attribute.
+            object.__setattr__(layer, "_losses", _LossesByReplica())
 
 
 def without_padding(batch: Batch) -> tuple[Batch, None]:
