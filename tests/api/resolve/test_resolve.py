@@ -284,6 +284,61 @@ def test_the_defaults_of_data() -> None:
     assert unshuffled.shuffle_buffer_size == 0
 
 
+FEATURES = [{"name": name, "dtype": "float32"} for name in ("x", "y", "z", "w")]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"epochs": 7, "stepsPerEpoch": 20, "initialEpoch": 3, "validationFreq": 2, "classWeight": {"0": 2.0}},
+        {"totalSteps": 50, "validationEverySteps": 10, "gradientAccumulationSteps": 4, "stepsPerExecution": 5},
+        {"onNonFinite": "Fail", "seed": 11, "resume": "Never"},
+        {
+            "optimizer": {"className": "SGD", "config": {"learning_rate": 0.1}},
+            "loss": {"className": "CategoricalCrossentropy"},
+            "metrics": [{"className": "Recall"}],
+        },
+    ],
+)
+@pytest.mark.parametrize("program", [APPLICATION, FUNCTION])
+def test_what_is_written_of_training_is_kept(program: dict[str, Any], written: dict[str, Any]) -> None:
+    job = resolved(program=program, training=written, data=DATA | {"validation": ["gs://bucket/val"]})
+    assert job.training is not None
+    assert job.training.to_document().items() >= written.items()
+    assert not [each for each in job.choices if each.field.removeprefix("spec.training.") in written]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"validation": ["gs://bucket/val"], "cache": "Disk", "remainder": "PadAndMask", "onChange": "Accept"},
+        {"features": FEATURES, "label": "y", "sampleWeight": "w", "preprocess": "flowers:augment"},
+        {"features": FEATURES, "labels": ["y", "z"]},
+        {"labels": []},
+    ],
+)
+def test_what_is_written_of_data_is_kept(written: dict[str, Any]) -> None:
+    data = resolved(data=DATA | written).data
+    assert data is not None
+    assert data.to_document().items() >= written.items()
+
+
+def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> None:
+    own = {"badRecords": {"action": "Skip", "maxSkipped": 9}, "shuffle": {"bufferSize": 77}}
+    job = resolved(
+        data=DATA | own,
+        checkpoint={"everySteps": 100, "maxToKeep": 5},
+        export={"format": "saved_model", "checkpoint": "Best", "monitor": "loss"},
+        profile={"firstStep": 20, "lastStep": 30},
+    )
+    assert job.data is not None
+    assert (job.data.bad_records, job.data.max_skipped, job.data.shuffle_buffer_size) == ("Skip", 9, 77)
+    assert (job.checkpoint.every_steps, job.checkpoint.max_to_keep) == (100, 5)
+    assert (job.export.format, job.export.checkpoint, job.export.monitor) == ("saved_model", "Best", "loss")
+    assert job.profile is not None
+    assert (job.profile.first_step, job.profile.last_step) == (20, 30)
+
+
 def test_the_rest() -> None:
     job = resolved()
     assert (job.checkpoint.every_steps, job.checkpoint.max_to_keep) == (None, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_api import events
+from mptraining_api import events, outcomes
 from mptraining_operator.plan.end import find_verdict
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
 
@@ -32,3 +32,45 @@ def test_no_program_speaks_to_the_terminal_of_who_reads_the_status(said: str, sh
     assert message(finished.to_json()) == f"worker 0: {shown}"
     # The end of a log, of a process that left no Event.
     assert shown in message(f"Fatal: {said}.")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Evicted",
+        "NodeLost",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "Preempting",
+        "NodeAffinity",
+        "UnexpectedAdmissionError",
+        "OutOfcpu",
+        "OutOfnvidia.com/gpu",
+    ],
+)
+def test_a_pod_that_its_node_ended_is_charged_to_the_node(reason: str) -> None:
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", reason=reason, exit_code=137)
+    assert find_verdict(BATCH_JOB, (pod,)).outcome == outcomes.NODE_LOST
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cause"), [(0.0, outcomes.PREEMPTED), (15.0, outcomes.PREEMPTED), (15.1, outcomes.PROGRAM_FAILED)]
+)
+def test_a_failure_within_15_seconds_before_a_disruption_is_its_effect(seconds: float, cause: outcomes.Outcome) -> None:
+    failed = SeenPod("a", "a", "job", "batch", 1, 0, "Failed", exit_code=1, finished=100.0)
+    evicted = SeenPod(
+        "b", "b", "job", "batch", 1, 1, "Failed", disruption="Evicted", disrupted_at=100.0 + seconds, finished=200.0
+    )
+    assert find_verdict(BATCH_JOB, (failed, evicted)).outcome == cause
+
+
+def test_the_earliest_failure_decides() -> None:
+    first = SeenPod("b", "b", "job", "batch", 1, 1, "Failed", exit_code=2, finished=100.0)
+    then = SeenPod("a", "a", "job", "batch", 1, 0, "Failed", exit_code=1, finished=101.0)
+    assert find_verdict(BATCH_JOB, (then, first)).message.startswith("worker 1 ended with exit code 2")
+
+
+def test_of_a_log_the_last_500_characters_are_shown() -> None:
+    shown = message("a" * 500 + "b" * 500)
+    assert shown == f"worker 0 ended with exit code 1: {'b' * 500}. See kubectl logs pod."
