@@ -62,12 +62,38 @@ def test_a_sound_job_needs_no_advice() -> None:
         ),
         ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
         ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
+        (
+            {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
+            "twice the memory traffic of mixed_bfloat16",
+        ),
+        (
+            {
+                "accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
+                "training": {"batchSize": {"perReplica": 8}},
+            },
+            "sees the 8 examples of its own replica only",
+        ),
         ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
         ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
     ],
 )
 def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
     assert expected in said(**spec)
+
+
+def test_several_tpu_hosts_are_experimental() -> None:
+    settings = ClusterSettings(experimental_multi_host_tpu=True)
+    slice_ = {"type": "tpu-v5-lite-podslice", "topology": "4x4"}
+    assert "4 TPU hosts are experimental" in said(settings=settings, accelerator=slice_)
+
+
+def test_what_is_no_risk_gets_no_sentence() -> None:
+    two = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2}}
+    assert "BatchNormalization" not in said(**two, training={"batchSize": {"perReplica": 16}})
+    assert "BatchNormalization" not in said(training={"batchSize": {"perReplica": 8}})
+    linear = {"rule": "Linear", "baseBatchSize": 32}
+    assert "at once" not in said(training={"batchSize": {"perReplica": 64}, "learningRateScaling": linear})
+    assert "mounted" not in said(data={"train": ["/data/t"], "validation": ["/data/v"]})
 
 
 def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:

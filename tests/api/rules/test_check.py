@@ -30,6 +30,21 @@ def test_a_violation_is_one_line_with_field_value_expectation_and_next_step() ->
     assert str(problem) == "spec.training.totalSteps: 50; expected epochs or totalSteps, not both. Keep one."
 
 
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({"accelerator": {"type": "tpu-v5-lite-podslice"}}, "missing"),
+        ({"training": {"batchSize": {}}}, "empty"),
+        ({"training": {"batchSize": {"perReplica": 8, "global": 8}}}, "has perReplica, global"),
+        ({"source": {"requirements": "/" + "r" * 77}}, f"'/{'r' * 77}'"),
+        ({"source": {"requirements": "/" + "r" * 78}}, f"'/{'r' * 75}..."),
+    ],
+)
+def test_a_violation_shows_the_value_in_at_most_80_characters(spec: dict[str, Any], found: str) -> None:
+    (problem,) = violations(job(**spec))
+    assert str(problem).startswith(f"{problem.where}: {found}; expected ")
+
+
 def test_the_field_of_a_list_names_the_item() -> None:
     features = [{"name": "x", "dtype": "uint8"}, {"name": "y", "dtype": "uint8", "resize": [2, 2]}]
     (problem,) = violations(job(data={"train": ["x"], "features": features}))

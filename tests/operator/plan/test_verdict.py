@@ -55,12 +55,20 @@ def test_a_pod_that_its_node_ended_is_charged_to_the_node(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "cause"), [(0.0, outcomes.PREEMPTED), (15.0, outcomes.PREEMPTED), (15.1, outcomes.PROGRAM_FAILED)]
+    ("disrupted_at", "cause"),
+    [
+        (100.0, outcomes.PREEMPTED),
+        (115.0, outcomes.PREEMPTED),
+        (115.1, outcomes.PROGRAM_FAILED),
+        (None, outcomes.PREEMPTED),
+    ],
 )
-def test_a_failure_within_15_seconds_before_a_disruption_is_its_effect(seconds: float, cause: outcomes.Outcome) -> None:
+def test_a_failure_within_15_seconds_before_a_disruption_is_its_effect(
+    disrupted_at: float | None, cause: outcomes.Outcome
+) -> None:
     failed = SeenPod("a", "a", "job", "batch", 1, 0, "Failed", exit_code=1, finished=100.0)
     evicted = SeenPod(
-        "b", "b", "job", "batch", 1, 1, "Failed", disruption="Evicted", disrupted_at=100.0 + seconds, finished=200.0
+        "b", "b", "job", "batch", 1, 1, "Failed", disruption="Evicted", disrupted_at=disrupted_at, finished=200.0
     )
     assert find_verdict(BATCH_JOB, (failed, evicted)).outcome == cause
 
