@@ -41,7 +41,7 @@ class InProcess(Preemption):
     def unblock_for_children(self) -> None:
         """No signal is sent here."""
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._after()
 
 

@@ -307,7 +307,7 @@ def test_told_to_leave_during_validation_it_saves_and_validates_in_the_next_atte
     validate, told = Evaluation.run, threading.Event()
 
     class Told(Preemption):
-        def asked(self) -> bool:
+        def stop_requested(self) -> bool:
             return told.is_set()
 
     def told_then(self: Evaluation, *given: Any, **named: Any) -> Any:

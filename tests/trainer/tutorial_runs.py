@@ -36,7 +36,7 @@ class Taken(Preemption):
     def unblock_for_children(self) -> None:
         """No signal is sent here."""
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self.epochs is not None and self.saved >= self.epochs
 
 

@@ -48,7 +48,7 @@ def program(callbacks, momentum=0.9):
                 loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), callbacks=callbacks)
 
 def telling():
-    def is_epoch_start(epoch, logs):
+    def epoch_begins(epoch, logs):
         TOLD.append(("epoch begins", epoch, sorted(logs)))
 
     def batch_ends(batch, logs):
