@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.resolved_job import ResolvedPrecision
-from mptraining_trainer.numerics.loss_scaling import CEILING, FLOOR, GROWTH_STEPS, LossScaler, ScalerState, scaler_for
+from mptraining_trainer.numerics.loss_scaling import CEILING, FLOOR, GROWTH_STEPS, LossScaler, ScalerState, make_scaler
 
 FINITE, NOT_FINITE = tf.constant(True), tf.constant(False)
 
@@ -38,7 +38,7 @@ def test_a_fixed_scale_and_one_that_is_not_used_never_change(scaler: dict[str, b
     assert after(LossScaler(**scaler), good_steps=GROWTH_STEPS - 1).scale == 64.0
     assert after(LossScaler(**scaler), finite=False).scale == 64.0
     fixed = LossScaler(**scaler)
-    fixed.give_back()
+    fixed.undo_halving()
     assert fixed.state().scale == 1.0
 
 
@@ -54,10 +54,10 @@ def test_skipped_steps_are_counted_in_all_and_in_a_row() -> None:
 def test_the_halving_for_a_bad_record_is_undone() -> None:
     scaler = LossScaler(initial=64.0, dynamic=True)
     scaler.update(NOT_FINITE)
-    scaler.give_back()
+    scaler.undo_halving()
     assert scaler.state() == ScalerState(64.0, 0, 1, 1)
     scaler.restore(ScalerState(CEILING, 0, 0, 0))
-    scaler.give_back()
+    scaler.undo_halving()
     assert scaler.state().scale == CEILING
 
 
@@ -71,7 +71,7 @@ def test_a_state_is_restored_as_it_was() -> None:
 
 def test_the_policy_decides_whether_there_is_a_scaler() -> None:
     def scaler(policy: str, mode: str = "Dynamic", *, checked: bool = False) -> LossScaler | None:
-        return scaler_for(ResolvedPrecision(policy=policy, loss_scale_mode=mode, loss_scale=512.0), checked=checked)
+        return make_scaler(ResolvedPrecision(policy=policy, loss_scale_mode=mode, loss_scale=512.0), checked=checked)
 
     dynamic, fixed = scaler("mixed_float16"), scaler("mixed_float16", "Fixed")
     assert dynamic is not None
