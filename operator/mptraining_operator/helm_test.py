@@ -16,8 +16,6 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import path
 from mptraining_operator.settings import OperatorSettings
 
-# The port of the Service; the replicas may listen on another one.
-SERVICE_PORT = 8443
 _TIMEOUT = 10.0
 
 
@@ -29,8 +27,8 @@ class Reads(Protocol):
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]: ...
 
 
-# Host and authority (PEM) -> HTTP status. Raises OSError.
-Reach = Callable[[str, str], int]
+# Host, port and certificate (PEM) -> HTTP status. Raises OSError.
+Reach = Callable[[str, int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +83,25 @@ def _leader(settings: OperatorSettings, namespace: str, cluster: Reads, wait: Ca
 
 
 def _progress(settings: OperatorSettings, namespace: str, cluster: Reads, reach: Reach) -> Finding:
-    from mptraining_operator.progress.certificate import Broken, dns_names, from_secret
+    from mptraining_operator.progress.certificate import Broken, dns_names, read
 
-    host = dns_names(settings.progress.service, namespace)[0]
-    secret = f"{settings.progress.service}-progress"
+    host, port = dns_names(settings.progress.service, namespace)[0], settings.progress.port
+    url = f"https://{host}:{port}"
     try:
-        authority = from_secret(cluster.get(SECRETS, namespace, secret)).ca_pem.decode()
-        status = reach(host, authority)
+        secret = cluster.get(SECRETS, namespace, f"{settings.progress.service}-progress")
+        status = reach(host, port, read(secret).cert_pem.decode())
     except (ApiProblem, Broken) as problem:
-        return Finding(False, f"Secret {namespace}/{secret}: {problem}")
+        return Finding(False, f"the certificate of {url}: {problem}")
     except OSError as error:
-        return Finding(False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas.")
+        return Finding(False, f"{url}: {error}. Look at Service, NetworkPolicy and replicas.")
     if status != http.HTTPStatus.UNAUTHORIZED:
-        return Finding(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token, and 401 is right")
-    return Finding(True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token")
+        return Finding(False, f"{url}: {status} to a caller without a token, and 401 is right")
+    return Finding(True, f"{url} takes progress reports, and rejects reports without a token")
 
 
-def reach(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
-    """Return the HTTP status of a report without a token, over TLS that trusts only `authority` (PEM)."""
-    context = ssl.create_default_context(cadata=authority)
+def reach(host: str, port: int, certificate: str) -> int:
+    """Return the HTTP status of a report without a token, over TLS that trusts only `certificate` (PEM)."""
+    context = ssl.create_default_context(cadata=certificate)
     connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
     try:
         connection.request("POST", path(Key("default", "self-check")), body=b"{}")
