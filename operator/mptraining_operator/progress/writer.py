@@ -71,7 +71,9 @@ class Schedule:
         # A newer report keeps the place of the pending one, so that frequent reports do not delay it.
         self._due[uid] = min(due, self._due.get(uid, math.inf))
         while len(self._jobs) > self._most:
-            self.forget(next(iter(self._jobs)))
+            oldest = next(iter(self._jobs))
+            del self._jobs[oldest]
+            self._due.pop(oldest, None)
 
     def next(self) -> tuple[float, str]:
         """Return due time and uid of the next write; (inf, "") if none is pending."""
@@ -89,14 +91,6 @@ class Schedule:
         """Schedule the newest report of a job again, after a failed write."""
         if uid in self._jobs:
             self._due[uid] = at
-
-    def last_reports(self) -> list[str]:
-        """Return the uids of the jobs whose last report is pending."""
-        return [uid for uid in self._due if self._jobs[uid].rank]
-
-    def forget(self, uid: str) -> None:
-        self._jobs.pop(uid, None)
-        self._due.pop(uid, None)
 
 
 class ProgressWriter:
@@ -126,7 +120,7 @@ class ProgressWriter:
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Write the pending last reports, each with one try, and stop; wait up to `seconds` for the thread."""
+        """Stop; wait up to `seconds` for the thread."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -155,8 +149,6 @@ class ProgressWriter:
                     continue
             self._write_one(uid)
             self._stopping.wait(min(self._interval, began + self._interval - self._clock()))
-        for uid in self._schedule.last_reports():
-            self._write_one(uid)
 
     def _write_one(self, uid: str) -> None:
         with self._changed:
@@ -170,10 +162,7 @@ class ProgressWriter:
                 with self._changed:
                     self._schedule.retry(uid, self._clock() + wait)
                 _log.info("the progress of %s is written later: %s", key, error)
-                return
-            with self._changed:
-                self._schedule.forget(uid)
-            if status != 404:
+            elif status != 404:
                 _log.warning("the progress of %s is not written: %s", key, error)
 
 

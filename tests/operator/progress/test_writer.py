@@ -238,7 +238,6 @@ def test_a_job_that_was_created_again_under_its_name_is_another_job() -> None:
     take(schedule, 0)
     schedule.offer(Key("n", "a"), "another uid", said(1), None, NOW + 1)
     schedule.retry("uid of a", NOW + 15)
-    schedule.forget("uid of a")
     assert take(schedule, 1) == [("a", 1)]
 
 
@@ -315,25 +314,15 @@ def writing(server: ApiServer, per_second: float = 1000) -> Iterator[tuple[Progr
         writer.stop(60)
 
 
-def test_the_thread_writes_and_flushes_the_last_reports_when_it_is_stopped() -> None:
-    server = ApiServer(Problem(503, 60))
-    with writing(server) as (writer, clock):
-        writer.offer(KEY, "uid", finished(step=1), None)
-        server.wait(tries=1)
-        writer.offer(Key("n", "other"), "other", said(2), None)
-        server.wait(written=1)
-        writer.offer(Key("n", "other"), "other", said(3), None)
-        assert clock == [NOW]
-    assert server.steps == [2, 1]
-    assert [(key, uid) for key, uid, _ in server.written] == [(Key("n", "other"), "other"), (KEY, "uid")]
-
-
 def test_all_jobs_together_keep_the_rate() -> None:
     server, began = ApiServer(), time.monotonic()
     with writing(server, per_second=20) as (writer, _):
         for number in range(10):
             writer.offer(Key("n", f"{number}"), f"{number}", said(number), None)
         server.wait(written=10)
+    assert [(key.name, uid, progress["step"]) for key, uid, progress in server.written] == [
+        (f"{number}", f"{number}", number) for number in range(10)
+    ]
     assert time.monotonic() - began >= 9 / 20
 
 
