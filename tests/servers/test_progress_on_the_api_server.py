@@ -14,7 +14,6 @@ import requests
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from tests.testbed.access import wait_until
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import ApiProblem
@@ -27,6 +26,7 @@ from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names
 from mptraining_trainer.reporting.progress_reporter import Reporter
 from tests.testbed import ControlPlane, Refused
+from tests.testbed.kubernetes.access import wait_until
 
 pytestmark = pytest.mark.cluster
 
