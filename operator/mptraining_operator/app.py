@@ -170,7 +170,7 @@ class Operator:
         self._lease.start()
 
     def _start_progress(self) -> None:
-        """Start the progress endpoint, with retries, before any pod starts: pods need its CA certificate."""
+        """Start the progress endpoint, with retries, before any pod starts: pods need its certificate."""
         pause = 1.0
         while not self._stopping.is_set():
             try:

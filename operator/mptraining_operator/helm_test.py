@@ -16,18 +16,16 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import report_path
 from mptraining_operator.settings import OperatorSettings
 
-# The port of the Service; the replicas may listen on another one.
-SERVICE_PORT = 8443
 _TIMEOUT = 10.0
 
 
-# Host and authority (PEM) -> HTTP status. Raises OSError.
-Probe = Callable[[str, str], int]
+# Host, port and certificate (PEM) -> HTTP status. Raises OSError.
+Probe = Callable[[str, int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check; `words` has the result and, after a failure, the next step."""
+    """The result of one check; `text` has the result and, after a failure, the next step."""
 
     passed: bool
     text: str
@@ -37,7 +35,12 @@ class CheckResult:
 
 
 def run_checks(
-    settings: OperatorSettings, namespace: str, cluster: Cluster, *, probe: Probe, wait: Callable[[float], object]
+    settings: OperatorSettings,
+    namespace: str,
+    cluster: Cluster,
+    *,
+    probe: Probe,
+    wait: Callable[[float], object],
 ) -> Iterator[CheckResult]:
     """Run the checks in order; `wait` sleeps for a number of seconds."""
     yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
@@ -81,29 +84,25 @@ def _leader(
 
 
 def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, probe: Probe) -> CheckResult:
-    from mptraining_operator.progress.certificate import InvalidCertificate, dns_names, from_secret
+    from mptraining_operator.progress.certificate import Broken, dns_names, read
 
-    host = dns_names(settings.progress.service, namespace)[0]
-    secret = f"{settings.progress.service}-progress"
+    host, port = dns_names(settings.progress.service, namespace)[0], settings.progress.port
+    url = f"https://{host}:{port}"
     try:
-        authority = from_secret(cluster.get(SECRETS, namespace, secret)).ca_pem.decode()
-        status = probe(host, authority)
-    except (ApiProblem, InvalidCertificate) as problem:
-        return CheckResult(False, f"Secret {namespace}/{secret}: {problem}")
+        secret = cluster.get(SECRETS, namespace, f"{settings.progress.service}-progress")
+        status = probe(host, port, read(secret).cert_pem.decode())
+    except (ApiProblem, Broken) as problem:
+        return CheckResult(False, f"the certificate of {url}: {problem}")
     except OSError as error:
-        return CheckResult(
-            False, f"https://{host}:{SERVICE_PORT}: {error}. Look at Service, NetworkPolicy and replicas."
-        )
+        return CheckResult(False, f"{url}: {error}. Look at Service, NetworkPolicy and replicas.")
     if status != http.HTTPStatus.UNAUTHORIZED:
-        return CheckResult(False, f"https://{host}:{SERVICE_PORT}: {status} to a caller without a token instead of 401")
-    return CheckResult(
-        True, f"https://{host}:{SERVICE_PORT} takes progress reports, and rejects reports without a token"
-    )
+        return CheckResult(False, f"{url}: {status} to a caller without a token, and 401 is right")
+    return CheckResult(True, f"{url} takes progress reports, and rejects reports without a token")
 
 
-def probe_endpoint(host: str, authority: str, *, port: int = SERVICE_PORT) -> int:
-    """Return the HTTP status of a report without a token, over TLS that trusts only `authority` (PEM)."""
-    context = ssl.create_default_context(cadata=authority)
+def probe_endpoint(host: str, port: int, certificate: str) -> int:
+    """Return the HTTP status of a report without a token, over TLS that trusts only `certificate` (PEM)."""
+    context = ssl.create_default_context(cadata=certificate)
     connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
     try:
         connection.request("POST", report_path(Key("default", "self-check")), body=b"{}")

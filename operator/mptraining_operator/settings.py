@@ -80,7 +80,7 @@ class ProgressSettings(Model):
     writes_per_second: Seconds = Field(
         50.0, description="For all jobs together; progressDeadlineSeconds needs some writes a minute."
     )
-    token_cache_seconds: Seconds = Field(60.0, description="Seconds for which a token review is cached.")
+    token_cache_seconds: Seconds = Field(600.0, description="Seconds for which a token review is cached.")
 
 
 class LeaseSettings(Model):

@@ -120,7 +120,7 @@ CALLS = {
     "tokenreviews": {"create": "progress.auth"},
     "nodes": {"get": "apply"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},
-    "secrets": {"get": "progress.server", "create": "progress.server", "update": "progress.server"},
+    "secrets": {"get": "progress.server", "create": "progress.server"},
 }
 
 
@@ -220,7 +220,10 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
     found = objects({"settings": chosen})
     (container,) = pod({"settings": chosen})["spec"]["containers"]
     assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"health": 9000, "progress": 9443}
-    assert found["Service", "reports"]["spec"]["ports"][0]["targetPort"] == "progress"
+    # Pods report to the Service, on the port of the settings.
+    assert found["Service", "reports"]["spec"]["ports"] == [
+        {"name": "progress", "port": 9443, "targetPort": "progress"}
+    ]
     named = [name for rule in found["Role", "mptraining-operator"]["rules"] for name in rule.get("resourceNames", ())]
     assert named == ["lead", "reports-progress"]
     quiet = objects({"settings": {"progress": {"enabled": False}}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +13,12 @@ from typer.testing import CliRunner
 from mptraining_api.kubernetes_api import LEASES, SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.__main__ import app
 from mptraining_operator.helm_test import probe_endpoint, run_checks
-from mptraining_operator.progress.certificate import Certificate, issue_certificate, to_secret
+from mptraining_operator.progress.auth import TokenReviewer
+from mptraining_operator.progress.certificate import issue
 from mptraining_operator.progress.server import ProgressServer
-from mptraining_operator.settings import OperatorSettings, ProgressSettings
+from mptraining_operator.settings import OperatorSettings
 
-CERTIFICATE = issue_certificate(("localhost",), time.time())
+CERTIFICATE = issue(("localhost",), time.time())
 
 
 class ApiServer:
@@ -33,7 +35,8 @@ class ApiServer:
             self.looks += 1
             return {"spec": {"holderIdentity": self.holder, "renewTime": "" if self.dead else str(self.looks)}}
         assert resource == SECRETS
-        return to_secret(CERTIFICATE, name)
+        parts = {"tls.crt": CERTIFICATE.cert_pem, "tls.key": CERTIFICATE.key_pem}
+        return {"data": {key: base64.b64encode(value).decode() for key, value in parts.items()}}
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
         if self.problem:
@@ -42,9 +45,9 @@ class ApiServer:
 
 
 def said(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> list[str]:
-    def answer(host: str, authority: str) -> int:
-        assert host == "mptraining-operator.ops.svc"
-        assert authority.encode() == CERTIFICATE.ca_pem
+    def answer(host: str, port: int, certificate: str) -> int:
+        assert (host, port) == ("mptraining-operator.ops.svc", 8443)
+        assert certificate.encode() == CERTIFICATE.cert_pem
         if isinstance(status, OSError):
             raise status
         return status
@@ -77,22 +80,14 @@ def test_what_does_not_work_is_named(server: ApiServer, status: Any, words: str)
     assert any(words in line for line in said(server, status=status))
 
 
-class Keeper:
-    current: Certificate = CERTIFICATE
-
-    def refresh(self) -> bool:
-        return False
-
-
-def test_the_endpoint_is_asked_over_tls_that_its_own_authority_signed() -> None:
-    server = ProgressServer(ProgressSettings(port=0), None, None, None, Keeper(), host="127.0.0.1")  # type: ignore[arg-type]
+def test_the_endpoint_is_asked_over_tls_that_trusts_its_certificate_alone() -> None:
+    reviewer = TokenReviewer(lambda token, audiences: {}, time.time, 60)
+    server = ProgressServer(0, lambda key: None, reviewer, lambda *report: None, CERTIFICATE, host="127.0.0.1")
     server.start()
     try:
-        assert probe_endpoint("localhost", CERTIFICATE.ca_pem.decode(), port=server.port) == 401
+        assert probe_endpoint("localhost", server.port, CERTIFICATE.cert_pem.decode()) == 401
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            probe_endpoint(
-                "localhost", issue_certificate(("localhost",), time.time()).ca_pem.decode(), port=server.port
-            )
+            probe_endpoint("localhost", server.port, issue(("localhost",), time.time()).cert_pem.decode())
     finally:
         server.stop()
 

@@ -39,16 +39,14 @@ def rank(report: Report) -> Rank:
 def to_status(report: Report, previous: Progress | None, now: float) -> Progress:
     """Return the new `status.progress`. `previous` is the old one, of any attempt."""
     before = previous if previous is not None and previous.attempt == report.attempt else Progress()
-    reported = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before)
-    step = reported.get("step")
+    fields = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before)
+    step = fields["step"]
     advanced = step is not None and (before.step is None or step > before.step)
-    kept = {
-        # A script's report, or that of a failed attempt, may lack them.
-        "precision": before.precision,
-        "recoveries": before.recoveries,
-        "step_time": format_time(now) if advanced else before.step_time,
-    }
-    fields = {**kept, **reported, "attempt": _count(report.attempt), "update_time": format_time(now)}
+    fields["step_time"] = format_time(now) if advanced else before.step_time
+    # A script's report, or that of a failed attempt, may lack these two.
+    fields["precision"] = (report.precision or "")[:_LONGEST_NAME] or before.precision
+    fields["recoveries"] = before.recoveries if report.recoveries is None else _count(report.recoveries)
+    fields |= {"attempt": _count(report.attempt), "update_time": format_time(now)}
     return Progress(**{name: value for name, value in fields.items() if value is not None})
 
 
@@ -59,11 +57,10 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "total_steps": total,
         "epoch": _count(event.epoch),
         "percent_complete": _percent(step, total),
-        "examples_per_second": _at_least_0(event.examples_per_second),
+        "examples_per_second": _bounded(event.examples_per_second),
         "estimated_remaining_seconds": _count(event.estimated_remaining_seconds),
-        "input_bound_percent": _within_100(event.input_bound_percent),
-        "loss_scale": _at_least_0(event.loss_scale),
-        **_of_precision(event),
+        "input_bound_percent": _bounded(event.input_bound_percent, 100.0),
+        "loss_scale": _bounded(event.loss_scale),
         "metrics": _metrics(event.metrics),
     }
 
@@ -71,29 +68,14 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
 def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
     done = event.exit_code == 0
     step = _count(event.step) if event.step is not None else before.step
-    # A script does not report its total steps.
-    percent = 100 if done and before.total_steps is None else _percent(step, before.total_steps)
     return {
+        **{name: getattr(before, name) for name in Progress.model_fields},
         "step": step,
-        "total_steps": before.total_steps,
-        "epoch": before.epoch,
-        "percent_complete": percent,
-        "examples_per_second": before.examples_per_second,
+        # A script does not report its total steps.
+        "percent_complete": 100 if done and before.total_steps is None else _percent(step, before.total_steps),
         "estimated_remaining_seconds": 0 if done else None,
-        "input_bound_percent": before.input_bound_percent,
-        "loss_scale": before.loss_scale,
-        **_of_precision(event),
         "metrics": _metrics(event.metrics) or before.metrics,
     }
-
-
-def _of_precision(report: Report) -> dict[str, Any]:
-    """Return the precision policy in use and the number of recoveries, if the report has them."""
-    reported = {
-        "precision": report.precision and report.precision[:_LONGEST_NAME],
-        "recoveries": _count(report.recoveries),
-    }
-    return {name: value for name, value in reported.items() if value not in (None, "")}
 
 
 def _metrics(values: Mapping[str, float]) -> list[Metric] | None:
@@ -105,20 +87,13 @@ def _metrics(values: Mapping[str, float]) -> list[Metric] | None:
 
 def _percent(step: int | None, total: int | None) -> int | None:
     """Return the percentage of steps, rounded down, so that 100 means all steps are done."""
-    if step is None or not total:
-        return None
-    return min(100, 100 * step // total)
+    return min(100, 100 * step // total) if step is not None and total else None
 
 
 def _count(value: float | None) -> int | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return max(0, min(_LARGEST, round(value)))
+    bounded = _bounded(value, _LARGEST)
+    return None if bounded is None else round(bounded)
 
 
-def _at_least_0(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else max(0.0, value)
-
-
-def _within_100(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else max(0.0, min(100.0, value))
+def _bounded(value: float | None, most: float = math.inf) -> float | None:
+    return None if value is None or not math.isfinite(value) else max(0.0, min(most, value))

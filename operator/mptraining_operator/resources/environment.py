@@ -84,7 +84,7 @@ class PodSettings:
     """The operator's settings that apply to every pod.
 
     `progress_url` is the HTTPS URL that worker 0 reports to, None if progress reports are disabled;
-    `progress_certificate` is the CA certificate (PEM) that it trusts.
+    `progress_certificate` is the certificate (PEM) that it trusts.
     """
 
     grace_seconds: int = 60

@@ -1,217 +1,108 @@
-"""Whom the API server says a token is of, asked once and remembered for a while."""
+"""The pod of a token by TokenReview, cached; and what a report must be."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mptraining_operator.progress.auth import (
-    REFUSED,
-    REFUSED_SECONDS,
-    Review,
-    TokenReviewer,
-    read_review,
-    unverified_claims,
-)
-from mptraining_operator.resources import names
-from tests.fakes import Clock
+from mptraining_operator.progress import auth
+from mptraining_operator.progress.auth import TokenReviewer, read_review
 
-AUDIENCE = names.audience("team-a", "uid-1")
+AUDIENCE = "mptraining.dev/team-a/uid-1"
+UID = "authentication.kubernetes.io/pod-uid"
 
 
-def token(*audiences: str, end: float | None = None, signature: str = "s") -> str:
-    """As a projected token looks; nobody here checks its signature."""
-    claims: dict[str, Any] = {"aud": list(audiences)}
-    if end is not None:
-        claims["exp"] = end
+def token(*, end: float | None = None, signature: str = "s") -> str:
+    """A token as the kubelet projects it; the reviewer does not check its signature."""
+    claims = {"aud": [AUDIENCE]} | ({} if end is None else {"exp": end})
     part = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"e30.{part}.{signature}"
 
 
-def accepted(*audiences: str, **user: Any) -> dict[str, Any]:
-    extra = {
-        "authentication.kubernetes.io/pod-name": ["flowers-1-0-abcde"],
-        "authentication.kubernetes.io/pod-uid": ["pod-1"],
-    }
-    about = {"username": "system:serviceaccount:team-a:default", "extra": extra, **user}
-    return {"authenticated": True, "audiences": list(audiences), "user": about}
+def accepted(**changes: Any) -> dict[str, Any]:
+    user = {"username": "system:serviceaccount:team-a:default", "extra": {UID: ["pod-1"]}}
+    return {"authenticated": True, "audiences": [AUDIENCE], "user": user, **changes}
 
 
-REVIEW = Review(True, (AUDIENCE,), "team-a", "flowers-1-0-abcde", "pod-1")
-
-
-class ApiServer:
-    """Counts what it is asked."""
+class Reviewer:
+    """A TokenReviewer whose API server gives `answer` and counts the reviews."""
 
     def __init__(self, answer: Mapping[str, Any] | Exception) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.reviews: list[tuple[str, tuple[str, ...]]] = []
+        self.now = 1000.0
+        self._reviewer = TokenReviewer(self._review, lambda: self.now, 60)
 
-    def __call__(self, token: str, audiences: tuple[str, ...]) -> Mapping[str, Any]:
-        self.asked.append((token, audiences))
+    def _review(self, token: str, audiences: tuple[str, ...]) -> Mapping[str, Any]:
+        self.reviews.append((token, audiences))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
-
-@pytest.mark.parametrize(
-    ("status", "review"),
-    [
-        pytest.param(accepted(AUDIENCE), REVIEW, id="a worker's"),
-        pytest.param(accepted(AUDIENCE, extra=None), Review(True, (AUDIENCE,), "team-a"), id="bound to no pod"),
-        pytest.param({"error": "invalid bearer token"}, REFUSED, id="refused"),
-        pytest.param({}, REFUSED, id="nothing said"),
-        pytest.param({**accepted(AUDIENCE), "authenticated": False}, REFUSED, id="not authenticated"),
-        pytest.param({**accepted(AUDIENCE), "authenticated": "true"}, REFUSED, id="no boolean"),
-        pytest.param(accepted(), REFUSED, id="an authenticator that ignores audiences"),
-        pytest.param(accepted("https://kubernetes.default.svc"), REFUSED, id="another audience than asked"),
-        pytest.param(accepted(AUDIENCE, username="admin"), REFUSED, id="a person"),
-        pytest.param(accepted(AUDIENCE, username="system:serviceaccount:team-a"), REFUSED, id="half an account"),
-        pytest.param(accepted(AUDIENCE, username=None), REFUSED, id="nobody"),
-    ],
-)
-def test_what_a_review_says(status: dict[str, Any], review: Review) -> None:
-    assert read_review(status, (AUDIENCE,)) == review
+    def pod_uid(self, token: str, audience: str = AUDIENCE) -> str:
+        return asyncio.run(self._reviewer.pod_uid(token, audience))
 
 
 @pytest.mark.parametrize(
-    ("text", "audiences"),
+    ("status", "uid"),
     [
-        (token(AUDIENCE), (AUDIENCE,)),
-        (token(AUDIENCE, "https://kubernetes.default.svc"), (AUDIENCE,)),
-        (token("https://kubernetes.default.svc"), ()),
-        ("", ()),
-        ("a.b", ()),
-        ("a.?.c", ()),
-        (f"a.{base64.urlsafe_b64encode(b'[1]').decode()}.c", ()),
-        (f"a.{base64.urlsafe_b64encode(b'{}').decode()}.c", ()),
-        (f"a.{base64.urlsafe_b64encode(b'[' * 5000).decode()}.c", ()),
-        (token(AUDIENCE, signature="x" * 20_000), ()),
+        pytest.param(accepted(), "pod-1", id="a worker's"),
+        pytest.param(accepted(user={"username": "admin"}), "", id="not bound to a pod"),
+        pytest.param(accepted(user=None), "", id="no user"),
+        pytest.param({"error": "invalid bearer token"}, "", id="rejected"),
+        pytest.param({}, "", id="empty"),
+        pytest.param(accepted(authenticated=False), "", id="not authenticated"),
+        pytest.param(accepted(authenticated="true"), "", id="not a boolean"),
+        pytest.param(accepted(audiences=None), "", id="an authenticator that ignores audiences"),
+        pytest.param(accepted(audiences=["https://kubernetes.default.svc"]), "", id="for another audience"),
     ],
 )
-def test_what_a_token_claims(text: str, audiences: tuple[str, ...]) -> None:
-    assert unverified_claims(text)[0] == audiences
+def test_the_pod_in_a_review(status: dict[str, Any], uid: str) -> None:
+    assert read_review(status, AUDIENCE) == uid
 
 
-def test_a_single_audience_may_stand_alone() -> None:
-    claims = base64.urlsafe_b64encode(json.dumps({"aud": AUDIENCE, "exp": 5}).encode()).decode()
-    assert unverified_claims(f"e30.{claims}.s") == ((AUDIENCE,), 5.0)
+def test_an_accepted_token_is_cached_for_a_minute_and_for_its_audience_alone() -> None:
+    reviewer, mine = Reviewer(accepted()), token(end=5000)
+    assert [reviewer.pod_uid(mine) for _ in range(3)] == ["pod-1"] * 3
+    assert reviewer.reviews == [(mine, (AUDIENCE,))]
+    assert reviewer.pod_uid(mine, "mptraining.dev/team-a/uid-2") == ""
+    reviewer.now += 59
+    reviewer.pod_uid(mine)
+    assert len(reviewer.reviews) == 2
+    reviewer.now += 1
+    reviewer.pod_uid(mine)
+    assert len(reviewer.reviews) == 3
 
 
-@given(st.text(max_size=50) | st.binary(max_size=80).map(lambda some: f"a.{base64.urlsafe_b64encode(some).decode()}.c"))
-def test_no_text_is_too_strange_to_look_at(text: str) -> None:
-    assert unverified_claims(text)[0] == ()
+@pytest.mark.parametrize("text", [token(end=1010), token(), "opaque", "a.?.c", "a.W10.c"])
+def test_no_token_is_cached_beyond_its_expiry(text: str) -> None:
+    reviewer = Reviewer(accepted())
+    assert reviewer.pod_uid(text) == "pod-1"
+    reviewer.now = 1010
+    reviewer.answer = {"authenticated": False}
+    assert reviewer.pod_uid(text) == ""
 
 
-def test_an_accepted_token_is_believed_for_a_while() -> None:
-    server, clock = ApiServer(accepted(AUDIENCE)), Clock()
-    reviewer = TokenReviewer(server, clock, 60)
-    mine = token(AUDIENCE)
-    assert reviewer.cached_review(mine) is None
-    assert [reviewer.review_token(mine) for _ in range(3)] == [REVIEW] * 3
-    assert server.asked == [(mine, (AUDIENCE,))]
-    clock.now += 59
-    assert reviewer.cached_review(mine) == REVIEW
-    clock.now += 1
-    assert reviewer.cached_review(mine) is None
-    reviewer.review_token(mine)
-    assert len(server.asked) == 2
-
-
-def test_no_token_is_believed_beyond_its_end() -> None:
-    server, clock = ApiServer(accepted(AUDIENCE)), Clock()
-    reviewer = TokenReviewer(server, clock, 60)
-    mine = token(AUDIENCE, end=1010)
-    reviewer.review_token(mine)
-    clock.now = 1009
-    assert reviewer.cached_review(mine) == REVIEW
-    clock.now = 1010
-    assert reviewer.cached_review(mine) is None
-
-
-def test_a_refusal_is_remembered_shortly() -> None:
-    server, clock = ApiServer({"authenticated": False}), Clock()
-    reviewer = TokenReviewer(server, clock, 60)
-    mine = token(AUDIENCE)
-    assert [reviewer.review_token(mine) for _ in range(3)] == [REFUSED] * 3
-    assert len(server.asked) == 1
-    clock.now += REFUSED_SECONDS
-    server.answer = accepted(AUDIENCE)
-    assert reviewer.review_token(mine) == REVIEW
-
-
-def test_a_token_for_somebody_else_is_no_reason_to_ask() -> None:
-    server = ApiServer(accepted(AUDIENCE))
-    reviewer = TokenReviewer(server, Clock(), 60)
-    assert reviewer.review_token(token("https://kubernetes.default.svc")) == REFUSED
-    assert reviewer.review_token("opaque") == REFUSED
-    assert server.asked == []
-
-
-def test_a_claim_alone_grants_nothing() -> None:
-    # The claimed audience was asked for, and the API server confirmed another one only.
-    server = ApiServer(accepted(names.audience("team-a", "uid-2")))
-    assert TokenReviewer(server, Clock(), 60).review_token(token(AUDIENCE)) == REFUSED
-
-
-def test_trouble_with_the_api_server_is_not_remembered() -> None:
-    server = ApiServer(ConnectionError("refused"))
-    reviewer = TokenReviewer(server, Clock(), 60)
-    for _ in range(2):
+@pytest.mark.parametrize("first", [{"authenticated": False}, ConnectionError("refused")], ids=["rejected", "no answer"])
+def test_a_failed_review_is_not_cached(first: Mapping[str, Any] | Exception) -> None:
+    reviewer, mine = Reviewer(first), token(end=5000)
+    if isinstance(first, Exception):
         with pytest.raises(ConnectionError):
-            reviewer.review_token(token(AUDIENCE))
-    server.answer = accepted(AUDIENCE)
-    assert reviewer.review_token(token(AUDIENCE)) == REVIEW
-    assert len(server.asked) == 3
+            reviewer.pod_uid(mine)
+    else:
+        assert reviewer.pod_uid(mine) == ""
+    reviewer.answer = accepted()
+    assert reviewer.pod_uid(mine) == "pod-1"
 
 
-def test_only_so_many_are_remembered() -> None:
-    server = ApiServer(accepted(AUDIENCE))
-    reviewer = TokenReviewer(server, Clock(), 60, most=2)
-    tokens = [token(AUDIENCE, signature=str(number)) for number in range(3)]
-    for each in tokens:
-        reviewer.review_token(each)
-    assert [reviewer.cached_review(each) is not None for each in tokens] == [False, True, True]
-
-
-@pytest.mark.parametrize("trouble", [False, True])
-def test_who_asks_at_the_same_time_shares_one_question(trouble: bool) -> None:
-    asked, go = threading.Event(), threading.Event()
-    count: list[str] = []
-
-    def slow(token: str, audiences: tuple[str, ...]) -> Mapping[str, Any]:
-        count.append(token)
-        asked.set()
-        assert go.wait(60)
-        if trouble:
-            raise ConnectionError
-        return accepted(AUDIENCE)
-
-    reviewer = TokenReviewer(slow, Clock(), 60)
-    found: list[object] = []
-
-    def ask() -> None:
-        try:
-            found.append(reviewer.review_token(token(AUDIENCE)))
-        except ConnectionError:
-            found.append("trouble")
-
-    threads = [threading.Thread(target=ask) for _ in range(5)]
-    for each in threads:
-        each.start()
-    assert asked.wait(60)
-    # Another token does not wait for this one.
-    assert reviewer.cached_review(token(AUDIENCE, signature="other")) is None
-    go.set()
-    for each in threads:
-        each.join(60)
-    assert found == ["trouble" if trouble else REVIEW] * 5
-    # Who came after a failure asked anew.
-    assert len(count) == 1 or trouble
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "_MOST_CACHED", 2)
+    reviewer, tokens = Reviewer(accepted()), [token(end=5000, signature=str(number)) for number in range(3)]
+    for each in (*tokens, tokens[2], tokens[0]):
+        reviewer.pod_uid(each)
+    assert [each for each, _ in reviewer.reviews] == [*tokens, tokens[0]]

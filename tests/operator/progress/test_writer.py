@@ -1,4 +1,4 @@
-"""What of a worker's reports reaches `status.progress`, when, and what becomes of a write that fails."""
+"""`status.progress` of a worker's reports: its fields, when it is written, and what happens after a failed write."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import events
-from mptraining_api.status import Metric, Progress
+from mptraining_api.status import Metric, Progress, format_time
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.status import MOST_METRICS, Rank, Report, rank, to_status
-from mptraining_operator.progress.writer import ProgressWriter, Schedule, Write
+from mptraining_operator.progress.status import MOST_METRICS, Report, to_status
+from mptraining_operator.progress.writer import ProgressWriter, Schedule
 
 KEY = Key("team-a", "flowers")
 # 2026-11-21T00:00:00Z
@@ -174,214 +174,102 @@ def test_no_report_makes_a_status_that_the_api_server_refuses(
     Progress.parse(to_status(report, None, NOW).to_document())
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
-        (said(99), Rank.UNDER_WAY),
-        (said(100), Rank.LAST_STEP),
-        (said(5, total=None), Rank.UNDER_WAY),
-        (finished(75), Rank.FINISHED),
-    ],
-)
-def test_how_near_its_end_a_report_is(report: Report, expected: Rank) -> None:
-    assert rank(report) == expected
+def offer(schedule: Schedule, name: str, report: Report, now: float, previous: Progress | None = None) -> None:
+    schedule.offer(Key("n", name), f"uid of {name}", report, previous, NOW + now)
 
 
-def offered(schedule: Schedule, name: str, step: int, now: float, rank: Rank = Rank.UNDER_WAY, uid: str = "u") -> None:
-    schedule.offer(Key("n", name), uid, Progress(attempt=1, step=step), rank, now, written=-math.inf)
-
-
-def taken(schedule: Schedule, now: float) -> list[tuple[str, int | None]]:
+def take(schedule: Schedule, now: float) -> list[tuple[str, int | None]]:
+    """Take all that is due."""
     found = []
-    while (write := schedule.take(now)) is not None:
-        found.append((write.key.name, write.progress.step))
+    while schedule.next()[0] <= NOW + now:
+        key, progress = schedule.take(schedule.next()[1], NOW + now)
+        found.append((key.name, progress.step))
     return found
 
 
-def test_a_job_is_written_at_once_and_then_at_most_every_fifteen_seconds() -> None:
-    schedule = Schedule(15, 10)
-    written = []
-    for second in range(0, 61):
-        offered(schedule, "a", second, second)
-        written += taken(schedule, second)
-    assert written == [("a", 0), ("a", 15), ("a", 30), ("a", 45), ("a", 60)]
+def test_a_job_is_written_at_once_and_then_every_fifteen_seconds_with_its_newest_report() -> None:
+    schedule, written = Schedule(15), []
+    for second in range(0, 59):
+        offer(schedule, "a", said(second), second)
+        written += take(schedule, second)
+    assert written == [("a", 0), ("a", 15), ("a", 30), ("a", 45)]
+    assert (schedule.next()[0], len(schedule)) == (NOW + 60, 1)
+    assert take(schedule, 60) == [("a", 58)]
+    assert (schedule.next(), len(schedule)) == ((math.inf, ""), 0)
 
 
-def test_the_newest_report_wins_and_is_written_when_nothing_follows() -> None:
-    schedule = Schedule(15, 10)
-    for second in range(4):
-        offered(schedule, "a", second, second)
-        taken(schedule, second)
-    assert schedule.wake_at(4) == 15
-    assert taken(schedule, 14.9) == []
-    assert taken(schedule, 15) == [("a", 3)]
-    assert schedule.wake_at(15) == math.inf
+def test_a_write_of_another_replica_counts_too() -> None:
+    schedule = Schedule(15)
+    offer(schedule, "a", said(1), 100, Progress(attempt=1, update_time=format_time(NOW + 92)))
+    assert schedule.next()[0] == NOW + 107
+    # A replica whose clock is ahead delays no job for longer than the minimum.
+    offer(schedule, "b", said(1), 100, Progress(attempt=1, update_time=format_time(NOW + 10_000)))
+    assert take(schedule, 114) == [("a", 1)]
+    assert take(schedule, 115) == [("b", 1)]
 
 
-def test_another_replica_s_write_counts_too() -> None:
-    schedule = Schedule(15, 10)
-    schedule.offer(KEY, "u", Progress(step=1), Rank.UNDER_WAY, 100, written=92)
-    assert schedule.wake_at(100) == 107
-    # A clock ahead of ours holds nobody back for longer than the minimum.
-    schedule.offer(Key("n", "b"), "u", Progress(step=1), Rank.UNDER_WAY, 100, written=10_000)
-    assert [len(taken(schedule, second)) for second in (107, 114, 115)] == [1, 0, 1]
+def test_a_job_that_reports_often_keeps_its_place() -> None:
+    schedule = Schedule(15)
+    for name, second in (("a", 1), ("b", 2), ("a", 3)):
+        offer(schedule, name, said(second), second)
+    assert take(schedule, 3) == [("a", 3), ("b", 2)]
 
 
-def test_all_jobs_together_keep_the_rate_and_take_turns() -> None:
-    schedule = Schedule(15, 2)
-    for number in range(10):
-        offered(schedule, f"job-{number}", 1, number / 100)
-    assert len(taken(schedule, 1)) == 2
-    order = [name for second in range(2, 6) for name, _ in taken(schedule, second)]
-    assert order == [f"job-{number}" for number in range(2, 10)]
+def test_the_last_report_is_written_first_and_without_delay_but_only_once() -> None:
+    schedule = Schedule(15)
+    offer(schedule, "a", said(1), 0)
+    assert take(schedule, 0) == [("a", 1)]
+    offer(schedule, "b", said(2), 1)
+    offer(schedule, "a", said(100), 2)
+    assert take(schedule, 2) == [("a", 100), ("b", 2)]
+    offer(schedule, "a", finished(step=100), 3)
+    assert take(schedule, 3) == [("a", 100)]
+    offer(schedule, "a", finished(step=99), 4)
+    assert take(schedule, 17) == []
+    assert take(schedule, 18) == [("a", 99)]
+    # Another attempt has a last report of its own.
+    offer(schedule, "a", said(100, attempt=2), 19)
+    assert take(schedule, 19) == [("a", 100)]
 
 
-def test_who_speaks_often_does_not_lose_its_place() -> None:
-    schedule = Schedule(15, 1)
-    offered(schedule, "first", 1, 0)
-    assert taken(schedule, 0) == [("first", 1)]
-    offered(schedule, "a", 1, 0.1)
-    offered(schedule, "b", 1, 0.2)
-    offered(schedule, "a", 2, 0.3)
-    assert taken(schedule, 1) == [("a", 2)]
-    assert taken(schedule, 2) == [("b", 1)]
-
-
-def test_the_last_reports_go_ahead_and_the_others_pay() -> None:
-    schedule = Schedule(15, 1)
-    for number in range(3):
-        offered(schedule, f"job-{number}", 1, 0)
-    taken(schedule, 0)
-    for number in range(2):
-        offered(schedule, f"end-{number}", 9, 0.1, Rank.FINISHED)
-    assert taken(schedule, 0.1) == [("end-0", 9), ("end-1", 9)]
-    # Two were drawn beyond the bottom; the third second has one again.
-    assert [len(taken(schedule, second)) for second in (1, 2, 3, 4)] == [0, 0, 1, 1]
-
-
-def test_the_last_report_does_not_wait_for_the_job_s_own_interval() -> None:
-    schedule = Schedule(15, 10)
-    offered(schedule, "a", 1, 0)
-    taken(schedule, 0)
-    offered(schedule, "a", 2, 1)
-    offered(schedule, "a", 100, 2, Rank.LAST_STEP)
-    assert taken(schedule, 2) == [("a", 100)]
-    offered(schedule, "a", 101, 3, Rank.FINISHED)
-    assert taken(schedule, 3) == [("a", 101)]
-    # Whoever says its end again and again waits like others.
-    offered(schedule, "a", 102, 4, Rank.FINISHED)
-    assert taken(schedule, 4) == []
-    assert taken(schedule, 18) == [("a", 102)]
-
-
-def test_a_failed_write_is_tried_again_with_what_is_newest() -> None:
-    schedule = Schedule(15, 10)
-    offered(schedule, "a", 1, 0)
-    write = schedule.take(0)
-    assert write is not None
-    offered(schedule, "a", 2, 0.5)
-    schedule.retry(write, 0.5, None)
-    assert taken(schedule, 1.4) == []
-    again = schedule.take(1.5)
-    assert again is not None
-    assert (again.progress.step, again.tries) == (2, 1)
-    schedule.retry(again, 2, 30)
-    assert schedule.wake_at(2) == 32
-    waits = []
-    now, failing = 32.0, schedule.take(32)
-    for _ in range(6):
-        assert failing is not None
-        schedule.retry(failing, now, None)
-        waits.append(schedule.wake_at(now) - now)
-        now = schedule.wake_at(now)
-        failing = schedule.take(now)
-    assert waits == [4, 8, 16, 32, 60, 60]
-
-
-def test_a_failed_last_report_still_goes_ahead() -> None:
-    schedule = Schedule(15, 1)
-    offered(schedule, "a", 9, 0, Rank.FINISHED)
-    write = schedule.take(0)
-    assert write is not None
-    # Said again meanwhile, which by itself would wait.
-    offered(schedule, "a", 10, 0, Rank.FINISHED)
-    offered(schedule, "b", 1, 0)
-    schedule.retry(write, 0, None)
-    assert taken(schedule, 1) == [("a", 10)]
-    assert schedule.take_final_writes() == []
-
-
-def test_a_job_made_anew_under_its_name_owes_nothing_to_the_old_one() -> None:
-    schedule = Schedule(15, 10)
-    offered(schedule, "a", 100, 0, Rank.FINISHED)
-    old = schedule.take(0)
-    assert old is not None
-    offered(schedule, "a", 1, 1, uid="new")
-    schedule.retry(old, 1, None)
-    schedule.forget(old.key, old.uid)
-    assert taken(schedule, 1) == [("a", 1)]
-    assert schedule.last_report(Key("n", "a"), "u") is None
+def test_a_job_that_was_created_again_under_its_name_is_another_job() -> None:
+    schedule = Schedule(15)
+    offer(schedule, "a", finished(step=100), 0)
+    take(schedule, 0)
+    schedule.offer(Key("n", "a"), "another uid", said(1), None, NOW + 1)
+    schedule.retry("uid of a", NOW + 15)
+    assert take(schedule, 1) == [("a", 1)]
 
 
 def test_memory_is_bounded() -> None:
-    schedule = Schedule(15, 1000, most_known=3)
-    for number in range(5):
-        offered(schedule, f"job-{number}", 1, 0)
-    taken(schedule, 0)
-    assert [schedule.last_report(Key("n", f"job-{number}"), "u") is None for number in range(5)] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert len(schedule) == 0
+    schedule = Schedule(15, most_jobs=3)
+    for number in (0, 1, 2, 0, 3):
+        offer(schedule, f"job-{number}", said(1), number)
+    assert sorted(take(schedule, 100)) == [("job-0", 1), ("job-2", 1), ("job-3", 1)]
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 3), st.sampled_from("abc"), st.sampled_from(list(Rank)), st.sampled_from([True, False])),
-        max_size=60,
-    )
-)
-def test_whatever_happens_the_newest_of_each_job_is_written_in_the_end(
-    script: list[tuple[float, str, Rank, bool]],
-) -> None:
-    schedule = Schedule(5, 1)
-    now, newest = 0.0, {}
+@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=60))
+def test_the_newest_report_of_each_job_is_written_in_the_end(script: list[tuple[float, str, bool, bool]]) -> None:
+    schedule, now, newest = Schedule(5), 0.0, dict[str, int]()
     done: dict[str, int | None] = {}
-    ordinary: dict[str, float] = {}
-
-    def turn(fails: bool) -> None:
-        write: Write | None = schedule.take(now)
-        if write is None:
-            return
-        name = write.key.name
-        if fails:
-            schedule.retry(write, now, None)
-            return
-        if not write.rank:
-            assert now >= ordinary.get(name, -math.inf) + 5
-        ordinary[name] = now
-        done[name] = write.progress.step
-
-    for number, (pause, name, how, fails) in enumerate(script):
+    for step, (pause, name, last, fails) in enumerate(script):
         now += pause
-        offered(schedule, name, number, now, how)
-        newest[name] = number
-        turn(fails)
-    for _ in range(1000):
-        wake = schedule.wake_at(now)
-        if wake == math.inf:
-            break
-        now = max(now, wake)
-        turn(False)
+        offer(schedule, name, finished(step=step) if last else said(step, total=None), now)
+        newest[name] = step
+        if schedule.next()[0] <= NOW + now:
+            uid = schedule.next()[1]
+            key, progress = schedule.take(uid, NOW + now)
+            if fails:
+                schedule.retry(uid, NOW + now + 5)
+            else:
+                done[key.name] = progress.step
+    done |= dict(take(schedule, now + 10))
     assert done == newest
     assert len(schedule) == 0
 
 
 class Problem(Exception):
-    """As cluster.ApiProblem."""
+    """An error as cluster.ApiProblem."""
 
     def __init__(self, status: int, retry_after: float | None = None) -> None:
         super().__init__(f"answer {status}")
@@ -390,32 +278,25 @@ class Problem(Exception):
 
 
 class ApiServer:
-    """Answers with the given problems first."""
+    """Raises the given problems first, then keeps what is written."""
 
     def __init__(self, *problems: Exception) -> None:
         self.problems = list(problems)
         self.tries = 0
         self.written: list[tuple[Key, str, dict[str, Any]]] = []
-        self.heard = threading.Condition()
+        self.changed = threading.Condition()
 
     def __call__(self, key: Key, uid: str, progress: dict[str, Any]) -> None:
-        with self.heard:
+        with self.changed:
             self.tries += 1
-            self.heard.notify_all()
+            self.changed.notify_all()
             if self.problems:
                 raise self.problems.pop(0)
             self.written.append((key, uid, progress))
 
     def wait(self, *, written: int = 0, tries: int = 0) -> None:
-        with self.heard:
-            assert self.heard.wait_for(lambda: len(self.written) >= written and self.tries >= tries, 60)
-
-    def comes_back(self, writer: ProgressWriter) -> None:
-        """Waits until the failed write is due again, by the clock as it still is."""
-        until = time.monotonic() + 60
-        while not writer.waiting:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.written) >= written and self.tries >= tries, 60)
 
     @property
     def steps(self) -> list[int]:
@@ -423,9 +304,9 @@ class ApiServer:
 
 
 @contextmanager
-def writing(server: ApiServer, seconds: float = 15) -> Iterator[tuple[ProgressWriter, list[float]]]:
+def writing(server: ApiServer, per_second: float = 1000) -> Iterator[tuple[ProgressWriter, list[float]]]:
     clock = [NOW]
-    writer = ProgressWriter(server, lambda: clock[0], seconds, 100)
+    writer = ProgressWriter(server, lambda: clock[0], 15, per_second)
     writer.start()
     try:
         yield writer, clock
@@ -433,105 +314,57 @@ def writing(server: ApiServer, seconds: float = 15) -> Iterator[tuple[ProgressWr
         writer.stop(60)
 
 
-def test_the_thread_writes_and_flushes_the_last_ones_when_it_is_stopped() -> None:
-    server = ApiServer()
-    with writing(server) as (writer, _):
-        writer.offer(KEY, "uid", said(1), None)
-        server.wait(written=1)
-        writer.offer(KEY, "uid", said(2), None)
-        assert writer.waiting == 1
-        writer.offer(KEY, "uid", said(100), None)
-        server.wait(written=2)
-        writer.offer(KEY, "uid", said(100), None)
-    assert server.steps == [1, 100]
-    assert server.written[0][:2] == (KEY, "uid")
-    assert writer.written == 2
+def test_all_jobs_together_keep_the_rate() -> None:
+    server, began = ApiServer(), time.monotonic()
+    with writing(server, per_second=20) as (writer, _):
+        for number in range(10):
+            writer.offer(Key("n", f"{number}"), f"{number}", said(number), None)
+        server.wait(written=10)
+    assert [(key.name, uid, progress["step"]) for key, uid, progress in server.written] == [
+        (f"{number}", f"{number}", number) for number in range(10)
+    ]
+    assert time.monotonic() - began >= 9 / 20
 
 
-def test_what_failed_at_the_end_is_tried_once_more() -> None:
-    server = ApiServer(Problem(503, 60))
-    with writing(server) as (writer, _):
-        writer.offer(KEY, "uid", finished(step=7), None)
-        server.wait(tries=1)
-    assert server.steps == [7]
-
-
-def test_a_clock_that_moves_on_lets_the_next_report_through() -> None:
-    server = ApiServer()
+@pytest.mark.parametrize("problem", [*map(Problem, (0, 408, 409, 429, 500, 503)), ConnectionError("no answer")])
+def test_a_write_that_may_succeed_later_is_retried_with_the_newest_report(problem: Exception) -> None:
+    server = ApiServer(problem)
     with writing(server) as (writer, clock):
         writer.offer(KEY, "uid", said(1), None)
-        server.wait(written=1)
+        server.wait(tries=1)
+        until = time.monotonic() + 60
+        while not writer.waiting:
+            assert time.monotonic() < until
+            time.sleep(0.001)
         clock[0] += 15
-        writer.offer(KEY, "uid", said(2), None)
-        server.wait(written=2)
-    assert server.written[1][2]["updateTime"] == at(15)
-
-
-@pytest.mark.parametrize("status", [0, 408, 409, 429, 500, 503])
-def test_troubles_that_pass_are_tried_again(status: int) -> None:
-    server = ApiServer(Problem(status))
-    with writing(server) as (writer, clock):
-        writer.offer(KEY, "uid", said(1), None)
-        server.wait(tries=1)
-        server.comes_back(writer)
-        clock[0] += 60
+        # Wakes the thread, which does not see this clock move.
         writer.offer(KEY, "uid", said(2), None)
         server.wait(written=1)
     assert server.steps == [2]
 
 
-def test_no_answer_at_all_is_tried_again() -> None:
-    server = ApiServer(ConnectionError("refused"))
-    with writing(server) as (writer, clock):
-        writer.offer(KEY, "uid", said(1), None)
-        server.wait(tries=1)
-        server.comes_back(writer)
-        clock[0] += 60
-        writer.offer(KEY, "uid", said(2), None)
-        server.wait(written=1)
-
-
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
-def test_what_can_never_be_written_is_given_up(status: int) -> None:
+def test_a_rejected_write_is_dropped(status: int) -> None:
     server = ApiServer(Problem(status))
     with writing(server) as (writer, _):
         writer.offer(KEY, "uid", finished(1), None)
         server.wait(tries=1)
-    assert server.written == []
-    assert server.tries == 1
-    assert writer.waiting == 0
+    assert (server.written, server.tries, writer.waiting) == ([], 1, 0)
 
 
-def test_a_conflict_that_lasts_means_that_the_job_is_gone() -> None:
-    server = ApiServer(*(Problem(409) for _ in range(6)))
-    with writing(server) as (writer, clock):
-        writer.offer(KEY, "uid", said(1), None)
-        for tries in range(1, 7):
-            server.wait(tries=tries)
-            if tries < 6:
-                server.comes_back(writer)
-                clock[0] += 60
-                # Wakes the thread, which does not see this clock move.
-                writer.offer(KEY, "uid", said(1), None)
-        assert writer.waiting == 0
-    assert server.written == []
+def test_a_report_is_added_to_the_newer_of_the_observed_progress_and_the_last_one_from_here() -> None:
+    schedule, times = Schedule(5), []
+    for now, report, previous in (
+        (0, said(5), None),
+        # The cache still has the one before.
+        (60, said(5), Progress(attempt=1, step=4, step_time=at(0), update_time=at(0))),
+        # Another replica has received a later report.
+        (120, said(7), Progress(attempt=1, step=7, step_time=at(70), update_time=at(70))),
+    ):
+        offer(schedule, "a", report, now, previous)
+        times.append(schedule.take(schedule.next()[1], NOW + now)[1].step_time)
+    assert times == [at(0), at(0), at(70)]
 
 
-def test_the_newest_of_the_cache_and_of_what_was_heard_here_is_built_upon() -> None:
-    server = ApiServer()
-    with writing(server, 5) as (writer, clock):
-        writer.offer(KEY, "uid", said(5), None)
-        server.wait(written=1)
-        clock[0] += 60
-        # The cache still shows what was before.
-        writer.offer(KEY, "uid", said(5), Progress(attempt=1, step=4, step_time=at(0), update_time=at(0)))
-        server.wait(written=2)
-        clock[0] += 60
-        # Another replica has heard more.
-        writer.offer(KEY, "uid", said(7), Progress(attempt=1, step=7, step_time=at(70), update_time=at(70)))
-        server.wait(written=3)
-    assert [progress["stepTime"] for _, _, progress in server.written] == [at(0), at(0), at(70)]
-
-
-def test_stopping_what_never_started_is_no_error() -> None:
+def test_stopping_a_writer_that_has_not_started_is_no_error() -> None:
     ProgressWriter(ApiServer(), lambda: NOW, 15, 10).stop()

@@ -1,19 +1,17 @@
 """Progress reports of worker 0 to the operator, from a background thread: training never blocks on them.
 
-The newest Progress is POSTed at most once in `INTERVAL_SECONDS`. If the operator cannot be reached, it is lost, and a
-newer one follows. Only Finished is retried, and training's end waits for it a few seconds.
+The newest Progress is POSTed at most once in `EVERY` seconds. If the operator cannot be reached, it is lost and a newer
+one follows. Only Finished is retried, and training's end waits for it a few seconds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -25,8 +23,8 @@ from mptraining_api.events import Event, Finished, Progress
 if TYPE_CHECKING:
     from mptraining_trainer.reporting.telemetry import Notify
 
-# Seconds between two reports, the operator's limit; the report of the last step may come at any time.
-INTERVAL_SECONDS = 5.0
+# Seconds between two reports, as between two writes of the status; the report of the last step may come at any time.
+EVERY = 15.0
 # Seconds to connect, and between two bytes of the response.
 _TIMEOUT = (3.0, 5.0)
 # A preempted machine has a grace period of 15 s in all.
@@ -36,18 +34,17 @@ _LAST_SECONDS = 7.0
 _LONGEST_WAIT = 60.0
 _LONGEST_TEXT = 300
 
-# Final refusals. A new token may fix those of the first set, nothing those of the second.
-_REFUSED = frozenset({401, 403, 409})
-_UNWANTED = frozenset({400, 413})
+# Refusals that neither time nor a new token can fix.
+_FINAL = frozenset({400, 409, 413})
 
 TOPIC = "ProgressNotReported"
 
 
 class Reporter:
-    """`on_event` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
+    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
     The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
-    the CA of the operator's certificate. `interval` is in seconds.
+    the operator's certificate. `interval` is in seconds.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class Reporter:
         certificate: str,
         notice: Notify,
         *,
-        interval: float = INTERVAL_SECONDS,
+        interval: float = EVERY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
@@ -65,20 +62,15 @@ class Reporter:
         self._notice = notice
         self._interval = interval
         self._clock = clock
-        self._authority = _written_to_file(certificate)
-        self._session = requests.Session()
-        # Proxies, certificates and passwords in the environment are meant for the program's own requests.
-        self._session.trust_env = False
+        self._trusted = _written_to_file(certificate)
         self._changed = threading.Condition()
         self._progress: Progress | None = None
         self._finished: Finished | None = None
         self._closing = False
-        self._connected = False
         self._next = -math.inf
         self._failures = 0
+        self._refused = False
         self._noticed: set[str] = set()
-        # The refused token; "" after a refusal that no token can fix.
-        self._refused_token: str | None = None
         self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
         self._thread.start()
 
@@ -113,9 +105,7 @@ class Reporter:
             self._changed.notify_all()
         self._thread.join(seconds)
         if not self._thread.is_alive():
-            self._session.close()
-            with contextlib.suppress(OSError):
-                self._authority.unlink()
+            self._trusted.unlink(missing_ok=True)
 
     def _run(self) -> None:
         while (report := self._next_report()) is not None:
@@ -146,60 +136,47 @@ class Reporter:
 
     def _try(self, event: Event, timeout: tuple[float, float]) -> bool:
         """Send the event and set the time of the next one; return False if a retry may succeed."""
+        if self._refused:
+            return True
         self._next = self._clock() + self._interval
         try:
-            token = self._token_file.read_text(encoding="ascii").strip()
-            if not token:
-                raise ValueError(f"{self._token_file} is empty")
-            if self._refused_token in ("", token):
-                return True
-            response = self._post(event, token, timeout)
+            response = self._post(event, timeout)
         except Exception as error:  # noqa: BLE001 - a failed report must not affect training
             self._back_off(None)
             self._warn("trouble", f"progress cannot be reported to the operator ({_short(error)}); tried again later")
             return False
-        return self._handle_response(response, token)
+        return self._handle_response(response)
 
-    def _post(self, event: Event, token: str, timeout: tuple[float, float]) -> requests.Response:
-        post = partial(
-            self._session.post,
-            self._url,
-            data=event.to_json().encode(),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            timeout=timeout,
-            verify=str(self._authority),
-            # A redirect would send the token to another server.
-            allow_redirects=False,
-        )
-        known, self._connected = self._connected, False
-        try:
-            response = post()
-        except requests.ConnectionError:
-            # The operator's replica of an old connection may have stopped, and another one has replaced it.
-            if not known:
-                raise
-            response = post()
-        self._connected = True
-        return response
+    def _post(self, event: Event, timeout: tuple[float, float]) -> requests.Response:
+        token = self._token_file.read_text(encoding="ascii").strip()
+        if not token:
+            raise ValueError(f"{self._token_file} is empty")
+        with requests.Session() as session:
+            # Proxies, certificates and passwords in the environment are meant for the program's own requests.
+            session.trust_env = False
+            return session.post(
+                self._url,
+                data=event.to_json().encode(),
+                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+                timeout=timeout,
+                verify=str(self._trusted),
+                # A redirect would send the token to another server.
+                allow_redirects=False,
+            )
 
-    def _handle_response(self, response: requests.Response, token: str) -> bool:
+    def _handle_response(self, response: requests.Response) -> bool:
         status, wait = response.status_code, _seconds(response.headers.get("Retry-After"))
         if 200 <= status < 300:
             self._failures = 0
             return True
         cause = f"{status}: {_short(_error(response))}"
-        final = wait is None
-        if status in _UNWANTED and final:
-            self._refused_token = ""
+        if status in _FINAL and wait is None:
+            self._refused = True
             self._warn("refused", f"the operator takes no reports of progress ({cause}); no more are sent")
-        elif status in _REFUSED and final:
-            self._refused_token = token
-            self._warn("refused", f"the operator refuses reports of progress ({cause}); none is sent with this token")
-        else:
-            self._back_off(wait)
-            self._warn("trouble", f"progress cannot be reported to the operator ({cause}); tried again later")
-            return False
-        return True
+            return True
+        self._back_off(wait)
+        self._warn("trouble", f"progress cannot be reported to the operator ({cause}); tried again later")
+        return False
 
     def _back_off(self, wait: float | None) -> None:
         """Set the time of the next try by exponential backoff, at least the operator's Retry-After."""
@@ -222,7 +199,7 @@ def _is_last(event: Progress) -> bool:
 
 def _written_to_file(certificate: str) -> Path:
     """Write the certificate to a temporary file, because `requests` takes only a file name; return its path."""
-    handle, name = tempfile.mkstemp(prefix="mptraining-authority-", suffix=".pem")
+    handle, name = tempfile.mkstemp(prefix="mptraining-certificate-", suffix=".pem")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(certificate)
     return Path(name)
