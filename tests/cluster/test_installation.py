@@ -118,14 +118,14 @@ def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) 
     settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
     reached: list[str] = []
 
-    def reach(host: str, authority: str) -> int:
-        reached.append(host)
-        assert authority.startswith("-----BEGIN CERTIFICATE-----")
+    def reach(host: str, port: int, certificate: str) -> int:
+        reached.append(f"{host}:{port}")
+        assert certificate.startswith("-----BEGIN CERTIFICATE-----")
         return 401
 
     found = list(run_checks(settings, SYSTEM, cluster, probe=reach, wait=narrow_wait(narrow)))
     assert [each.passed for each in found] == [True, True, True], [str(each) for each in found]
-    assert reached == [f"narrow.{SYSTEM}.svc"]
+    assert reached == [f"narrow.{SYSTEM}.svc:8443"]
     elsewhere = OperatorSettings.parse(
         {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
     )
