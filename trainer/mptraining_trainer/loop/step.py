@@ -8,7 +8,7 @@ whole batch. Everything runs in replica context unless stated otherwise.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -226,7 +226,7 @@ class ReplicaStep:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-class _LossesByReplica:
+class _LossesByReplica(threading.local):
     """The list that a Keras 3 layer keeps its `add_loss` tensors in, one for each replica.
 
     Replicas are threads that alternate at every all-reduce. A mask makes the compiled loss sum over the replicas before
@@ -234,28 +234,17 @@ class _LossesByReplica:
     """
 
     def __init__(self) -> None:
-        self._of_thread = threading.local()
-
-    def _list(self) -> list[Any]:
-        if not hasattr(self._of_thread, "losses"):
-            self._of_thread.losses = []
-        losses: list[Any] = self._of_thread.losses
-        return losses
+        # Called once in each thread.
+        self._losses: list[Any] = []
 
     def extend(self, losses: Iterable[Any]) -> None:
-        self._list().extend(losses)
+        self._losses.extend(losses)
 
     def clear(self) -> None:
-        self._list().clear()
+        self._losses.clear()
 
     def __getitem__(self, index: slice) -> list[Any]:
-        return self._list()[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._list())
-
-    def __len__(self) -> int:
-        return len(self._list())
+        return self._losses[index]
 
 
 def _keep_losses_by_replica(model: Any) -> None:
