@@ -81,8 +81,9 @@ def download(uri: str, destination: Path) -> None:
 
     store, key = _read_store(uri)
     with translate_errors(uri), destination.open("wb") as file:
-        for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
-            gcs_clients.endpoint().has_responded = True
+        result = obstore.get(store, key)
+        gcs_clients.endpoint().has_responded = True
+        for chunk in result.stream(min_chunk_size=_CHUNK):
             file.write(chunk)
 
 
