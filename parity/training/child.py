@@ -12,9 +12,10 @@ import os
 import pickle
 import resource
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # Above this many bytes a process has to end: TensorFlow keeps graphs of programs that are gone.
 LARGEST = 3 << 30
@@ -30,14 +31,17 @@ def quiet(generation: str) -> None:
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 
-def main(generation: str, folder: str) -> None:
+def open_answers(generation: str) -> TextIO:
+    """Return the standard output for answers; what else is printed there, and warnings, are dropped."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     quiet(generation)
-    import warnings
-
     warnings.simplefilter("ignore")
+    return answers
+
+
+def main(generation: str, folder: str) -> None:
+    answers = open_answers(generation)
     from parity.comparison.trial import attempt
     from parity.programs.program import Program
     from parity.training import trainer_run

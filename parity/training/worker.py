@@ -6,23 +6,16 @@ Reads and answers as `child` does; worker 0 compares with the reference that a c
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from parity.training.child import quiet, reference_of
+from parity.training.child import open_answers, reference_of
 
 
 def main(generation: str, folder: str, index: str, *hosts: str) -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    quiet(generation)
-    import warnings
-
-    warnings.simplefilter("ignore")
+    answers = open_answers(generation)
     import mptraining_trainer.train as trainer_train
     from mptraining_api.launch import WorkerIdentity
     from parity.comparison.bounds import WORKERS
