@@ -32,7 +32,7 @@ def kind() -> str:
 
 # A new node's kube-proxy has its rules after a few seconds.
 _PROXY_SECONDS = 20.0
-# Every hour kube-proxy writes all of its rules anew over those that are there. With the nft of Debian 12 all Services
+# Every hour kube-proxy writes all of its rules again over those that are there. With the nft of Debian 12 all Services
 # are lost by it (seen with Kubernetes 1.34.4 and nft 1.0.6), unless the rules are taken away before.
 _PROXY = ("-n", "kube-system", "-l", "k8s-app=kube-proxy")
 _RENEWED_AFTER = timedelta(minutes=10)

@@ -84,14 +84,14 @@ def _leader(
 
 
 def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, probe: Probe) -> CheckResult:
-    from mptraining_operator.progress.certificate import Broken, dns_names, read
+    from mptraining_operator.progress.certificate import InvalidCertificate, dns_names, read_certificate
 
     host, port = dns_names(settings.progress.service, namespace)[0], settings.progress.port
     url = f"https://{host}:{port}"
     try:
         secret = cluster.get(SECRETS, namespace, f"{settings.progress.service}-progress")
-        status = probe(host, port, read(secret).cert_pem.decode())
-    except (ApiProblem, Broken) as problem:
+        status = probe(host, port, read_certificate(secret).cert_pem.decode())
+    except (ApiProblem, InvalidCertificate) as problem:
         return CheckResult(False, f"the certificate of {url}: {problem}")
     except OSError as error:
         return CheckResult(False, f"{url}: {error}. Look at Service, NetworkPolicy and replicas.")

@@ -14,11 +14,11 @@ from mptraining_api.kubernetes_api import LEASES, SECRETS, ApiProblem, Raw, Reso
 from mptraining_operator.__main__ import app
 from mptraining_operator.helm_test import probe_endpoint, run_checks
 from mptraining_operator.progress.auth import TokenReviewer
-from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.settings import OperatorSettings
 
-CERTIFICATE = issue(("localhost",), time.time())
+CERTIFICATE = issue_certificate(("localhost",), time.time())
 
 
 class ApiServer:
@@ -87,7 +87,7 @@ def test_the_endpoint_is_asked_over_tls_that_trusts_its_certificate_alone() -> N
     try:
         assert probe_endpoint("localhost", server.port, CERTIFICATE.cert_pem.decode()) == 401
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            probe_endpoint("localhost", server.port, issue(("localhost",), time.time()).cert_pem.decode())
+            probe_endpoint("localhost", server.port, issue_certificate(("localhost",), time.time()).cert_pem.decode())
     finally:
         server.stop()
 

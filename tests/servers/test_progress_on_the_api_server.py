@@ -20,7 +20,7 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, report_path
-from mptraining_operator.progress.certificate import Certificate, dns_names, ensure, issue
+from mptraining_operator.progress.certificate import Certificate, dns_names, ensure_certificate, issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names
@@ -57,8 +57,8 @@ class World:
         self.attempt = 1
 
     def ensure(self) -> Certificate:
-        made = issue(dns_names("localhost", self.namespace), time.time())
-        return ensure(self.cluster, self.namespace, SECRET, lambda: made)
+        made = issue_certificate(dns_names("localhost", self.namespace), time.time())
+        return ensure_certificate(self.cluster, self.namespace, SECRET, lambda: made)
 
     def make_job(self) -> str:
         body = {

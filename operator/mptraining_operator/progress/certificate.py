@@ -39,7 +39,7 @@ class Certificate:
     key_pem: bytes = field(repr=False)
 
 
-class Broken(RuntimeError):
+class InvalidCertificate(RuntimeError):
     """The Secret has no certificate that can be served; the message has the reason and the next step."""
 
 
@@ -48,7 +48,7 @@ def dns_names(service: str, namespace: str) -> tuple[str, ...]:
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", service
 
 
-def issue(names: tuple[str, ...], now: float) -> Certificate:
+def issue_certificate(names: tuple[str, ...], now: float) -> Certificate:
     """Issue a certificate for ten years from `now`, in seconds since 1970."""
     at, key = datetime.fromtimestamp(now, UTC), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[-1][:64])])
@@ -73,11 +73,14 @@ def issue(names: tuple[str, ...], now: float) -> Certificate:
     )
 
 
-def ensure(cluster: Cluster, namespace: str, name: str, issued: Callable[[], Certificate]) -> Certificate:
-    """Return the certificate in the Secret `name`; create the Secret if there is none. Raises ApiProblem, Broken."""
+def ensure_certificate(cluster: Cluster, namespace: str, name: str, issued: Callable[[], Certificate]) -> Certificate:
+    """Return the certificate in the Secret `name`; create the Secret if there is none.
+
+    Raises ApiProblem, InvalidCertificate.
+    """
     get = partial(cluster.get, SECRETS, namespace, name)
     try:
-        return read(get())
+        return read_certificate(get())
     except ApiProblem as problem:
         if problem.status != 404:
             raise
@@ -97,11 +100,11 @@ def ensure(cluster: Cluster, namespace: str, name: str, issued: Callable[[], Cer
         # Another replica was faster.
         if problem.status != 409:
             raise
-    return read(get())
+    return read_certificate(get())
 
 
-def read(secret: Mapping[str, Any]) -> Certificate:
-    """Return the certificate in a Secret from the API server. Raises Broken."""
+def read_certificate(secret: Mapping[str, Any]) -> Certificate:
+    """Return the certificate in a Secret from the API server. Raises InvalidCertificate."""
     data = secret.get("data") or {}
     try:
         found = Certificate(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
@@ -111,7 +114,7 @@ def read(secret: Mapping[str, Any]) -> Certificate:
         certificate.verify_directly_issued_by(certificate)
     except (KeyError, ValueError, OSError, InvalidSignature) as error:
         name = "/".join(str(secret.get("metadata", {}).get(each)) for each in ("namespace", "name"))
-        raise Broken(
+        raise InvalidCertificate(
             f"the Secret {name} has no self-signed certificate with its key ({error}): "
             "delete it, and the operator creates another one"
         ) from None

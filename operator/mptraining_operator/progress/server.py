@@ -30,7 +30,13 @@ from mptraining_operator.progress.auth import (
     check_report,
     report_path,
 )
-from mptraining_operator.progress.certificate import Certificate, dns_names, ensure, issue, server_context
+from mptraining_operator.progress.certificate import (
+    Certificate,
+    dns_names,
+    ensure_certificate,
+    issue_certificate,
+    server_context,
+)
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.settings import Identity, OperatorSettings
@@ -195,7 +201,7 @@ def _listen(host: str | None, port: int) -> socket.socket:
 class ProgressEndpoint:
     """The progress server with its token reviews, its certificate in a Secret, and the status writer.
 
-    Raises ApiProblem, OSError if the port is not available, certificate.Broken.
+    Raises ApiProblem, OSError if the port is not available, certificate.InvalidCertificate.
     """
 
     def __init__(
@@ -211,7 +217,9 @@ class ProgressEndpoint:
         self._listed = listed
         chosen, namespace = settings.progress, identity.namespace
         names = dns_names(chosen.service, namespace)
-        certificate = ensure(cluster, namespace, f"{chosen.service}-progress", lambda: issue(names, clock()))
+        certificate = ensure_certificate(
+            cluster, namespace, f"{chosen.service}-progress", lambda: issue_certificate(names, clock())
+        )
         self.certificate = certificate.cert_pem.decode()
         self._writer = ProgressWriter(
             lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),

@@ -16,12 +16,12 @@ from cryptography import x509
 from mptraining_api.kubernetes_api import SECRETS, ApiProblem, Raw, Resource
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.progress.certificate import (
-    Broken,
     Certificate,
+    InvalidCertificate,
     dns_names,
-    ensure,
-    issue,
-    read,
+    ensure_certificate,
+    issue_certificate,
+    read_certificate,
     server_context,
 )
 
@@ -54,11 +54,11 @@ class ApiServer(Cluster):
         return self.secret
 
     def ensure(self) -> Certificate:
-        return ensure(self, "ops", "progress", lambda: issue(NAMES, NOW))
+        return ensure_certificate(self, "ops", "progress", lambda: issue_certificate(NAMES, NOW))
 
 
 def test_the_certificate_is_valid_for_the_service_and_for_ten_years() -> None:
-    made = issue(NAMES, 1_800_000_000.0)
+    made = issue_certificate(NAMES, 1_800_000_000.0)
     served = x509.load_pem_x509_certificate(made.cert_pem)
     names = served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [
@@ -93,7 +93,7 @@ def test_other_errors_are_raised(status: int) -> None:
         ApiServer(status).ensure()
 
 
-OTHER = base64.b64encode(issue(NAMES, NOW).cert_pem).decode()
+OTHER = base64.b64encode(issue_certificate(NAMES, NOW).cert_pem).decode()
 
 
 @pytest.mark.parametrize("data", [{}, {"tls.crt": "?"}, {"tls.crt": "AAAA"}, {"tls.crt": OTHER}, {"tls.key": OTHER}])
@@ -103,14 +103,15 @@ def test_a_secret_without_a_certificate_and_its_key_is_an_error_with_the_next_st
     assert made.secret is not None
     made.secret["data"] = {**made.secret["data"], **data} if data else {}
     with pytest.raises(
-        Broken, match=r"the Secret ops/progress has no self-signed certificate with its key \(.*\): delete it"
+        InvalidCertificate,
+        match=r"the Secret ops/progress has no self-signed certificate with its key \(.*\): delete it",
     ):
-        read(made.secret)
+        read_certificate(made.secret)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_client_that_trusts_the_certificate_accepts_each_name_and_no_other_certificate(strict: bool) -> None:
-    first, second = issue(NAMES, NOW), issue(NAMES, NOW)
+    first, second = issue_certificate(NAMES, NOW), issue_certificate(NAMES, NOW)
     for name in NAMES:
         assert handshake(first, first, name, strict)
     with pytest.raises(ssl.SSLCertVerificationError):

@@ -27,7 +27,7 @@ from mptraining_api.status import Progress
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress import server as progress_server
 from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, Refused, TokenReviewer, report_path
-from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
@@ -37,7 +37,7 @@ from mptraining_trainer.reporting.progress_reporter import Reporter
 
 KEY = Key("team-a", "flowers")
 JOB = JobForProgress("uid-1", 2, {"pod-0": 0, "pod-1": 1}, Progress(attempt=1, step=3))
-CERTIFICATE = issue(("localhost",), time.time())
+CERTIFICATE = issue_certificate(("localhost",), time.time())
 
 
 class ApiServer:
@@ -354,10 +354,10 @@ def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 HELD = """
 import socket, ssl, time
 from mptraining_operator.progress.auth import TokenReviewer
-from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 
-certificate = issue(("localhost",), time.time())
+certificate = issue_certificate(("localhost",), time.time())
 server = ProgressServer(0, None, TokenReviewer(None, None, 60), None, certificate, host="127.0.0.1")
 server.start()
 trusted = ssl.create_default_context(cadata=certificate.cert_pem.decode())

@@ -34,17 +34,17 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
-    anew: list[bool] = []
-    handle = kopf_streams._handler(Intake(cache, queue), JOBS, lambda: anew.append(True))
+    restarts: list[bool] = []
+    handle = kopf_streams._handler(Intake(cache, queue), JOBS, lambda: restarts.append(True))
 
     def arrives(type: str | None, raw: dict[str, Any]) -> None:
         asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
 
     arrives(None, raw_job())
-    assert (len(anew), queue.take(0)) == (1, Key("team", "flowers"))
+    assert (len(restarts), queue.take(0)) == (1, Key("team", "flowers"))
     queue.done(Key("team", "flowers"))
     arrives("MODIFIED", raw_job(version=11, generation=2))
-    assert (len(anew), queue.take(0)) == (1, Key("team", "flowers"))
+    assert (len(restarts), queue.take(0)) == (1, Key("team", "flowers"))
     queue.done(Key("team", "flowers"))
     arrives("DELETED", raw_job(version=12))
     assert cache.job_keys() == ()

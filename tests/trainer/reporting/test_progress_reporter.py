@@ -19,7 +19,7 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.progress.certificate import issue
+from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_trainer import run
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.reporting import progress_reporter
@@ -27,7 +27,7 @@ from mptraining_trainer.reporting.progress_reporter import TOPIC, Reporter
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
-CERTIFICATE = issue(("localhost",), time.time())
+CERTIFICATE = issue_certificate(("localhost",), time.time())
 SEAT = WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="pod")
 
 
@@ -340,7 +340,7 @@ def test_who_hangs_up_at_once_is_out_of_reach(operator: Operator, start: Start, 
 
 
 def test_a_stranger_is_told_nothing(operator: Operator, start: Start, notices: Notices) -> None:
-    stranger = issue(("localhost",), time.time()).cert_pem.decode()
+    stranger = issue_certificate(("localhost",), time.time()).cert_pem.decode()
     start(certificate=stranger).on_event(said(1))
     assert "CERTIFICATE_VERIFY_FAILED" in notices.wait()
     assert operator.tokens == []
