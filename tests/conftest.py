@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,15 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def default_policy() -> Iterator[None]:
+    """Keras' precision policy is global: the next test in this process starts with the default."""
+    yield
+    for package in ("keras", "tf_keras"):
+        if loaded := sys.modules.get(package):
+            loaded.mixed_precision.set_global_policy("float32")
 
 
 _bucket_numbers = itertools.count()

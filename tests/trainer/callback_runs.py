@@ -20,7 +20,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_records.storage import storage
 from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
 
 
@@ -119,7 +118,6 @@ def train(
     yield attempt
     for package in ("keras", "tf_keras"):
         sys.modules.pop(f"{package}_program", None)
-        load("Legacy" if package == "tf_keras" else "Keras3").set_policy("float32")
 
 
 def same(first: Run, second: Run) -> bool:

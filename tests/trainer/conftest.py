@@ -38,22 +38,18 @@ tf.distribute.MirroredStrategy.__init__ = _numbered
 
 
 @pytest.fixture(params=["Keras3", "Legacy"])
-def keras(request: pytest.FixtureRequest) -> Iterator[Keras]:
-    """Each test runs under both generations; the policy is the default one before and after."""
+def keras(request: pytest.FixtureRequest) -> Keras:
+    """Each test runs under both generations."""
     found = load(request.param)
-    found.set_policy("float32")
     found.set_seed(1)
-    yield found
-    found.set_policy("float32")
+    return found
 
 
 @pytest.fixture
-def keras3() -> Iterator[Keras]:
+def keras3() -> Keras:
     found = load("Keras3")
-    found.set_policy("float32")
     found.set_seed(1)
-    yield found
-    found.set_policy("float32")
+    return found
 
 
 @pytest.fixture(autouse=True)

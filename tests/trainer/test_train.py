@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.evaluation import Evaluation
 from mptraining_trainer.run import run
 
@@ -93,7 +92,7 @@ RunJob = Callable[..., Run]
 
 
 @pytest.fixture
-def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
+def train(data: Path, tmp_path: Path) -> RunJob:
     """Runs one attempt after the other in one folder; sections of `training` may be given by name."""
     attempts = {}
     validated = {"validation": [f"{data}/validation-*.tfrecord"]}
@@ -125,8 +124,7 @@ def train(data: Path, tmp_path: Path) -> Iterator[RunJob]:
         outcome = run(job, identity, str(tmp_path / folder), preemption, environment)
         return Run(outcome, tmp_path / folder, number)
 
-    yield attempt
-    load("Keras3").set_policy("float32")
+    return attempt
 
 
 def same(first: Run, second: Run, tolerance: float = 0.0) -> bool:

@@ -20,7 +20,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
 
 pytestmark = pytest.mark.training
@@ -43,7 +42,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def as_before() -> Iterator[None]:
     yield
     config.disable_op_determinism()
-    load("Keras3").set_policy("float32")
 
 
 def trained(data: Path, folder: Path, *, cache: str, deterministic: str) -> list[np.ndarray]:

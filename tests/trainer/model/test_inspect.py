@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer.data.schema import ExampleSpec
-from mptraining_trainer.keras_backend import load
 from mptraining_trainer.model.inspect import example_of, inspect
 
 pytestmark = pytest.mark.training
@@ -59,13 +57,6 @@ def words():
     layers = [L.Embedding(50, 8, name="embedded"), L.LSTM(4, name="memory"), L.Dense(3, dtype="float32", name="head")]
     return dict(model=keras.Sequential([keras.Input((4,)), *layers]), preprocess=shortened)
 """
-
-
-@pytest.fixture(autouse=True)
-def policies() -> Iterator[None]:
-    yield
-    for generation in ("Keras3", "Legacy"):
-        load(generation).set_policy("float32")  # type: ignore[arg-type]
 
 
 @pytest.fixture

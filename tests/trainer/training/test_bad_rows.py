@@ -76,7 +76,7 @@ Start = Callable[..., Done]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     for package in ("keras", "tf_keras"):
         (tmp_path / f"excluding_{package}.py").write_text(PROGRAM.format(package=package))
     monkeypatch.syspath_prepend(tmp_path)
@@ -124,8 +124,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         outcome = run(job, identity, str(folder), Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "0"})
         return Done(folder, number, outcome)
 
-    yield begin
-    load("Keras3").set_policy("float32")
+    return begin
 
 
 def plain(

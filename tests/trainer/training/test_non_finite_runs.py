@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer import train
 from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.keras_backend import load
 from mptraining_trainer.run import run
 from mptraining_trainer.training import policy_trials
 
@@ -100,7 +99,7 @@ Start = Callable[..., Attempt]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Runs a job over 300 examples in index order, those named in `poisoned` replaced by their value."""
     (tmp_path / "poisoned_model.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
@@ -153,8 +152,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         outcome = run(job, identity, str(folder), Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "0"})
         return Attempt(folder, number, outcome)
 
-    yield begin
-    load("Keras3").set_policy("float32")
+    return begin
 
 
 def same(first: Attempt, second: Attempt, *, within: float = 0.0) -> bool:
