@@ -117,21 +117,21 @@ format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: test-unit
-test-unit: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind and not soak" -n auto --maxprocesses 4
+test-unit: $(INSTALLED) servers ## the tests that train nothing
+	@$(BIN)/python -m pytest -q -m "not training and not integration and not cluster and not kind and not soak" -n auto --maxprocesses 4
 
 # What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
 SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
 
 .PHONY: test-cluster
-test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server
-	@# One process: it shares one control plane, and two cores carry no second one.
-	@$(BIN)/python -m pytest -q -m "cluster and not soak" $(SECOND_TRY) --durations=10
+test-cluster: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests against a Kubernetes API server and other servers
+	@# Two at once, each with a control plane of its own: the tests mostly wait.
+	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q -m "kind and not soak" $(SECOND_TRY) --durations=5
+	@$(BIN)/python -m pytest -q tests/kind -m "not soak" $(SECOND_TRY) --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers

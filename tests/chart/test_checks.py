@@ -20,6 +20,8 @@ from kind.schemas import FOLDER, VERSIONS
 from tests.testbed.binaries import binary
 from tests.testbed.kubernetes.chart import CHART, KUBERNETES, render
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 EVERYTHING: dict[str, Any] = {
     "namespace": {"create": True},

@@ -13,6 +13,8 @@ import yaml
 from mptraining_operator.settings import OperatorSettings
 from tests.testbed.kubernetes.chart import Refused, documents, render
 
+pytestmark = pytest.mark.integration
+
 CRD = "mptrainingjobs.mptraining.dev"
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.left_out import leave_out
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "sbom-tools" / "bin" / "python"
 IMAGES = {"operator": ["operator"], **{f"trainer-{kind}": ["trainer", f"tensorflow-{kind}"] for kind in ("cpu", "gpu")}}

@@ -12,7 +12,7 @@ from tests.soak.chaos.kind_cluster import KindCluster
 from tests.soak.chaos.run import run
 from tests.soak.chaos.schedule import Kind
 
-SEED, KILLS = 20261121, 8
+SEED, KILLS = 20261121, 4
 
 
 def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:

@@ -11,12 +11,15 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
 from mptraining_operator.__main__ import app
 from mptraining_operator.settings import OperatorSettings
 from tests.testbed.processes import free_ports
+
+pytestmark = pytest.mark.integration
 
 
 def test_help_loads_none_of_the_heavy_parts() -> None:

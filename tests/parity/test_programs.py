@@ -39,7 +39,7 @@ def test_the_same_seed_draws_the_same_programs() -> None:
 
 
 def test_a_difference_shrinks_to_the_choices_that_it_needs() -> None:
-    large = next(program for program in drawn(60, 5) if program.ema != "none" and program.metrics)
+    large = next(program for program in drawn(12, 6) if program.ema != "none" and program.metrics)
     asked = []
 
     def differs(program: Program) -> bool:

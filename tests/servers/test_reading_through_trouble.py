@@ -24,6 +24,8 @@ from tests.testbed.gcs.faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape
 from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import StorageProxy
 
+pytestmark = pytest.mark.integration
+
 UNSHAPED = Shape(latency=0, stream_rate=0)
 SHARDS, EACH = 4, 300
 # What a connection that ends may keep to itself of what arrived: less than one chunk of the client's.

@@ -34,6 +34,8 @@ from tests.testbed.gcs.faults import (
 from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import StorageProxy
 
+pytestmark = pytest.mark.integration
+
 UNSHAPED = Shape(latency=0, stream_rate=0)
 CONTENT = bytes(range(256)) * 4096
 SIZE = len(CONTENT)

@@ -15,6 +15,8 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.tfrecord import framing
 
+pytestmark = pytest.mark.integration
+
 Environment = Callable[..., dict[str, str]]
 
 

@@ -1,4 +1,4 @@
-"""What a pod says of its own end, before others read it; how ends are judged stands in tests/golden/plans."""
+"""What a pod says of its own end, before others read it; how ends are judged is in tests/golden/plans."""
 
 from __future__ import annotations
 

@@ -24,6 +24,8 @@ from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.google.emulator import Google, external_account, service_account_key
 from tests.testbed.google.identity import ANNOTATION, KubernetesAccount, Provider, Realm
 
+pytestmark = pytest.mark.integration
+
 PROJECT = "our-project"
 TRAINER = f"trainer@{PROJECT}.iam.gserviceaccount.com"
 READER = f"reader@{PROJECT}.iam.gserviceaccount.com"

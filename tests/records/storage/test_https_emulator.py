@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import storage
 
+pytestmark = pytest.mark.integration
+
 # Certificates are read when a process first asks; so each client has a separate process.
 ASK = """
 from mptraining_records.storage import storage

@@ -40,7 +40,7 @@ class Counted:
 
 
 class Place(Protocol):
-    """Where chaos happens: `chaos_servers.Servers` or `chaos_kind.KindCluster`."""
+    """Where chaos happens: `control_plane.Servers` or `kind_cluster.KindCluster`."""
 
     @property
     def counted(self) -> Counted:

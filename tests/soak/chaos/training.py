@@ -42,7 +42,7 @@ for name in sys.argv[1:]:
 
 
 class Cluster(Protocol):
-    """What is needed of `chaos_kind.KindCluster`."""
+    """What is needed of `kind_cluster.KindCluster`."""
 
     rest: Rest
     namespace: str

@@ -426,7 +426,7 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     assert least <= since.bound_percent <= most
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("keras", "replicas"), [("Keras3", 2), ("Legacy", 1)], indirect=["keras"])
 def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, replicas: int) -> None:
     class Outside(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
         def call(self, inputs: Any) -> Any:

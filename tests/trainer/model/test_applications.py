@@ -116,6 +116,7 @@ def test_preprocess_is_what_the_architecture_was_published_with(
     assert (float(np.min(prepared)), float(np.max(prepared))) == pytest.approx((low, high), abs=1e-3)
 
 
+@pytest.mark.training
 def test_grey_images_are_scaled_where_the_published_way_is_for_three_channels(keras: Keras) -> None:
     notices = Notices()
     built = applications.build(job({"name": "MobileNetV2"}), keras, example(("uint8", (32, 32, 1))), notices)
@@ -165,6 +166,7 @@ def test_weights_come_from_a_bucket(keras: Keras, bucket: str, tmp_path: Path) -
         np.testing.assert_array_equal(expected, found)
 
 
+@pytest.mark.training
 def test_a_frozen_base_leaves_the_head_to_train(keras: Keras) -> None:
     inputs = [{"name": "image", "dtype": "uint8", "shape": [32, 32, 3]}]
     model = applications.pretrained(keras.module, "MobileNetV2", inputs, classes=3, freeze_base=True)
@@ -213,11 +215,12 @@ def test_weights_come_from_a_file_of_the_whole_model_or_of_its_base(keras: Keras
             "has no base",
         ),
         ({"name": "mlp", "weights": "missing.weights.h5"}, PHOTO, "application.weights", "no such file"),
-        (
+        pytest.param(
             {"name": "MobileNetV2", "weights": __file__},
             PHOTO,
             "application.weights",
             "does not fit MobileNetV2",
+            marks=pytest.mark.training,
         ),
     ],
 )

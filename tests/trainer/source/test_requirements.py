@@ -14,6 +14,8 @@ from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_trainer.source import requirements
 from mptraining_trainer.source.requirements import install
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
