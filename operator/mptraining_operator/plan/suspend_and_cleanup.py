@@ -22,8 +22,6 @@ from mptraining_operator.plan.deadlines import run_policy
 from mptraining_operator.plan.snapshot import SeenPod, Snapshot
 from mptraining_operator.resources import names
 
-# The number of attempts in the status; their pods keep the logs.
-
 
 def clean_up_finished(snapshot: Snapshot, now: float) -> Plan | None:
     """Terminate the Indexed Jobs of a finished job, also one restored from a backup, and delete it after its TTL."""
