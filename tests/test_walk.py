@@ -106,7 +106,7 @@ def test_from_yaml_to_pods() -> None:
     assert start.job == resolved
 
     # The objects of the attempt: the frozen job in a ConfigMap, and one Indexed Job.
-    owner = Owner("team", "shapes", "uid-1")
+    owner = Owner("team", "shapes", "uid-1", "2026-11-23T10:00:00Z")
     frozen = config_map(owner, start.job)
     assert (frozen["metadata"]["name"], frozen["immutable"]) == ("shapes-job", True)
     assert ResolvedJob.read(frozen["data"]["job.json"]) == start.job

@@ -19,6 +19,10 @@ JOB_FILE = "MPTRAINING_JOB_FILE"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 INCARNATION = "MPTRAINING_INCARNATION"
+# The uid of the MPTrainingJob (empty in a local run) and the time of its creation, as metav1.Time: attempts are
+# numbered within one job, and a job that is deleted and created again is another one.
+JOB_UID = "MPTRAINING_JOB_UID"
+JOB_CREATED = "MPTRAINING_JOB_CREATED"
 SOURCE_FOLDER = "MPTRAINING_SOURCE_FOLDER"
 # Folders for the process that prepares the source: the files of its ConfigMap, and the installed requirements.
 CONFIG_MAP_FOLDER = "MPTRAINING_CONFIG_MAP_FOLDER"
@@ -62,7 +66,14 @@ class Launch(Model):
 
 
 def launch(
-    job: ResolvedJob, *, hosts: Sequence[str], job_path: str, attempt: int, command: Sequence[str] = COMMAND
+    job: ResolvedJob,
+    *,
+    hosts: Sequence[str],
+    job_path: str,
+    attempt: int,
+    command: Sequence[str] = COMMAND,
+    job_uid: str = "",
+    job_created: str = "",
 ) -> Launch:
     """Return the processes of one attempt. `job_path` is the path of the job file in each process."""
     if len(hosts) != job.processes:
@@ -71,6 +82,8 @@ def launch(
         JOB_FILE: job_path,
         HOSTS: ",".join(hosts),
         ATTEMPT: str(attempt),
+        JOB_UID: job_uid,
+        JOB_CREATED: job_created,
         # Level 2 hides the info and warning lines of TensorFlow's C++ log; errors stay.
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
@@ -90,6 +103,9 @@ class WorkerIdentity(Model):
     hosts: tuple[str, ...]
     attempt: int
     incarnation: str
+    # Empty in a local run, and where the operator is older than these variables.
+    job_uid: str = ""
+    job_created: str = ""
 
     @property
     def is_chief(self) -> bool:
@@ -97,7 +113,7 @@ class WorkerIdentity(Model):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Read `INDEX`, `HOSTS`, `ATTEMPT` and `INCARNATION`. Raises InvalidSpec with an invalid variable."""
+        """Read the variables of the launch. Raises InvalidSpec for an index or attempt that is invalid."""
 
         def number(name: str, default: str) -> int:
             value = environment.get(name, default)
@@ -114,6 +130,8 @@ class WorkerIdentity(Model):
             hosts=hosts or ("localhost:0",),
             attempt=number(ATTEMPT, "1"),
             incarnation=environment.get(INCARNATION, "none"),
+            job_uid=environment.get(JOB_UID, ""),
+            job_created=environment.get(JOB_CREATED, ""),
         )
 
 

@@ -279,7 +279,7 @@ class Applier:
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
             return False
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid)
+        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
         known = snapshot.uid in self._known
         try:
             # Built before any creation, so that an invalid pod template leaves no children.

@@ -77,7 +77,7 @@ class Bench:
 
     @property
     def owner(self) -> job_objects.Owner:
-        return job_objects.Owner("team", "flowers", "job-1")
+        return job_objects.Owner("team", "flowers", "job-1", "2026-11-23T10:00:00Z")
 
     def apply(self, **plan: Any) -> bool:
         return self.applier.apply(Plan(**plan), self.seen)
@@ -439,7 +439,7 @@ def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Be
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
-    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier"), bench.job)
+    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier", "2026-11-23T09:00:00Z"), bench.job)
     bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (None, True)

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -39,6 +40,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
 from mptraining_api.spec import JobSpec, MPTrainingJob, Output
+from mptraining_api.status import format_time
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
@@ -179,6 +181,7 @@ def run_local(
     timeouts: Timeouts | None = None,
     machine: Machine | None = None,
     incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
+    now: Callable[[], float] = time.time,
     again: str | None = None,
     shown: Callable[[str], str] = str,
 ) -> int:
@@ -236,6 +239,7 @@ def run_local(
             attempt=attempt,
             command=command,
             incarnation=incarnation(),
+            created=format_time(now()),
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
     decided = verdict(end)
@@ -305,10 +309,24 @@ def _stored(content: bytes, kind: type[M]) -> M | None:
 
 
 def _workers(
-    job: ResolvedJob, path: Path, job_file: Path, *, attempt: int, command: Sequence[str], incarnation: str
+    job: ResolvedJob,
+    path: Path,
+    job_file: Path,
+    *,
+    attempt: int,
+    command: Sequence[str],
+    incarnation: str,
+    created: str,
 ) -> list[Worker]:
     hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
-    launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command)
+    launched = launch(
+        job,
+        hosts=hosts,
+        job_path=str(job_file),
+        attempt=attempt,
+        command=command,
+        job_created=created,
+    )
     job_file.write_text(launched.job_file, encoding="utf-8")
     shares_gpus = job.accelerator.kind == "gpu" and job.processes > 1
     return [

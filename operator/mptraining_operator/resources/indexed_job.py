@@ -166,7 +166,14 @@ def _containers(
 ) -> dict[str, Any]:
     source = source_parts(job)
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
-    launched = launch(job, hosts=hosts, job_path=f"{JOB_FOLDER}/{JOB_FILE}", attempt=attempt)
+    launched = launch(
+        job,
+        hosts=hosts,
+        job_path=f"{JOB_FOLDER}/{JOB_FILE}",
+        attempt=attempt,
+        job_uid=owner.uid,
+        job_created=owner.created,
+    )
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
     mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]

@@ -22,6 +22,8 @@ class Owner:
     namespace: str
     name: str
     uid: str
+    # Its metadata.creationTimestamp.
+    created: str
 
 
 def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:

@@ -36,7 +36,9 @@ JOB_FILE = "(the resolved job)"
 def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     job = MPTrainingJob.parse(case["job"])
     resolved = resolve(job, ClusterSettings(default_image="mptraining/trainer:test", **case["cluster"]))
-    owner = Owner(namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID)
+    owner = Owner(
+        namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
+    )
     frozen = config_map(owner, resolved)
     frozen["data"] = dict.fromkeys(frozen["data"], JOB_FILE)
     pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS)

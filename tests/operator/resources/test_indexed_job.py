@@ -16,7 +16,7 @@ from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import CABundle
 
-OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
+OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)
 SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
 

@@ -13,7 +13,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner, config_map, network_policy, service
 
-OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1")
+OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
 
 
 def resolved(**spec: Any) -> ResolvedJob:

@@ -245,7 +245,7 @@ class _Script:
             )
 
     def report_failure(self, what: Addition, error: Exception) -> None:
-        if isinstance(error, Superseded | Preempted):
+        if isinstance(error, Superseded | ResumeRefused | Preempted):
             raise error
         if what == Addition.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
             # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.

@@ -65,7 +65,7 @@ class CallbackFiles:
     """Redirects the callbacks' paths into `scratch`, and publishes from there in a background thread.
 
     `notice` reports files that could not be published. `check_fence` must be set to a function that raises Superseded
-    if a newer attempt has claimed the run folder.
+    or ResumeRefused if a newer attempt or job has claimed the run folder.
     """
 
     def __init__(
