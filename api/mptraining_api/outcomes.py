@@ -58,6 +58,8 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 
 OOM_KILLED = Outcome("OOMKilled", 137, Budget.BACKOFF_LIMIT, "a worker used more memory than its limit")
+# The kubelet evicts such a pod without the condition DisruptionTarget; a retry elsewhere would end in the same way.
+STORAGE_LIMIT = Outcome("StorageLimit", 137, Budget.BACKOFF_LIMIT, "a worker wrote more than a limit of local storage")
 NODE_LOST = Outcome("NodeLost", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine of a worker was lost")
 CHILD_DELETED = Outcome("ChildDeleted", 75, Budget.INFRASTRUCTURE_RETRIES, "the job's pods were deleted")
 NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done for too long")
@@ -69,6 +71,7 @@ SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 # Outcomes that only the operator detects; none of them is read from an exit code.
 OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     OOM_KILLED,
+    STORAGE_LIMIT,
     NODE_LOST,
     CHILD_DELETED,
     NO_PROGRESS,

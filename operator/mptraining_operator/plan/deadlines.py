@@ -42,9 +42,15 @@ def earliest_deadline(
 
 
 def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
-    """Return the pending timeout, counted from when pods may be created; time in a queue does not count."""
+    """Return the pending timeout, counted from when pods may be created; time in a queue does not count.
+
+    A job that has run waits for machines until activeDeadlineSeconds: its last checkpoint is worth more than the wait,
+    and a Spot machine may be missing for longer than any first start may take.
+    """
     attempt = conditions.current_attempt(status)
     if conditions.is_true(status, "Running") or attempt is None or attempt.start_time is None:
+        return None
+    if attempt.number > 1 or status.start_time is not None or status.progress is not None:
         return None
     if batch_job is not None and batch_job.suspended:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 
 from mptraining_api import events, outcomes
@@ -16,7 +17,7 @@ from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Sna
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
 _DISRUPTED_WITHIN = 15.0
 # Values of pod status.reason: the kubelet or the node controller terminated the pod.
-_NODE_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity")
+_NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity")
 _ADMISSION_REASONS = ("UnexpectedAdmissionError", "OutOf")
 _FAIL_JOB_RULE = "rule at index 0"
 # Terminals show messages that pods wrote: terminal escape sequences and control characters are removed from them.
@@ -43,8 +44,9 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if deciding is not None:
         return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), from_pod=True)
     if failures:
+        superseded = next((pod for pod in failures if _outcome(pod) == outcomes.SUPERSEDED), None)
         found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
-        return Verdict(outcomes.NODE_LOST, found)
+        return Verdict(outcomes.NODE_LOST, _describe(superseded) if superseded else found)
     if batch_job.end_reason == "PodFailurePolicy" and _FAIL_JOB_RULE in batch_job.end_message:
         # An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
@@ -70,6 +72,9 @@ def _budget(pod: SeenPod) -> Budget:
 def _outcome(pod: SeenPod) -> Outcome:
     if pod.disruption:
         return outcomes.NODE_LOST if pod.disruption == "NodeLost" else outcomes.PREEMPTED
+    if pod.reason == "Evicted":
+        # For pressure of the node the kubelet sets DisruptionTarget as well.
+        return outcomes.STORAGE_LIMIT
     if pod.reason in _NODE_REASONS or pod.reason.startswith(_ADMISSION_REASONS):
         return outcomes.NODE_LOST
     if pod.exit_reason == "OOMKilled":
@@ -92,6 +97,11 @@ def _describe(pod: SeenPod) -> str:
     where = f"worker {pod.index}" + (f" on node {pod.node}" if pod.node else "")
     if pod.disruption:
         return f"{where} was disrupted: {pod.disruption}" + (f" ({pod.message})" if pod.message else "")
+    if pod.reason == "Evicted":
+        return (
+            f"{where} was evicted: {_sentence(pod.message)} Files on its node are lost. Raise the volume's sizeLimit "
+            "or podTemplate.resources.limits.ephemeral-storage, or write to a bucket or a claim (output.uri)."
+        )
     if pod.reason and pod.exit_code is None:
         return f"{where} was ended by its node: {pod.reason}" + (f" ({pod.message})" if pod.message else "")
     if pod.exit_reason == "OOMKilled":
@@ -102,10 +112,25 @@ def _describe(pod: SeenPod) -> str:
     last = _last_event(pod)
     if last is not None:
         return f"{where}: {last.message}"
-    code = "without an exit code" if pod.exit_code is None else f"with exit code {pod.exit_code}"
-    tail = pod.termination_message.strip()[-500:]
+    tail = _without_events(pod.termination_message)[-500:]
     log = f"See kubectl logs {pod.name}."
-    return f"{where} ended {code}" + (f": {tail}. {log}" if tail else f". {log}")
+    return f"{where} ended {_exit(pod.exit_code)}" + (f": {tail}. {log}" if tail else f". {log}")
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "without an exit code"
+    # A shell's convention, which container runtimes follow: 128 + the number of the signal.
+    name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else None
+    if name is None:
+        return f"with exit code {code}"
+    cause = ", an error in native code" if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT") else ""
+    return f"with exit code {code} ({name}{cause})"
+
+
+def _without_events(message: str) -> str:
+    """Remove the trainer's Events from a termination message: of a process without a Finished event, the last ones."""
+    return "\n".join(line for line in message.splitlines() if events.parse(line) is None).strip()
 
 
 def restart_backoff(status: JobStatus, limits: Limits) -> float:

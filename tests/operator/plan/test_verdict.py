@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api import events, outcomes
-from mptraining_operator.plan.end import find_verdict
+from mptraining_operator.plan.end import Verdict, find_verdict
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
 
 BATCH_JOB = SeenBatchJob(name="flowers-1", uid="batch", owner_uid="job", attempt=1, created=0.0, ended="Failed")
@@ -37,7 +37,6 @@ def test_no_program_speaks_to_the_terminal_of_who_reads_the_status(said: str, sh
 @pytest.mark.parametrize(
     "reason",
     [
-        "Evicted",
         "NodeLost",
         "NodeShutdown",
         "Shutdown",
@@ -52,6 +51,58 @@ def test_no_program_speaks_to_the_terminal_of_who_reads_the_status(said: str, sh
 def test_a_pod_that_its_node_ended_is_charged_to_the_node(reason: str) -> None:
     pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", reason=reason, exit_code=137)
     assert find_verdict(BATCH_JOB, (pod,)).outcome == outcomes.NODE_LOST
+
+
+def test_a_pod_evicted_for_its_own_storage_fails_the_program_in_the_kubelets_words() -> None:
+    last_words = events.Finished(
+        time=1.0, attempt=1, incarnation="pod", worker=0, reason="Preempted", exit_code=75, message="saved"
+    )
+    pod = SeenPod(
+        "pod", "uid", "job", "batch", 1, 0, "Failed", node="node-1", reason="Evicted",
+        message='Usage of EmptyDir volume "runs" exceeds the limit "2Mi"', exit_code=75,
+        termination_message=last_words.to_json(),
+    )  # fmt: skip
+    found = find_verdict(BATCH_JOB, (pod,))
+    assert found.outcome == outcomes.STORAGE_LIMIT
+    assert found.message.startswith(
+        'worker 0 on node node-1 was evicted: Usage of EmptyDir volume "runs" exceeds the limit "2Mi". '
+    )
+    assert "sizeLimit" in found.message
+    assert "saved" not in found.message
+
+
+def test_a_pod_evicted_from_a_node_under_pressure_is_disrupted() -> None:
+    pod = SeenPod(
+        "pod", "uid", "job", "batch", 1, 0, "Failed", reason="Evicted", disruption="TerminationByKubelet", exit_code=75
+    )
+    assert find_verdict(BATCH_JOB, (pod,)).outcome == outcomes.PREEMPTED
+
+
+def test_a_superseded_worker_says_who_has_the_folder() -> None:
+    last_words = events.Finished(
+        time=1.0, attempt=1, incarnation="pod", worker=0, reason="Superseded", exit_code=76,
+        message="fence.json: another launch has taken over",
+    )  # fmt: skip
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", exit_code=76, termination_message=last_words.to_json())
+    found = find_verdict(BATCH_JOB, (pod,))
+    assert found == Verdict(outcomes.NODE_LOST, "worker 0: fence.json: another launch has taken over")
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (139, "with exit code 139 (SIGSEGV, an error in native code). See kubectl logs pod."),
+        (143, "with exit code 143 (SIGTERM). See"),
+        (200, "with exit code 200. See"),
+        (None, "without an exit code. See"),
+    ],
+)
+def test_an_exit_code_is_explained_and_no_event_is_shown_as_json(code: int | None, shown: str) -> None:
+    started = events.Notice(
+        time=1.0, attempt=1, incarnation="pod", worker=0, level="Info", topic="Topic", message="text"
+    )
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", exit_code=code, termination_message=started.to_json())
+    assert find_verdict(BATCH_JOB, (pod,)).message.startswith(f"worker 0 ended {shown}")
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors import SafetensorError
 
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import Diverged, ResumeRefused, Superseded
+from mptraining_api.problems import Diverged, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer import fence
 from mptraining_trainer.checkpoints import files
@@ -242,6 +243,16 @@ def test_weights_that_are_no_numbers_are_never_published(keras: Keras, tmp_path:
     with pytest.raises(Diverged, match="step 2: the weights are no longer finite numbers"):
         rig.save(2)
     assert [Path(uri).name for uri in checkpoints(str(tmp_path))] == ["step-0000000001"]
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: Any) -> None:
+        # safetensors 0.8 on a tmpfs of 1 MiB.
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(files, "save_file", save)
+    with pytest.raises(StorageUnavailable, match=r"model\.safetensors: the disk is full\. Enlarge the volume"):
+        files.write(tmp_path, {"model": {"kernel": np.zeros(3, "float32")}})
 
 
 def test_only_the_chief_writes(keras3: Keras, tmp_path: Path) -> None:

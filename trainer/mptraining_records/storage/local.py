@@ -146,9 +146,10 @@ def translate_errors(path: Path) -> Iterator[None]:
         if error.errno == errno.EROFS:
             step = "Mount a volume there (podTemplate.volumes and volumeMounts), or name a bucket."
             raise InvalidData(where, "this file system is read-only", next_step=step) from error
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        found = "the disk is full" if is_full else f"the file system failed: {error.strerror or error}"
-        raise StorageUnavailable(where, found) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            step = "Enlarge the volume that is mounted there, or delete files of it."
+            raise StorageUnavailable(where, "the disk is full", next_step=step) from error
+        raise StorageUnavailable(where, f"the file system failed: {error.strerror or error}") from error
 
 
 def _publish(unfinished: Path, path: Path, replacing: str | None) -> None:

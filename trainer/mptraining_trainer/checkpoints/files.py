@@ -5,6 +5,7 @@ model.safetensors  model-part-1.safetensors  model-part-2.safetensors  optimizer
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -14,14 +15,17 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.model import Model
-from mptraining_records.storage import storage
+from mptraining_records.storage import local, storage
 
 # One stream to a bucket does not use the network's bandwidth, so larger files are split and uploaded in parallel.
 PART_BYTES = 128 << 20
 _PART, _UNFINISHED = "-part-", ".unfinished-"
+# safetensors reports an error of the operating system as text.
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CUT = re.compile(r"(.*) \[rows from \d{12}\]", re.DOTALL)
 
 
@@ -31,13 +35,27 @@ class FileState(Model):
 
 
 def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileState]:
-    """Write the named tensors of each file into a local folder; return sizes and checksums by file name."""
+    """Write the named tensors of each file into a local folder; return sizes and checksums by file name.
+
+    Raise StorageUnavailable if the disk is full or fails.
+    """
     files = {}
     for name, tensors in split_into_parts(arrays).items():
         path = folder / f"{name}.safetensors"
-        save_file(tensors, path)
+        with local.translate_errors(path):
+            _save(tensors, path)
         files[path.name] = FileState(bytes=path.stat().st_size, crc32c=_crc32c(path))
     return files
+
+
+def _save(tensors: dict[str, Any], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
