@@ -91,7 +91,9 @@ class Operator:
             on_listed=self._relister.request_relist,
             all_served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
         )
-        self._event_recorder = EventRecorder(cluster, host=identity.name, clock=clock)
+        self._event_recorder = EventRecorder(
+            cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
+        )
         self._progress: ProgressEndpoint | None = None
         applier = Applier(
             cluster,
@@ -120,7 +122,6 @@ class Operator:
             alive=(
                 health.check_event_loop(lambda: self._streams.seconds_since_tick() if self._watching else 0.0),
                 health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
-                health.check_queue_age(self._queue.oldest_age, lambda: self._lease.leading),
                 health.check_list_age(self._relister.age, settings.relist_seconds),
                 health.check_condition(
                     lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"

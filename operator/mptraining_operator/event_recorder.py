@@ -1,18 +1,18 @@
 """Best-effort recorder of Kubernetes Events about jobs, in a thread of its own.
 
-Repeated Events with the same message about the same job are one object with a count.
+Repeated Events with the same message about the same job are one object with a count. Warnings are written before other
+Events, and each job has a rate limit, so that the start of many jobs does not delay or drop the failure of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_api.spec import API_VERSION, KIND
@@ -24,8 +24,12 @@ from mptraining_operator.resources.names import OPERATOR
 
 _log = logging.getLogger(__name__)
 
-# The queue fills only if the API server is slow; further Events are then dropped.
-LONGEST_QUEUE = 1_000
+# Events of one type that wait to be written; further ones are dropped.
+LONGEST_QUEUE = 5_000
+# Events of one type about one job: a token bucket with the size of client-go's spam filter (events_cache.go: 25), which
+# refills faster than there (one in 300 s), because each restart of a job has its own message.
+JOB_BURST = 25
+JOB_REFILL_SECONDS = 30.0
 # Kubernetes' limit for the message of an Event.
 LONGEST_MESSAGE = 1_024
 # Seconds between two Events: at most ten a second.
@@ -33,6 +37,9 @@ _PAUSE = 0.1
 # Seconds before the count of a repeated Event is raised again.
 _REPEATED_AFTER = 300.0
 _REMEMBERED = 5_000
+
+
+DropReason = Literal["QueueFull", "RateLimited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +57,34 @@ class _QueuedEvent:
 
 
 class EventRecorder:
-    """Queue of Events and the thread that writes them; `clock` is in seconds since 1970."""
+    """Queues of Events and the thread that writes them.
 
-    def __init__(self, cluster: Cluster, *, host: str, clock: Callable[[], float]) -> None:
+    `clock` is in seconds since 1970. `count_dropped` is called for each Event that is not written; a repeated Event
+    within five minutes is not counted.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        host: str,
+        clock: Callable[[], float],
+        count_dropped: Callable[[DropReason], None] = lambda reason: None,
+    ) -> None:
         self._cluster = cluster
         self._host = host
         self._clock = clock
-        self._waiting: queue.Queue[_QueuedEvent | None] = queue.Queue(LONGEST_QUEUE)
+        self._count_dropped = count_dropped
+        # Guards the queues, the buckets and `_written`; notified when an Event is queued and at the stop.
+        self._changed = threading.Condition()
+        self._warnings: deque[_QueuedEvent] = deque()
+        self._others: deque[_QueuedEvent] = deque()
+        # Tokens and the time of the last one taken, by uid and type.
+        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
         # Count and time of the last write, by the name of the Event object.
         self._written: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-recorder", daemon=True)
-        self.dropped = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -69,29 +92,58 @@ class EventRecorder:
     def stop(self, seconds: float = 2.0) -> None:
         """Write the Events still in the queue, for up to `seconds`, and stop."""
         self._stopping.set()
-        try:
-            self._waiting.put_nowait(None)
-        except queue.Full:
-            return
+        with self._changed:
+            self._changed.notify_all()
         # SIGTERM may come before the start.
         if self._thread.ident is not None:
             self._thread.join(seconds)
+        if left := len(self._warnings) + len(self._others):
+            _log.warning("%d events were not written before the end", left)
 
     def record(self, snapshot: Snapshot, record: EventRecord) -> None:
-        """Queue an Event without blocking; drop it if the queue is full."""
-        try:
-            self._waiting.put_nowait(_QueuedEvent(snapshot.key, snapshot.uid, record))
-        except queue.Full:
-            self.dropped += 1
+        """Queue an Event without blocking; drop it if its queue is full or the job has had too many."""
+        event = _QueuedEvent(snapshot.key, snapshot.uid, record)
+        with self._changed:
+            now = self._clock()
+            if self._repeated_soon(event, now):
+                return
+            events = self._warnings if record.type == "Warning" else self._others
+            reason: DropReason | None = None
+            if len(events) >= LONGEST_QUEUE:
+                reason = "QueueFull"
+            elif not self._take_token((event.uid, record.type), now):
+                reason = "RateLimited"
+            else:
+                events.append(event)
+                self._changed.notify()
+        if reason is not None:
+            self._count_dropped(reason)
+
+    def _repeated_soon(self, event: _QueuedEvent, now: float) -> bool:
+        count, last = self._written.get(event.name, (0, 0.0))
+        return bool(count) and now - last < _REPEATED_AFTER
+
+    def _take_token(self, bucket: tuple[str, str], now: float) -> bool:
+        tokens, last = self._buckets.pop(bucket, (float(JOB_BURST), now))
+        tokens = min(float(JOB_BURST), tokens + max(0.0, now - last) / JOB_REFILL_SECONDS)
+        taken = tokens >= 1.0
+        self._buckets[bucket] = tokens - taken, now
+        while len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        return taken
 
     def write_next(self, block: bool = False) -> bool:
-        """Write the oldest queued Event; return False if the queue is empty or stopped. For the thread and tests."""
-        try:
-            event = self._waiting.get(block)
-        except queue.Empty:
-            return False
-        if event is None:
-            return False
+        """Write the oldest queued warning, else the oldest other Event; return False if there is none.
+
+        With `block`, wait for an Event until `stop`. For the thread and tests.
+        """
+        with self._changed:
+            while block and not (self._warnings or self._others or self._stopping.is_set()):
+                self._changed.wait()
+            events = self._warnings or self._others
+            if not events:
+                return False
+            event = events.popleft()
         try:
             self._write(event)
         except ApiProblem as problem:
@@ -107,9 +159,9 @@ class EventRecorder:
 
     def _write(self, event: _QueuedEvent) -> None:
         now = self._clock()
-        count, last = self._written.get(event.name, (0, 0.0))
-        if count and now - last < _REPEATED_AFTER:
+        if self._repeated_soon(event, now):
             return
+        count, _ = self._written.get(event.name, (0, 0.0))
         if count and self._repeat(event, count + 1, now):
             self._remember(event, count + 1, now)
             return
@@ -134,10 +186,11 @@ class EventRecorder:
         return True
 
     def _remember(self, event: _QueuedEvent, count: int, now: float) -> None:
-        self._written[event.name] = count, now
-        self._written.move_to_end(event.name)
-        while len(self._written) > _REMEMBERED:
-            self._written.popitem(last=False)
+        with self._changed:
+            self._written[event.name] = count, now
+            self._written.move_to_end(event.name)
+            while len(self._written) > _REMEMBERED:
+                self._written.popitem(last=False)
 
     def _event(self, event: _QueuedEvent, now: float) -> dict[str, Any]:
         record, key = event.record, event.key

@@ -1,4 +1,8 @@
-"""HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the health checks."""
+"""HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the health checks.
+
+Liveness means that no thread is stuck. A long queue is a backlog, which a restart would only lengthen: it
+is the metric mptraining_queue_age_seconds, with an alert.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ Check = Callable[[], str | None]
 # Seconds, except LISTS_MISSED.
 LOOP_SILENT = 30.0
 WORK_STUCK = 120.0
-QUEUE_STUCK = 120.0
 # A multiple of the interval between two lists.
 LISTS_MISSED = 3.0
 _START_SECONDS = 10.0
@@ -44,16 +47,6 @@ def check_workers(longest_work: Callable[[], tuple[object, float] | None], ended
         if work is not None and work[1] > WORK_STUCK:
             return f"a worker has been processing job {work[0]} for {work[1]:.0f} s"
         return None
-
-    return check
-
-
-def check_queue_age(oldest_age: Callable[[], float], leading: Callable[[], bool]) -> Check:
-    """Check that no queued job of a leader waits too long."""
-
-    def check() -> str | None:
-        age = oldest_age()
-        return f"a job has been waiting for a worker for {age:.0f} s" if leading() and age > QUEUE_STUCK else None
 
     return check
 

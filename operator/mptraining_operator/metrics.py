@@ -43,6 +43,12 @@ class Metrics:
             ("accelerator",),
             registry=self.registry,
         )
+        self._dropped_events = Counter(
+            "mptraining_events_dropped",
+            "Kubernetes Events that were not written: QueueFull, or RateLimited for one job.",
+            ("reason",),
+            registry=self.registry,
+        )
         self._leader = Gauge("mptraining_leader", "1 on the replica that reconciles.", registry=self.registry)
         info = Gauge("mptraining_operator_info", "Always 1.", ("version",), registry=self.registry)
         info.labels(version("mptraining")).set(1)
@@ -62,6 +68,9 @@ class Metrics:
 
     def count_call(self, verb: str, resource: str, code: int) -> None:
         self._calls.labels(verb, resource, str(code)).inc()
+
+    def count_dropped_event(self, reason: str) -> None:
+        self._dropped_events.labels(reason).inc()
 
     def count_plan(self, plan: Plan) -> None:
         """Count the restart that the plan begins, and the accelerator time that restarts cost."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
-from mptraining_operator.event_recorder import LONGEST_MESSAGE, LONGEST_QUEUE, EventRecorder
+from mptraining_operator.event_recorder import (
+    JOB_BURST,
+    JOB_REFILL_SECONDS,
+    LONGEST_MESSAGE,
+    LONGEST_QUEUE,
+    EventRecorder,
+)
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
@@ -90,11 +97,45 @@ def test_refusals_are_nobodys_trouble(api: Any, clock: Clock, snapshot: Snapshot
     assert len(api.objects) == 1
 
 
-def test_too_many_are_dropped_rather_than_waited_for(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
+def of_job(snapshot: Snapshot, number: int) -> Snapshot:
+    return dataclasses.replace(snapshot, key=Key("team", f"job-{number}"), uid=f"uid-{number}")
+
+
+def test_the_failure_after_thousands_of_starts_is_the_next_event(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+    dropped: list[str] = []
+    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
     for number in range(LONGEST_QUEUE + 5):
-        announcer.record(snapshot, EventRecord("Many", str(number)))
-    assert announcer.dropped == 5
+        recorder.record(of_job(snapshot, number), EventRecord("Started", "attempt 1"))
+    assert dropped == ["QueueFull"] * 5
+    recorder.record(snapshot, EventRecord("ProgramFailed", "no", "Warning"))
+    assert recorder.write_next()
+    (event,) = [raw for key, raw in api.objects.items() if key[0] == "events"]
+    assert event["reason"] == "ProgramFailed"
+
+
+def test_a_job_with_many_events_is_limited_and_its_warnings_apart(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+    dropped: list[str] = []
+    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
+    for number in range(JOB_BURST + 3):
+        recorder.record(snapshot, EventRecord("Many", str(number)))
+    assert dropped == ["RateLimited"] * 3
+    recorder.record(snapshot, EventRecord("ProgramFailed", "no", "Warning"))
+    recorder.record(of_job(snapshot, 2), EventRecord("Started", "attempt 1"))
+    assert len(dropped) == 3
+    clock.now += JOB_REFILL_SECONDS
+    recorder.record(snapshot, EventRecord("Many", "one more"))
+    recorder.record(snapshot, EventRecord("Many", "and one too many"))
+    assert len(dropped) == 4
+
+
+def test_a_repeated_message_costs_no_token(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+    dropped: list[str] = []
+    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
+    for _ in range(JOB_BURST * 2):
+        recorder.record(snapshot, EventRecord("Pending", "waiting"))
+        recorder.write_next()
+    assert dropped == []
+    assert len(api.objects) == 1
 
 
 def test_the_thread_says_what_is_left_before_it_ends(api: Any, clock: Clock, snapshot: Snapshot) -> None:

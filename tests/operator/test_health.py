@@ -69,12 +69,6 @@ def test_workers() -> None:
     assert "2 worker threads" in (health.check_workers(lambda: None, lambda: 2)() or "")
 
 
-def test_a_queue_is_only_a_leaders_business() -> None:
-    assert health.check_queue_age(lambda: 500.0, lambda: False)() is None
-    assert health.check_queue_age(lambda: 500.0, lambda: True)() == "a job has been waiting for a worker for 500 s"
-    assert health.check_queue_age(lambda: 100.0, lambda: True)() is None
-
-
 @pytest.mark.parametrize(("age", "well"), [(None, True), (1799.0, True), (1801.0, False)])
 def test_lists(age: float | None, well: bool) -> None:
     assert (health.check_list_age(lambda: age, 600)() is None) == well
