@@ -34,9 +34,15 @@ FullName = Annotated[str, StringConstraints(max_length=55, pattern=r"^([a-z]([-a
 # A host with optional port and path, not a URL; or empty.
 Registry = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)*/?)?$")]
 Repository = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-Tag = Annotated[str, StringConstraints(max_length=128)]
+# OCI distribution specification, "Pulling manifests".
+Tag = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^([a-z0-9+._-]+:[0-9a-f]{32,})?$")]
-Quantities = dict[str, str | int | float]
+# Kubernetes' resource.Quantity: 10M and 10Mi, not 10MB.
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$")]
+Quantities = dict[str, Quantity | int | float]
+# The Prometheus operator's Duration.
+_DURATION = "".join(f"([0-9]+{unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms"))
+Duration = Annotated[str, StringConstraints(min_length=1, pattern=rf"^(0|{_DURATION})$")]
 
 
 class PullSecret(Model):
@@ -127,7 +133,7 @@ class NetworkPolicy(Model):
 
 class ServiceMonitor(Model):
     enabled: bool = Field(False, description="Create a ServiceMonitor; requires the Prometheus operator.")
-    interval: str = Field("30s", description="Scrape interval.")
+    interval: Duration = Field("30s", description="Scrape interval.")
     labels: Labels = Field({}, description="Extra labels, for the selector of Prometheus.")
 
 
@@ -216,8 +222,15 @@ def _is_integer(values: Model, name: str) -> bool:
 
 
 def values_schema() -> str:
-    """Return values.schema.json."""
+    """Return values.schema.json.
+
+    Sections are required, so that `--set settings.lease=null`, which removes the section, is refused by name.
+    """
     schema = ChartValues.model_json_schema(by_alias=True)
+    for each in (schema, *schema["$defs"].values()):
+        sections = [name for name, field in each.get("properties", {}).items() if "$ref" in field]
+        if sections:
+            each["required"] = sections
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

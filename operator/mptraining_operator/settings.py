@@ -19,6 +19,7 @@ from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.spec import GROUP
 
 POD_NAME = "POD_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"
@@ -32,6 +33,9 @@ _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _FOLDER = r"(gs://[a-z0-9]|/).*"
+_PROXY = r"https?://[^\s/]+/?"
+# The operator sets labels with this prefix.
+_OWN_LABELS = f"{GROUP}/"
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
 RENEWAL_FRACTION = 0.4
 
@@ -43,6 +47,12 @@ def _like(pattern: str, expected: str) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def _without_operator_labels(labels: dict[str, str]) -> dict[str, str]:
+    if own := sorted(name for name in labels if name.startswith(_OWN_LABELS)):
+        raise ValueError(f"labels outside {_OWN_LABELS}, which the operator sets, not {', '.join(own)}")
+    return labels
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -67,6 +77,18 @@ Folder = Annotated[
     Uri,
     AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount")),
     Field(json_schema_extra={"pattern": f"^{_FOLDER}$"}),
+]
+
+
+Proxy = Annotated[
+    Uri,
+    AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128")),
+    Field(json_schema_extra={"pattern": f"^{_PROXY}$"}),
+]
+JobLabels = Annotated[
+    dict[Name, Annotated[str, StringConstraints(max_length=63)]],
+    AfterValidator(_without_operator_labels),
+    Field(json_schema_extra={"propertyNames": {"not": {"pattern": f"^{re.escape(_OWN_LABELS)}"}}}),
 ]
 
 
@@ -120,8 +142,8 @@ class JobPods(Model):
     """Defaults for the pods of all jobs, for fields that a job does not set."""
 
     image_pull_secrets: tuple[Name, ...] = Field((), description="Image pull secrets, in the namespace of the job.")
-    http_proxy: Uri | None = Field(None, description="HTTP_PROXY.")
-    https_proxy: Uri | None = Field(None, description="HTTPS_PROXY.")
+    http_proxy: Proxy | None = Field(None, description="HTTP_PROXY.")
+    https_proxy: Proxy | None = Field(None, description="HTTPS_PROXY.")
     no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
         None, description="NO_PROXY; the cluster's services and the metadata server are added."
     )
@@ -130,7 +152,7 @@ class JobPods(Model):
     )
     ca_key: Name = Field("ca.crt", description="Key in that ConfigMap.")
     priority_class_name: Name | None = Field(None, description="Default priority class of jobs.")
-    labels: dict[Name, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
+    labels: JobLabels = Field({}, description="Extra labels.")
 
 
 class OperatorSettings(Model):

@@ -252,6 +252,14 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"image": {"repository": ""}}, "repository"),
         ({"global": {"imageRegistry": "https://mirror.example"}}, "imageRegistry"),
         ({"fullnameOverride": "Training"}, "fullnameOverride"),
+        ({"resources": {"limits": {"memory": "10MB"}}}, "10MB|memory"),
+        ({"image": {"tag": "1:2"}}, "tag"),
+        ({"metrics": {"serviceMonitor": {"interval": "fast"}}}, "interval"),
+        ({"settings": {"pods": {"httpProxy": "notaurl"}}}, "httpProxy"),
+        ({"settings": {"pods": {"labels": {"mptraining.dev/job": "x"}}}}, "mptraining.dev/job"),
+        ({"settings": {"lease": None}}, "lease"),
+        ({"settings": {"progress": None}}, "progress"),
+        ({"crds": None}, "crds"),
         # The selectors of Deployment, Services and NetworkPolicy go by them.
         ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "app.kubernetes.io/name"),
         ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "app.kubernetes.io/instance"),
@@ -274,6 +282,9 @@ def test_what_kubernetes_takes_is_taken() -> None:
     some = _rendered(json.dumps({"settings": {"namespaces": ["1234", "1234"]}}), False)
     bound = [each["metadata"].get("namespace") for each in some if each["kind"] == "RoleBinding"]
     assert sorted(bound) == ["1234", "mptraining-system"]
+    # null removes a default.
+    assert ("ClusterRoleBinding", "mptraining-operator-jobs") in objects({"settings": {"namespaces": None}})
+    assert objects({"settings": {"pods": {"httpProxy": "http://proxy.example:3128"}}})
 
 
 def test_the_names_of_a_long_release_fit() -> None:
