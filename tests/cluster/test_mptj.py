@@ -127,7 +127,7 @@ def test_submit_list_status_wait_and_logs(life: Any, mptj: Mptj, submitted: Any,
     assert ended.code == 0, ended.err
     for text in ("training starts: MultiWorkerMirrored on 2 workers", "step 20/20  epoch 1  loss 0.05", "Succeeded"):
         assert text in ended.out
-    assert "mptj compare /runs/everyday" in ended.out
+    assert "mptj compare everyday" in ended.out
 
     listed = mptj("list")
     (row,) = [line for line in listed.out.splitlines() if line.startswith("everyday ")]

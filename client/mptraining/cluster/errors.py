@@ -6,6 +6,7 @@ ClusterProblem              the API server rejected the request; `status` is the
 ├── NotAllowed              the credentials are accepted, but the role is missing
 ├── NotInstalled            the cluster does not know MPTrainingJob
 ├── NotFound                there is no job, or no namespace, of that name
+├── NoLogs                  the job has no pod with a log of that attempt or worker
 ├── AlreadyExists           a job of that name exists
 └── Unreachable             the API server does not answer; possibly transient
 """
@@ -51,6 +52,10 @@ class NotInstalled(ClusterProblem):
 
 
 class NotFound(ClusterProblem):
+    pass
+
+
+class NoLogs(ClusterProblem):
     pass
 
 

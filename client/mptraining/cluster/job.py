@@ -126,14 +126,20 @@ class Job(dict[str, str | None]):
     def log_lines(
         self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None, raw: bool = False
     ) -> Iterator[str]:
-        """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON."""
+        """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON.
+
+        Raises NoLogs if no pod has such a log, unless it follows.
+        """
         from mptraining.cluster.follow import JobFollower, Line
 
         if not follow:
-            for pod in logs.select_pods(logs.pods(self.server, self.uid), attempt=attempt, worker=worker):
-                if pod.started:
-                    for text in logs.log_lines(self.server, pod):
-                        yield from logs.format_line(pod, text, raw=raw)
+            found = logs.pods(self.server, self.uid)
+            selected = [each for each in logs.select_pods(found, attempt=attempt, worker=worker) if each.started]
+            if not selected:
+                raise logs.explain_no_logs(found, self.status(), attempt=attempt, worker=worker)
+            for pod in selected:
+                for text in logs.log_lines(self.server, pod):
+                    yield from logs.format_line(pod, text, raw=raw)
             return
         first = attempt or self.status().status.current_attempt or 0
         with JobFollower(self.server, self.name, self.uid, worker=worker) as following:

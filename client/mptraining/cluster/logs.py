@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.cluster.errors import ClusterProblem, NoLogs, NotFound, Unreachable
+from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.display.text import event_lines, with_worker_prefix
 from mptraining_api import events
 from mptraining_api.events import Event, Finished
@@ -60,6 +61,33 @@ def select_pods(found: Sequence[WorkerPod], *, attempt: int | None, worker: int 
     """Return the pods of one attempt (default: the last) and one worker (default: all)."""
     last = max((each.attempt for each in found), default=0) if attempt is None else attempt
     return [each for each in found if each.attempt == last and worker in (None, each.index)]
+
+
+def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int | None, worker: int | None) -> NoLogs:
+    """Return why none of the job's pods has a log of that attempt (default: the last) and worker."""
+    name = seen.name
+    status = f"See: mptj status {name}"
+    current = seen.status.current_attempt or 0
+    wanted = attempt or max((each.attempt for each in found), default=current)
+    if wanted > current or not wanted:
+        what = f"attempt {wanted} has not been started" if wanted else "no attempt has been started"
+        return NoLogs(name, f"{what}: {reason_text(seen)}", next_step=status)
+    of_attempt = [each for each in found if each.attempt == wanted]
+    if not of_attempt:
+        kept = sorted({each.attempt for each in found})
+        there = f"; attempts with pods: {', '.join(map(str, kept))}" if kept else ""
+        step = f"Its events are in {seen.output}/events" if seen.output else status
+        return NoLogs(
+            name, f"the pods of attempt {wanted} are deleted, and their logs with them{there}", next_step=step
+        )
+    if worker is not None and all(each.index != worker for each in of_attempt):
+        workers = sorted({each.index for each in of_attempt})
+        return NoLogs(
+            name, f"attempt {wanted} has no worker {worker}", expected=f"one of {', '.join(map(str, workers))}"
+        )
+    which = "no worker" if worker is None else f"worker {worker}"
+    does = "has started" if worker is None else "has not started"
+    return NoLogs(name, f"{which} of attempt {wanted} {does}: {reason_text(seen)}", next_step=status)
 
 
 def log_lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:

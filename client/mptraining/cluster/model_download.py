@@ -40,7 +40,8 @@ def from_run_folder(output: str, folder: Path) -> Path:
             output,
             "is a folder of the job's pods and not of this machine",
             expected="a bucket, or the same volume mounted here",
-            next_step=f"Mount it here, or copy it: kubectl cp NAMESPACE/POD:{source} model",
+            next_step="Mount it here, or start a pod that mounts it and copy it from there: docs/guide/kubernetes.md, "
+            f"reader.yaml (kubectl cp reader:{source} {folder})",
         )
     if not storage.exists(storage.join(source, _ABOUT)):
         raise InvalidData(source, "holds no model", expected=_ABOUT, next_step="It is written at the end of training.")

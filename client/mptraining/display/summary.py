@@ -25,8 +25,11 @@ class RunSummary:
             self.saved = event.first_step
 
 
-def success_lines(finished: Finished | None, folder: str | None) -> tuple[str, ...]:
-    """Return the final lines after success; `folder` is None for a cluster job without a run folder."""
+def success_lines(finished: Finished | None, folder: str | None, *, job: str | None = None) -> tuple[str, ...]:
+    """Return the final lines after success; `folder` is None for a cluster job without a run folder.
+
+    `job` is the name of a cluster's job, whose folder may be a path of its pods.
+    """
     if finished is None:
         return ("Ended without a report of the result.",)
     first = "Succeeded"
@@ -41,7 +44,7 @@ def success_lines(finished: Finished | None, folder: str | None) -> tuple[str, .
     if finished.model is not None:
         below = "://" not in finished.model and not finished.model.startswith("/")
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
-    rows.append(("next", f"mptj compare {shlex.quote(folder)}"))
+    rows.append(("next", f"mptj compare {shlex.quote(folder if job is None or '://' in folder else job)}"))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
 
 
