@@ -114,8 +114,8 @@ class Reconciler:
                 return
             now = self._clock()
             plan = self._plan(seen.snapshot, now)
-            if self._takes_nodes(plan):
-                plan, outdated = self._apply_alone(key, now)
+            if self._nodes_taken(plan):
+                plan, outdated = self._apply_with_reservation(key, now)
             else:
                 outdated = self._applier.apply(plan, seen)
             if not outdated:
@@ -124,16 +124,24 @@ class Reconciler:
         # The snapshot was outdated every time, as when another client writes the job continuously.
         self._queue.add(key, 1.0)
 
-    def _takes_nodes(self, plan: Plan) -> bool:
-        limited = self._limits.jobs.nodes_per_namespace is not None
-        return limited and any(isinstance(each, StartAttempt) for each in plan.actions)
+    def _nodes_taken(self, plan: Plan) -> int:
+        """Return the nodes of the attempt that the plan starts, if they are limited; else 0."""
+        if self._limits.jobs.nodes_per_namespace is None:
+            return 0
+        return sum(each.job.processes for each in plan.actions if isinstance(each, StartAttempt))
 
-    def _apply_alone(self, key: Key, now: float) -> tuple[Plan, bool]:
-        """Plan again and apply while no other job starts, so that two jobs do not both take the last nodes."""
+    def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
+        """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""
         with self._starting:
             seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             plan = self._plan(seen.snapshot, now) if seen else Plan()
-            return plan, seen is not None and self._applier.apply(plan, seen)
+            if seen is None:
+                return plan, False
+            self._cache.reserve_nodes(key, self._nodes_taken(plan))
+        try:
+            return plan, self._applier.apply(plan, seen)
+        finally:
+            self._cache.reserve_nodes(key, 0)
 
     def _requeue(self, key: Key, plan: Plan, now: float) -> None:
         if plan.wake_at is not None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
-from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode
+from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode, StartAttempt
+from mptraining_operator.plan.plan import plan as plan_of_job
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
@@ -167,6 +170,48 @@ def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
         bench.reconciler.reconcile(KEY)
     assert caplog.records[0].exc_info
     assert bench.next_in(clock) == 0.25
+
+
+def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait_for_it(
+    clock: Clock, raw_job: Make
+) -> None:
+    queue, cache = WorkQueue(clock), Cache(clock)
+    for name in ("first", "second"):
+        cache.put_job(parse.job(raw_job(name, uid=name, status={"phase": "Pending"})))
+    writing, written = threading.Event(), threading.Event()
+    plans: dict[str, Plan] = {}
+
+    class Slow:
+        def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
+            name = seen.snapshot.key.name
+            plans[name] = plan
+            if name == "first":
+                writing.set()
+                assert written.wait(60)
+            return False
+
+    reconciler = Reconciler(
+        queue,
+        cache,
+        Slow(),  # type: ignore[arg-type]
+        plan=plan_of_job,
+        limits=Limits(
+            cluster=ClusterSettings(default_image="trainer:1"), jobs=JobLimits(nodes_per_job=2, nodes_per_namespace=3)
+        ),
+        record_event=lambda snapshot, record: None,
+        observe=lambda seconds: None,
+        clock=clock,
+        stopwatch=clock,
+    )
+    first = threading.Thread(target=reconciler.reconcile, args=(Key("team", "first"),))
+    first.start()
+    assert writing.wait(60)
+    reconciler.reconcile(Key("team", "second"))
+    written.set()
+    first.join(60)
+    assert any(isinstance(each, StartAttempt) for each in plans["first"].actions)
+    assert plans["second"].actions == ()
+    assert [each.reason for each in plans["second"].event_records] == ["NamespaceFull"]
 
 
 def test_workers_survive_and_stop(raw_job: Make) -> None:

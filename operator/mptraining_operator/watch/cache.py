@@ -32,14 +32,19 @@ class _Record:
     lookups: Lookups | None = None
     # The expiry of each lookup, by node; "" is the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
+    # Nodes of a start that is being written.
+    reserved: int = 0
+    # The nodes of this record that are in the sum of its namespace.
+    counted: int = 0
 
     @property
     def empty(self) -> bool:
-        return self.job is None and not (self.batch_jobs or self.pods or self.refusals)
+        return self.job is None and not (self.batch_jobs or self.pods or self.refusals or self.reserved)
 
     @property
     def nodes(self) -> int:
-        return max(self.job.nodes if self.job else 0, sum(not pod.terminated for _, pod in self.pods.values()))
+        live_pods = sum(not pod.terminated for _, pod in self.pods.values())
+        return max(self.job.nodes if self.job else 0, self.reserved, live_pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Cache:
         self._lock = threading.Lock()
         self._records: dict[Key, _Record] = {}
         self._removed: OrderedDict[str, int] = OrderedDict()
+        # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
+        self._nodes: Counter[str] = Counter()
 
     def put_job(self, job: StoredJob) -> bool:
         """Store a job; ignore a version that is older than the stored one."""
@@ -70,6 +77,7 @@ class Cache:
                 self._forget_job(job.key, before.uid, before.version)
                 record = self._records.setdefault(job.key, _Record())
             record.job = job
+            self._count_nodes(job.key, record)
             return before is None or not before.same_work(job)
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
@@ -91,7 +99,10 @@ class Cache:
         with self._lock:
             if self._is_removed(pod.uid, version):
                 return False
-            return _put(self._records.setdefault(key, _Record()).pods, pod.uid, version, pod)
+            record = self._records.setdefault(key, _Record())
+            changed = _put(record.pods, pod.uid, version, pod)
+            self._count_nodes(key, record)
+            return changed
 
     def put_refusal(self, key: Key, version: int, refusal: PodRefusal) -> bool:
         """Store why pods of a Job could not be created; the newest event of a Job is kept."""
@@ -116,6 +127,7 @@ class Cache:
             refused = [job for job, (_, refusal) in record.refusals.items() if refusal.event_uid == uid]
             for job in refused:
                 del record.refusals[job]
+            self._count_nodes(key, record)
             self._drop_if_empty(key, record)
             # The expiry of an event needs no reconcile: it does not change the pods of its Job.
             return found is not None
@@ -139,6 +151,14 @@ class Cache:
             if record is None or record.job is None or batch_job_uid not in record.batch_jobs:
                 return False
             return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
+
+    def reserve_nodes(self, key: Key, nodes: int) -> None:
+        """Count so many nodes of a job whose start is being written, until the reservation is set to 0."""
+        with self._lock:
+            record = self._records.setdefault(key, _Record())
+            record.reserved = nodes
+            self._count_nodes(key, record)
+            self._drop_if_empty(key, record)
 
     def update_lookups(self, key: Key, uid: str, **changes: Any) -> bool:
         """Replace fields of the job's Lookups; return whether they changed. False if the job was deleted."""
@@ -181,7 +201,7 @@ class Cache:
             )
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
-            other_nodes = self._other_nodes(key) if limits.jobs.nodes_per_namespace is not None else 0
+            other_nodes = self._nodes[key.namespace] - record.counted
         job, problem = read_job(stored)
         status, status_problem = read_status(stored)
         whole = Snapshot(
@@ -251,8 +271,11 @@ class Cache:
                         found.append((key, child.event_uid if isinstance(child, PodRefusal) else uid))
         return found
 
-    def _other_nodes(self, key: Key) -> int:
-        return sum(each.nodes for k, each in self._records.items() if k.namespace == key.namespace and k != key)
+    def _count_nodes(self, key: Key, record: _Record) -> None:
+        nodes = record.nodes
+        if nodes != record.counted:
+            self._nodes[key.namespace] += nodes - record.counted
+            record.counted = nodes
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()
@@ -279,6 +302,7 @@ class Cache:
             record.job = None
             record.lookups = None
             record.stale_at.clear()
+            self._count_nodes(key, record)
         self._drop_if_empty(key, record)
 
     def _drop_if_empty(self, key: Key, record: _Record) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -288,18 +289,49 @@ NEWS = st.permutations(
 @given(NEWS, st.lists(st.integers(0, 11), max_size=8))
 def test_the_order_of_news_does_not_matter(news: list[tuple[str, str, int, str]], again: list[int]) -> None:
     cache = Cache(lambda: 0.0)
+    other = Key("team", "beside")
+    cache.put_job(StoredJob(other, "beside", 1, 1, 0.0, False, b"{}", b"{}", b"", "Pending", 0))
+    nodes = {"Pending": 0, "Running": 3}
     for kind, uid, version, phase in [*news, *(news[index] for index in again)]:
         if kind == "job":
-            cache.put_job(StoredJob(KEY, uid, version, 1, 0.0, False, b"{}", b"{}", b"", phase, 0))
+            stored = StoredJob(KEY, uid, version, 1, 0.0, False, b"{}", b"{}", b"", phase, 0)
+            cache.put_job(dataclasses.replace(stored, nodes=nodes[phase]))
         elif kind == "gone-job":
             cache.remove_job(KEY, uid, version)
         elif kind == "gone-pod":
             cache.remove_child(KEY, uid, version)
         else:
             cache.put_pod(KEY, version, pod(uid, phase))
+        assert look(cache, other).other_nodes == nodes_by_definition(cache)
     seen = look(cache)
-    assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1})
+    assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1, "Pending": 1})
+    assert (seen.other_nodes, look(cache, other).other_nodes) == (0, 3)
     assert [(each.uid, each.phase) for each in seen.pods] == [("p1", "Failed")]
+
+
+def nodes_by_definition(cache: Cache) -> int:
+    """The nodes of the job: those of its status, or its live pods of any job of that name if there are more."""
+    record = cache._records.get(KEY)
+    if record is None:
+        return 0
+    live = sum(each.phase not in ("Succeeded", "Failed") for _, each in record.pods.values())
+    return max(record.job.nodes if record.job else 0, live)
+
+
+def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    cache.put_job(parse.job(raw_job("beside", uid="job-2")))
+    beside = Key("team", "beside")
+    cache.reserve_nodes(beside, 2)
+    assert (look(cache).other_nodes, look(cache, beside).other_nodes) == (2, 0)
+    cache.reserve_nodes(beside, 0)
+    assert look(cache).other_nodes == 0
+    # A job that was deleted meanwhile leaves nothing.
+    cache.reserve_nodes(Key("team", "gone"), 5)
+    cache.reserve_nodes(Key("team", "gone"), 0)
+    assert look(cache).other_nodes == 0
+    assert cache.job_keys() == (KEY, beside)
 
 
 def pod(uid: str, phase: str) -> Any:
