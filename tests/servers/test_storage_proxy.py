@@ -1,4 +1,4 @@
-"""The storage proxy is as slow as it was told, and does to a client what it was told, over http and https."""
+"""The storage proxy has the configured speed and injects the configured faults, over http and https."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def module_proxy(
 
 @pytest.fixture
 def proxy(module_proxy: StorageProxy, object_server: ObjectServer) -> StorageProxy:
-    """Fast and without faults, its counters at zero, one object `proxied/x` behind it."""
+    """A fast proxy without faults, its counters at zero, one object `proxied/x` behind it."""
     module_proxy.set(UNSHAPED)
     put(module_proxy, "x", CONTENT)
     module_proxy.reset()
@@ -163,7 +163,7 @@ class TestWithoutFaults:
 
 
 def takes(least: float, most: float, action: Callable[[], object]) -> None:
-    """Never shorter than `least` seconds, and within `most` where the machine lets it: in one of ten tries."""
+    """Check the time that it takes: never less than `least` seconds, and in one of ten tries at most `most`."""
     for _ in range(10):
         began = time.monotonic()
         action()
@@ -193,7 +193,7 @@ class TestShape:
             assert bodies == [CONTENT] * streams
 
         for streams in (1, 8):
-            # Together at one rate, eight would take 2 s.
+            # At one shared rate, eight streams would take 2 s.
             takes(0.25, 1.9, lambda streams=streams: by(streams))  # type: ignore[misc]
 
     def test_an_upload_has_its_rate_too(self, proxy: StorageProxy) -> None:
@@ -237,7 +237,7 @@ class TestFaults:
         except ssl.SSLEOFError:
             part = b""
         connection.close()
-        if not secure:  # OpenSSL keeps to itself what came before the end without a farewell
+        if not secure:  # OpenSSL keeps back what arrived before an end without close_notify
             assert part == CONTENT[:arrives]
         assert len(part) <= arrives
         assert proxy.counters().media_bytes == arrives
