@@ -80,7 +80,7 @@ def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> Non
     first = pods(ns, "moved-1")
     assert {pod.node for pod in first} == {"east-1"}
 
-    queue.take_back("moved-1")
+    queue.preempt("moved-1")
     status = queues(ns, queue, "moved-1")
     assert "startTime" not in status
     # At once, while a worker still saves: the new pod replaces it only after it has exited.
@@ -96,7 +96,7 @@ def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> Non
         "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}
     }
 
-    queue.take_back("moved-1")
+    queue.preempt("moved-1")
     queues(ns, queue, "moved-1")
     # Longer than it may wait for nodes, run, or go without a step.
     asked = time.monotonic()
@@ -205,8 +205,8 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     with PodProcess(by_hand.rest, placed(by_hand, "points-1"), tmp_path / "east") as first:
         by_hand.running("points")
         first.wait_for('"kind":"Started"')
-        queue.take_back("points-1")
-        assert first.end(told=True) == 75
+        queue.preempt("points-1")
+        assert first.end(terminate=True) == 75
     (saved,) = events_in(first, Saved)
     assert 0 < saved.step < 400
 

@@ -167,12 +167,12 @@ class TestKubelet:
             control_plane.rest.post(f"/apis/batch/v1/namespaces/{namespace}/jobs", job("stuck"))
             control_plane.pods.wait_for(namespace, "stuck", 2)
 
-            def told() -> bool:
+            def shows_the_reason() -> bool:
                 return all(
                     behaviour.message in str(pod.whole["status"]) for pod in control_plane.pods.select(namespace)
                 )
 
-            wait_until(told, "the reason")
+            wait_until(shows_the_reason, "the reason")
             assert {pod.phase for pod in control_plane.pods.select(namespace)} == {"Pending"}
 
     def test_a_pod_on_a_lost_node_stays_until_the_node_is_back(
