@@ -23,7 +23,7 @@ class Refused(Exception):
 def render(
     values: dict[str, Any] | None = None, *, release: str = RELEASE, kubernetes: str = KUBERNETES, tests: bool = False
 ) -> str:
-    """Return the manifests of an installation in the operator's namespace. Raises Refused when helm refuses the values."""
+    """Return the manifests of an installation in the operator's namespace. Raises Refused when helm refuses."""
     command = [str(binary("helm")), "template", release, str(CHART), "--namespace", SYSTEM, "--values", "-"]
     command += ["--kube-version", kubernetes, *([] if tests else ["--skip-tests"])]
     text = yaml.safe_dump(values or {})

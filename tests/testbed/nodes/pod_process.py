@@ -50,8 +50,8 @@ class PodProcess:
         self._server.wait_until(lambda: text in self.log, seconds=seconds)
 
     def end(self, *, terminate: bool = False, seconds: float = 180) -> int:
-        """Wait for its end and write the pod's status, as a kubelet does; return the exit code. `terminate` sends SIGTERM
-        first, and removes the pod afterwards.
+        """Wait for its end and write the pod's status, as a kubelet does; return the exit code. `terminate` sends
+        SIGTERM first, and removes the pod afterwards.
         """
         if terminate:
             self._server.signal(signal.SIGTERM)
