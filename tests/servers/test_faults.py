@@ -153,7 +153,7 @@ class TestFaults:
         through.get(maps)
         assert time.monotonic() - began >= 0.3
 
-    def test_only_what_is_chosen_is_struck(self, through: Rest, proxy: FaultProxy, maps: str) -> None:
+    def test_only_selected_requests_get_a_fault(self, through: Rest, proxy: FaultProxy, maps: str) -> None:
         rule = proxy.add(Refuse(500), verb="create", resource="configmaps", when=None, skip=1, times=1)
         through.post(maps, config_map("first"))
         with pytest.raises(Refused):
