@@ -1,4 +1,4 @@
-"""What `mptj check` says, and that the examples need little of it."""
+"""The advice of `mptj check`; the examples need little of it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_example_resolves_and_loses_no_work(path: Path, cpu_fallback: bool) -
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_code_of_an_example_lies_beside_it(path: Path) -> None:
+def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
     program = MPTrainingJob.load(path).spec.program
     source = path.parent / "source"
     if program.script is not None:
