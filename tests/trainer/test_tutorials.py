@@ -1,6 +1,6 @@
-"""Third-party code, unmodified: scripts in the style of public tutorials, which know nothing of this project.
+"""Third-party code, unmodified: scripts in the style of public tutorials, without any reference to this project.
 
-Each is taken away between two epochs and run again, in float32 and mixed precision, on one and two replicas.
+Each is preempted between two epochs and run again, in float32 and mixed precision, on one and two replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "tutorials").glob("*.py"))
 EPOCHS = 3
-# Batches of each epoch, by the arguments that stand in the script.
+# Batches of each epoch, by the arguments in the script.
 STEPS = {
     "functional_api": 9,
     "custom_train_step": 10,
@@ -30,7 +30,7 @@ STEPS = {
     "text_classification": 10,
     "with_argparse": 16,
 }
-# What is learnt here within three epochs.
+# The accuracy that three epochs reach here.
 LEARNT = {"text_classification": ("binary_accuracy", 0.5), "with_argparse": ("accuracy", 0.4)}
 # The one that takes half of the time; the corners are enough.
 SLOW = "transfer_learning"
@@ -56,7 +56,7 @@ def test_no_script_knows_this_project() -> None:
         pytest.param(1, "mixed_bfloat16", False, marks=pytest.mark.soak),
     ],
 )
-def test_tutorials_train_are_taken_away_and_go_on(replicas: int, policy: str, slow: bool, tmp_path: Path) -> None:
+def test_tutorials_train_are_preempted_and_resume(replicas: int, policy: str, slow: bool, tmp_path: Path) -> None:
     scripts = [path for path in SCRIPTS if slow or path.stem != SLOW]
     setting = {
         "folder": str(tmp_path),

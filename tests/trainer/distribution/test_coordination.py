@@ -1,4 +1,4 @@
-"""Workers find each other before TensorFlow waits; who is missing is named, with its host and why."""
+"""Workers find each other before TensorFlow waits; a missing one is named, with its host and the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hosts() -> tuple[str, ...]:
 
 
 class Told:
-    """A clock that goes by what is waited, and what was said meanwhile; told to leave at `leave` seconds."""
+    """A clock that advances by each wait, and the messages; SIGTERM arrives at `leave` seconds."""
 
     def __init__(self, leave: float = float("inf")) -> None:
         self.seconds = 0.0
@@ -48,9 +48,10 @@ class Told:
 
 @pytest.mark.parametrize("own_strategy", [False, True])
 def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_strategy: bool) -> None:
-    """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
+    """Each closes its port when it has seen the others; a late one must still connect, as TensorFlow takes the port
+    over.
 
-    A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
+    A script with its own strategy, or none, takes over nothing: there each must be reached before it closes its port.
     """
     started = [threading.Event() for _ in hosts]
     problems: list[BaseException] = []
@@ -104,7 +105,7 @@ def test_a_worker_that_no_other_has_reached_yet_stays(hosts: tuple[str, ...]) ->
         )
 
 
-def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[str, ...]) -> None:
+def test_a_missing_worker_is_named_and_after_the_deadline_the_job_fails(hosts: tuple[str, ...]) -> None:
     told = Told()
     here = hosts[0]
     with pytest.raises(PeerLost) as raised:
@@ -124,7 +125,7 @@ def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[st
     assert told.said == [f"waiting for {missing}"] * 3, "at 10, 40 and 70 s; telemetry says the same words once"
 
 
-def test_a_worker_that_is_told_to_leave_does(hosts: tuple[str, ...]) -> None:
+def test_a_worker_exits_on_sigterm(hosts: tuple[str, ...]) -> None:
     told = Told(leave=3.0)
     with pytest.raises(Preempted, match=r"worker 1 \(127.0.0.1"):
         wait_for_peers(
@@ -133,7 +134,7 @@ def test_a_worker_that_is_told_to_leave_does(hosts: tuple[str, ...]) -> None:
     assert told.seconds == 3.0
 
 
-def test_a_taken_port_is_said_at_once(hosts: tuple[str, ...]) -> None:
+def test_a_taken_port_is_reported_at_once(hosts: tuple[str, ...]) -> None:
     told = Told()
     with (
         socket.create_server(("", int(hosts[0].rpartition(":")[2]))),

@@ -1,4 +1,4 @@
-"""Callbacks of the user's own: called as `fit` calls them, and exact over restarts where they declare their state."""
+"""Custom callbacks: called as `fit` calls them, and exact over restarts if they declare their state."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(generation: str, folder: Path, name: str = "recording", **arguments: Any) -> list[Any]:
-    """What Keras' own `fit` over the same batches tells."""
+    """Return the calls by Keras' own `fit` over the same batches."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
     keras.clear_session()
     keras.set_seed(7)
