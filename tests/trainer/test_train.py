@@ -302,18 +302,18 @@ def test_validation_comes_as_often_as_asked(train: RunJob) -> None:
 def test_on_sigterm_during_validation_it_saves_and_validates_in_the_next_attempt(
     train: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate, told = Evaluation.run, threading.Event()
+    validate, validation_started = Evaluation.run, threading.Event()
 
-    class Told(Preemption):
+    class PreemptedInValidation(Preemption):
         def stop_requested(self) -> bool:
-            return told.is_set()
+            return validation_started.is_set()
 
-    def told_then(self: Evaluation, *given: Any, **named: Any) -> Any:
-        told.set()
+    def validate_after_start(self: Evaluation, *given: Any, **named: Any) -> Any:
+        validation_started.set()
         return validate(self, *given, **named)
 
-    monkeypatch.setattr(Evaluation, "run", told_then)
-    taken = train(validationEverySteps=4, epochs=1, validate=True, preemption=Told(lambda: None))
+    monkeypatch.setattr(Evaluation, "run", validate_after_start)
+    taken = train(validationEverySteps=4, epochs=1, validate=True, preemption=PreemptedInValidation(lambda: None))
     assert (taken.outcome, taken.saved) == (outcomes.PREEMPTED, [4])
     assert not any("val_loss" in event.metrics for event in taken.all(events.Progress))
     monkeypatch.undo()

@@ -26,7 +26,7 @@ from mptraining_trainer.scripts import run_script
 TAKEN_AFTER = 2
 
 
-class Taken(Preemption):
+class PreemptedAfterEpochs(Preemption):
     """Requests a preemption once so many epochs are saved."""
 
     def __init__(self, epochs: int | None) -> None:
@@ -77,7 +77,13 @@ def main(setting: dict[str, Any]) -> None:
             identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
             os.environ["MPTRAINING_SOURCE_FOLDER"] = str(source)
             print(f"{name}, attempt {number}", file=sys.stderr, flush=True)
-            run(resolve(parsed, ClusterSettings()), identity, str(folder / name), Taken(epochs), os.environ)
+            run(
+                resolve(parsed, ClusterSettings()),
+                identity,
+                str(folder / name),
+                PreemptedAfterEpochs(epochs),
+                os.environ,
+            )
 
 
 if __name__ == "__main__":

@@ -214,11 +214,11 @@ def test_every_pass_and_every_seed_augments_differently(files: Path) -> None:
 
 
 def test_validation_calls_preprocess_with_training_false(files: Path) -> None:
-    def told(inputs: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+    def preprocess_by_mode(inputs: Any, labels: Any, training: bool) -> tuple[Any, Any]:
         return (inputs * 0.0 if training else inputs), labels
 
     dataset = split(files).validation(
-        examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=Preprocess(told)
+        examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=Preprocess(preprocess_by_mode)
     )
     assert next(dataset.as_numpy_iterator())[0].max() > 0
 

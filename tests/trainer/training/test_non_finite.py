@@ -23,7 +23,7 @@ CHECKED = replace(FLOAT32, checked=True, checked_until=40)
 FLOAT16 = PrecisionState("mixed_float16", "mixed_float16")
 
 
-class Told:
+class Notices:
     def __init__(self) -> None:
         self.topics: list[str] = []
 
@@ -39,7 +39,7 @@ def incident(precision_state: PrecisionState, execution: Execution, step: int = 
     """Return the incident of ten steps up to `step`, or None."""
     available = more.pop("available", ("float32",))
     try:
-        NonFiniteMonitor(precision_state, available, Told(), **more).check(execution, step - 10, 10, position)
+        NonFiniteMonitor(precision_state, available, Notices(), **more).check(execution, step - 10, 10, position)
     except NonFinite as found:
         return found
     return None
@@ -101,10 +101,10 @@ def test_again_is_after_the_step_at_which_it_happened() -> None:
 
 
 def test_executions_end_where_it_happened_and_the_search_runs_step_by_step() -> None:
-    watch = NonFiniteMonitor(CHECKED, (), Told())
+    watch = NonFiniteMonitor(CHECKED, (), Notices())
     assert [watch.limit_steps(step, 16) for step in (0, 30, 39, 40, 41)] == [16, 10, 1, 16, 16]
-    assert NonFiniteMonitor(CHECKED, (), Told(), locate=True).limit_steps(0, 16) == 1
-    assert NonFiniteMonitor(FLOAT32, (), Told()).limit_steps(0, 16) == 16
+    assert NonFiniteMonitor(CHECKED, (), Notices(), locate=True).limit_steps(0, 16) == 1
+    assert NonFiniteMonitor(FLOAT32, (), Notices()).limit_steps(0, 16) == 16
 
 
 def test_the_search_ends_with_the_first_bad_step_or_its_expected_place() -> None:
@@ -134,12 +134,12 @@ def test_when_most_steps_are_skipped(skipped: int, steps: int, in_a_row: int, ex
 
 
 def test_a_skipped_batch_is_reported_once_and_frequent_overflow_too() -> None:
-    told = Told()
+    told = Notices()
     watch = NonFiniteMonitor(CHECKED, (), told)
     for count in (1, 2, 3):
         watch.check(replace(FINE, skipped_steps=count), 50, 10, position)
     assert told.topics == ["BatchLeftOut"]
-    told = Told()
+    told = Notices()
     watch = NonFiniteMonitor(FLOAT16, (), told)
     for tens in range(1, 11):
         watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)
