@@ -72,7 +72,7 @@ BY_HAND = Contender(
 
 @dataclass(frozen=True)
 class Mass:
-    """One round. Seconds for each job; `calls` a job by (verb, resource), events and leases left out; memory in MiB
+    """One round. Seconds for each job; `calls` a job by (verb, resource), without events and leases; memory in MiB
     when all pods were there, CPU seconds until then, both of the contender's process and 0 for none.
     """
 

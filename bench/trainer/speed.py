@@ -31,7 +31,7 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     """Return settings of `bench.trainer.contenders` by their names in a figure.
 
     With several replicas Keras 3 cannot fuse steps (facts: keras#19246) and its XLA step fails, so `fit` is
-    told not to compile.
+    configured not to compile.
     """
     several = replicas > 1
     common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
