@@ -1,6 +1,6 @@
 """Google's responses to authentication, and a bucket's to authenticated requests. Pure: no sockets, no clock.
 
-Three ways to a token, each checked as the documented protocol says:
+Three ways to a token, each checked as the documented protocol requires:
 
     a service account's key      OAuth 2.0, grant type jwt-bearer: https://developers.google.com/identity/protocols/oauth2/service-account
     an external account          RFC 8693 token exchange, then generateAccessToken: https://cloud.google.com/iam/docs/reference/sts/rest

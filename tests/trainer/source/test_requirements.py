@@ -145,7 +145,7 @@ def test_the_next_pod_asks_no_index(source: Path, tmp_path: Path, monkeypatch: p
     assert cached(source, tmp_path / "cache", "# a comment", "", "mptraining-test-a  # another")
     assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
     assert [path.name.startswith(".") for path in (tmp_path / "cache").iterdir()] == [False]
-    # Something else is asked for.
+    # Another package is requested.
     with pytest.raises(InvalidProgram, match="No matching distribution"):
         cached(source, tmp_path / "cache", "mptraining-test-b")
 
